@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from ropeaudit.features.check.checked import Checked as Checked
     from ropeaudit.features.decay.audit import DecayCurves as DecayCurves
     from ropeaudit.features.decay.audit import decay as decay
+    from ropeaudit.features.explain.analysis import CodeExplanation as CodeExplanation
     from ropeaudit.features.explain.analysis import Explanation as Explanation
     from ropeaudit.features.explain.analysis import explain as explain
-    from ropeaudit.features.history.analysis import History as History
-    from ropeaudit.features.history.analysis import history as history
     from ropeaudit.features.limit.analysis import limit as limit
     from ropeaudit.features.limit.limit_result import Limit as Limit
     from ropeaudit.features.list.frequencies import FrequencyTable as FrequencyTable
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.report.analysis import summary as summary
     from ropeaudit.features.report.groups import Group as Group
     from ropeaudit.features.shift.analysis import shift as shift
-    from ropeaudit.features.trace.analysis import Traced as Traced
-    from ropeaudit.features.trace.analysis import trace as trace
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
     from ropeaudit.features.vectors.analysis import vectors as vectors
     from ropeaudit.rendering import report as report
@@ -85,9 +82,8 @@ _NAMES = {
     "features.check.analysis": ("check",),
     "features.check.checked": ("Checked",),
     "features.decay.audit": ("DecayCurves", "decay"),
-    "features.explain.analysis": ("Explanation", "explain"),
     "features.list.frequencies": ("FrequencyTable", "frequencies"),
-    "features.history.analysis": ("History", "history"),
+    "features.explain.analysis": ("CodeExplanation", "Explanation", "explain"),
     "features.limit.analysis": ("limit",),
     "features.limit.limit_result": ("Limit",),
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
@@ -96,7 +92,6 @@ _NAMES = {
     "features.report.analysis": ("diff", "merge", "summary"),
     "features.report.groups": ("Group",),
     "features.shift.analysis": ("shift",),
-    "features.trace.analysis": ("Traced", "trace"),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),
     "reports": ("Report", "render"),

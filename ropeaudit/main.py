@@ -31,8 +31,6 @@ COMMANDS = {
         "parity": "Compare two subjects, such as a trainer A and a server B.",
     },
     "Real code and models": {
-        "trace": "Trace code: dtypes by stage, and the recipe that it is like.",
-        "history": "Find state that leaks between the calls of code.",
         "vectors": "Write q, k and positions for a kernel that Python cannot call.",
         "module": "Find RoPE buffers that were cast, or hold wrong numbers.",
         "model": "Run a language model at shifted positions, and judge by causes.",

@@ -14,29 +14,26 @@ if TYPE_CHECKING:
     from ropeaudit.audits.records import Record
     from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves
-    from ropeaudit.features.explain.analysis import Explanation
-    from ropeaudit.features.history.analysis import History
+    from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
     from ropeaudit.features.limit.limit_result import Limit
     from ropeaudit.features.list.frequencies import FrequencyTable
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
     from ropeaudit.features.parity.analysis import Parity
     from ropeaudit.features.report.groups import Group
-    from ropeaudit.features.trace.analysis import Traced
     from ropeaudit.features.vectors.analysis import WrittenCase
 
     Single: TypeAlias = Difference | ModelAudit | ModuleAudit
     Several: TypeAlias = Iterable[
         Record
         | Checked
+        | CodeExplanation
         | Group
         | DecayCurves
         | Explanation
         | FrequencyTable
-        | History
         | Limit
         | Parity
-        | Traced
         | WrittenCase
     ]
 
@@ -53,8 +50,8 @@ def report(
 ) -> Report:
     """Return the report of what a function of this package returns: rows, a finding, notes, how to read it.
 
-    columns: what is shown and written, in this order; all by default. by: of `explain` (stage, pair,
-    position, head, remedy) and of `model` (summary, layer, head, pair), what the rows are.
+    columns: what is shown and written, in this order; all by default. by: of `explain` (dtypes, stage,
+    pair, position, head, remedy) and of `model` (summary, layer, head, pair), what the rows are.
     metadata: of the run; by default versions, platform, command and time.
     `ropeaudit.render` turns a report into text. Raises: UsageError, and what the results raise.
 
@@ -96,7 +93,8 @@ def _by(place: str) -> _Adapter:
 def _explain(results: Any, columns: _Columns, by: str | None, metadata: _Metadata) -> Report:
     from ropeaudit.features.explain.report import explain_report
 
-    return explain_report(results, by or "stage", columns, metadata)
+    of_code = any(type(one).__name__ == "CodeExplanation" for one in results)
+    return explain_report(results, by or ("dtypes" if of_code else "stage"), columns, metadata)
 
 
 def _model(audit: ModelAudit, columns: _Columns, by: str | None, metadata: _Metadata) -> Report:
@@ -122,13 +120,12 @@ _OF_ONE: dict[str, _Adapter] = {
 _OF_SEVERAL: dict[str, _Adapter] = {
     "Checked": _by("features.check.report:check_report"),
     "DecayCurves": _by("features.decay.report:decay_report"),
+    "CodeExplanation": _explain,
     "Explanation": _explain,
     "FrequencyTable": _by("features.list.frequencies:frequencies_report"),
     "Group": _summary,
-    "History": _by("features.history.report:history_report"),
     "Limit": _by("features.limit.report:limit_report"),
     "Parity": _by("features.parity.report:parity_report"),
     "Record": _by("reports.drift:drift_report"),
-    "Traced": _by("features.trace.report:trace_report"),
     "WrittenCase": _by("features.vectors.report:vectors_report"),
 }

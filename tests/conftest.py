@@ -5,6 +5,7 @@ import sys
 from collections.abc import Generator, Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import pytest
 from figures import differences

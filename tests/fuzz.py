@@ -64,8 +64,7 @@ limit {R} --tolerance drift_relative=0.01 --up-to 64 --budget 100
 limit {S} --recipe uniform --dtype bf16 --up-to 32 --budget 100 -f csv
 explain {R} --offset 7 --by stage -f json
 explain {S} --recipe uniform --dtype bf16 --offset 7 --tolerance drift_rms=0.01
-history transformers-llama --dtype bf16 --offset 7 --seq-len 3 --head-dim 4
-trace k.py:f --head-dim 8 --dtype fp32 --offset 0,8 -f json
+explain k.py:f --head-dim 8 --dtype fp32 --offset 0,8 --seq-len 8 -f json
 module module.safetensors --base 10000 -f json
 module module.safetensors --config config.json
 report a.json b.json -o page.html

@@ -111,9 +111,8 @@ decay --distance 1-64*2 --head-dim 32 --dtype bf16
 list frequencies --head-dim 32 --dtype bf16,fp16 -f csv {OUT}
 list frequencies --config IN/config.json --recipe hf --dtype bf16 -f json
 module IN/table.npy --base 10000 --head-dim 64
-history transformers-llama --dtype bf16 --seq-len 32 --head-dim 32 -f csv {OUT}
-trace IN/kernel.py:right --head-dim 32 --dtype bf16 -f csv {OUT}
-trace IN/kernel.py:wrong --head-dim 32 --dtype bf16 --offset 0,70000
+explain IN/kernel.py:right --head-dim 32 --dtype bf16 -f csv {OUT}
+explain IN/kernel.py:wrong --head-dim 32 --dtype bf16 --offset 0,70000
 module IN/kernel.py:Rotary --head-dim 64 -f csv {OUT}
 module IN/state.safetensors --head-dim 64
 module IN/model

@@ -27,12 +27,13 @@ from collections.abc import Iterator
 
 import ropeaudit
 from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit
-from ropeaudit import Parity, Record, Report, Traced
+from ropeaudit import CodeExplanation, Parity, Record, Report
 
 records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
 again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
 limits: Iterator[Limit] = ropeaudit.limit("drift_rms=1e-3", "bf16", up_to=4096, model="llama-3.1-8b")
-why: Iterator[Explanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3), base=1e6)
+why: Iterator[Explanation | CodeExplanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3))
+traces = [one.trace for one in why if isinstance(one, CodeExplanation)]
 pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layout="interleaved")
 keys: Iterator[Record] = ropeaudit.shift(0, rerotate=[1, 16], turn=-16, dtypes=["bf16"], seed=3)
 curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
@@ -40,8 +41,7 @@ rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scali
 checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
 failed: list[Finding] = [one.finding for one in checks if one.finding.failed]
 table: ModuleAudit = ropeaudit.module("dump.npy", head_dim=64)
-leaks = [one.leaks for one in ropeaudit.history("transformers-llama", offsets=0)]
-traced: Iterator[Traced] = ropeaudit.trace(["mine.py:rope"], order="bhsd")
+codes = list(ropeaudit.explain(implementations=["mine.py:rope"], order="bhsd", base=1e6))
 buffers: ModuleAudit = ropeaudit.module("model.safetensors", base=1e4)
 whole: ModelAudit = ropeaudit.model("folder", 1000, "bf16", tokens="16")
 changed: Difference = ropeaudit.diff("a.csv", "b.csv", ratio=1.1)
@@ -103,8 +103,7 @@ def test_no_public_function_takes_anything() -> None:
         ("shift", (), "rerotated", "rerotate"),
         ("decay", (), "distance", "distances"),
         ("frequencies", (), "recipe", "recipes"),
-        ("history", ("transformers-llama",), "seqlen", "seq_len"),
-        ("trace", ("transformers-llama",), "orders", "order"),
+        ("explain", (), "orders", "order"),
         ("module", ("x.safetensors",), "configs", "config"),
         ("model", ("x",), "token", "tokens"),
         ("diff", ("a.csv", "b.csv"), "ratios", "ratio"),
@@ -152,8 +151,7 @@ def test_a_report_of_every_kind_of_result() -> None:
         ropeaudit.report([1])
 
 
-def test_a_report_of_what_files_and_code_hold(tmp_path, monkeypatch) -> None:
-    from planted import Planted, plant
+def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
     from safetensors.numpy import save_file
     from tiny_models import make
 
@@ -163,12 +161,10 @@ def test_a_report_of_what_files_and_code_hold(tmp_path, monkeypatch) -> None:
     rows = ropeaudit.report(ropeaudit.shift([0, 1000], "bf16", "uniform", **SMALL))
     (tmp_path / "a.csv").write_text(ropeaudit.render("csv", rows))
     (tmp_path / "kernel.py").write_text("def rope(x, positions):\n    return x\n")
-    plant(monkeypatch, Planted)
     after = str(tmp_path / "a.csv")
     results = {
         "dump": ropeaudit.module(str(tmp_path / "table.npy"), base=1e4, head_dim=8),
-        "history": ropeaudit.history("planted", "fp32", offsets=0, seq_len=8),
-        "trace": ropeaudit.trace(f"{tmp_path / 'kernel.py'}:rope", "bf16", [0]),
+        "explain": ropeaudit.explain(0, implementations=f"{tmp_path / 'kernel.py'}:rope", **SMALL),
         "module": ropeaudit.module(str(tmp_path / "state.safetensors"), base=1e4, head_dim=8),
         "model": ropeaudit.model(str(make("llama", tmp_path / "model", 1)), 1000, "fp32", tokens="8"),
         "diff": ropeaudit.diff(after, after),

@@ -26,19 +26,22 @@ def chosen(
     changes: Mapping[str, str] | None,
     usual: Sequence[str],
     device: str | None = None,
+    order: str | None = None,
+    under: Names = (),
 ) -> list[Chosen]:
-    """Return every recipe, then every implementation, in every dtype, each once.
+    """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
     usual: recipes where none is given; beside implementations there are none then. device: where code is
-    called.
+    called. order: of the axes of own code. under: environments beside the clean one.
     Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
     """
     names = arguments.listed(implementations)
     resolved = arguments.resolved(recipes or (() if names else usual), dtypes, changes)
     if device is not None and not names:
         raise UsageError(f"--device {device} is where code is called; add --impl")
-    codes = factories.implementations(names, None, changes, not resolved, device)
-    called = (factories.called(code, fmt) for code in codes for fmt in arguments.formats(dtypes))
+    codes = factories.implementations(names, order, changes, not resolved, device)
+    placed = [one for code in codes for one in factories.in_environments(code, arguments.listed(under))]
+    called = (factories.called(code, fmt) for code in placed for fmt in arguments.formats(dtypes))
     return [*resolved, *called]
 
 

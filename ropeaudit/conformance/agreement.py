@@ -32,7 +32,8 @@ PAIR = "of a pair's length"
 class Agreement:
     """What one way to call came to, over all of its calls so far; `words` says which way.
 
-    form: what is called so. afresh: makes another, of instances without a past; None where it has no way.
+    form: what is called so. apart: the largest difference from a plain call.
+    afresh: makes another, of instances without a past; None where it has no way.
     right_passes: whether a pair that is right passes where the plain call is not. corrects: whether one did.
     """
 
@@ -52,6 +53,7 @@ class Agreement:
     wrong_alike: int = 0
     differing: int = 0
     elements: int = 0
+    apart: float = 0.0
     calls: int = field(default=0)
 
     @property
@@ -124,6 +126,9 @@ class Agreement:
         self.wrong_alike += int(wrong.sum())
         if not different.any():
             return np.zeros_like(plain) if wrong.any() else plain  # where it is wrong, it is wrong alike
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(y[different].astype(np.float64) - expected[different].astype(np.float64))
+        self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max()))
         over = whole_calls.excess(self.code, x, y, mine)
         if wrong.any():
             apart, alone = self._apart(x, expected, y, mine), over

@@ -1,29 +1,29 @@
-"""What code is called with before a call, and whether anything of it stays.
+"""What code is called with before a call: in another dtype, of another shape, at other positions.
 
-Letters: h heads, s positions, d head_dim.
+Letters: b batch, h heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling import implementation
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.implementation import Implementation
+from ropeaudit.subjects.calling.implementation import Alike, Implementation, Rotator
 from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.third_party.adapter import Rotation
 
-Instances: TypeAlias = tuple[Rotation, Rotation]  # an instance as it is called, and as it is called before
 FURTHER = 4096
-_HEADS, _LONGEST = 2, 2**16
+SAME, OTHER_NUMBERS = "the same call", "other q and k"
+_LONGEST = 2**16
 
 
 @runtime_checkable
@@ -34,37 +34,77 @@ class Reusable(Protocol):
         """Return the function of a new instance, made for a dtype, which takes the others too."""
 
 
-class AuditCall(NamedTuple):
-    """A call at positions first ... first + length - 1."""
+@dataclass(frozen=True, slots=True)
+class AuditCall:
+    """A call of `batch` rows of `heads` heads at positions first ... first + length - 1."""
 
     dtype: Format
     first: int
     length: int
+    batch: int = 1
+    heads: int = 1
+
+    def positions(self) -> str:
+        """Return its positions in words."""
+        return f"positions {self.first} to {self.first + self.length - 1}"
 
 
-def histories(call: AuditCall, dtypes: Sequence[Format]) -> list[tuple[str, AuditCall]]:
-    """Return what is called before: how it differs, and the call."""
-    dtype, first, length = call
-    until_now = max(first, 0) + length  # positions from 0
-    calls = [("the same call", call)]
+@dataclass(frozen=True, slots=True)
+class EarlierCall:
+    """A call that is made before another. kind: how it differs. environment: what it alone is made in."""
+
+    kind: str
+    call: AuditCall
+    environment: Environment | None = None
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        words = f"a call in {self.call.dtype.name} at {self.call.positions()}"
+        if self.kind in ("other heads", "other batch"):
+            words += f" of {self.call.batch} x {self.call.heads} heads"
+        return f"{words} under {self.environment.label()}" if self.environment else words
+
+    def short(self, dtype: Format) -> str:
+        """Return how it differs from a call in a dtype, in a few words."""
+        other = self.environment.label() if self.environment else self.call.dtype.name
+        return f"{self.kind} ({other})" if self.environment or self.call.dtype is not dtype else self.kind
+
+
+def earlier_calls(
+    call: AuditCall,
+    dtypes: Sequence[Format],
+    up_to: int,
+    environments: Sequence[Environment] = (),
+    axes: str = "bh",
+) -> list[EarlierCall]:
+    """Return what is called before a call, at positions below `up_to`. axes: those of q that the code has."""
+    dtype, first, length = call.dtype, call.first, call.length
+    until_now = first + length  # positions from 0
+    last = max(0, up_to - length)
+    elsewhere = first + FURTHER if first + FURTHER <= last else 0 if first else last
+    from_0 = replace(call, first=0, length=until_now) if first > 0 and until_now <= _LONGEST else None
+    earlier = [EarlierCall(SAME, call), EarlierCall(OTHER_NUMBERS, call)]
     for other in dtypes:
         if other is not dtype:
-            calls.append(("another dtype", AuditCall(other, first, length)))
-            if first > 0 and until_now <= _LONGEST:
-                calls.append(("another dtype from 0", AuditCall(other, 0, until_now)))
-    calls += [
-        ("longer", AuditCall(dtype, first, 2 * length)),
-        ("shorter", AuditCall(dtype, first, max(1, length // 2))),
+            earlier.append(EarlierCall("another dtype", replace(call, dtype=other)))
+            if from_0:
+                earlier.append(EarlierCall("another dtype from 0", replace(from_0, dtype=other)))
+    earlier.append(EarlierCall("longer", replace(call, length=2 * length)))
+    earlier.append(EarlierCall("shorter", replace(call, length=max(1, length // 2))))
+    earlier.append(EarlierCall("another offset", replace(call, first=elsewhere)))
+    if from_0:
+        earlier.append(EarlierCall("from 0", from_0))
+    if "h" in axes:
+        earlier.append(EarlierCall("other heads", replace(call, heads=2 * call.heads)))
+    if "b" in axes:
+        earlier.append(EarlierCall("other batch", replace(call, batch=call.batch + 1)))
+    earlier += [EarlierCall("another environment", call, environment) for environment in environments]
+    return [
+        one
+        for one in earlier
+        if one.call.first + one.call.length <= up_to
+        and (one.call != call or one.environment or one.kind in (SAME, OTHER_NUMBERS))
     ]
-    calls.append(("another offset", AuditCall(dtype, first + FURTHER, length)))
-    if first > 0 and until_now <= _LONGEST:
-        calls.append(("from 0", AuditCall(dtype, 0, until_now)))
-    return calls
-
-
-def afresh(tested: Implementation, setting: RopeSetting, dtype: Format) -> bool:
-    """Return whether `instance` has no past: a function that is loaded once may have one."""
-    return not isinstance(tested, Own) or tested.has_instances or tested.anew(setting, dtype) is not None
 
 
 def reusable(tested: Implementation) -> bool:
@@ -72,49 +112,42 @@ def reusable(tested: Implementation) -> bool:
     return isinstance(tested, (Own, Reusable))
 
 
-def instance(tested: Implementation, setting: RopeSetting, dtype: Format) -> Rotation:
-    """Return the function of a new instance, made for a dtype, which takes the others too.
+def afresh(tested: Implementation, setting: RopeSetting, dtype: Format) -> bool:
+    """Return whether a new instance has no past: a function that is loaded once may have one."""
+    return not isinstance(tested, Own) or tested.has_instances or tested.anew(setting, dtype) is not None
 
-    A function of an installed package has but one instance. Raises: whatever the code raises.
+
+def called_before(
+    code: CodeUnderTest, earlier: EarlierCall, given: tuple[FloatArray, FloatArray]
+) -> Rotator | str:
+    """Return an instance that an earlier call was made of, or why that cannot be made.
+
+    given: q and k of the call itself, (b, h, s, d). Raises: what the code raises.
     """
+    before = earlier.call
+    q, k = given if earlier.kind == SAME else (_vectors(code, before, side) for side in (1, 2))
+    at = np.arange(before.length, dtype=np.int64) + before.first
+    tested = code.implementation
+    placed = tested.under(earlier.environment) if isinstance(tested, Own) and earlier.environment else tested
+    if reason := placed.refuses(code.setting, before.dtype):
+        return reason
     if isinstance(tested, Own):
-        return _called(tested.anew(setting, dtype) or tested.rotator(setting, dtype))
+        rotator = tested.anew(code.setting, code.dtype) or tested.rotator(code.setting, code.dtype)
+        first = replace(rotator, dtype=before.dtype)
+        if environment := earlier.environment:
+            wrapped = environment.wrapped(rotator.instance, implementation.device_of(tested).name)
+            first = replace(first, own=rotator.own.under(environment), instance=wrapped)
+        first.rotate_both(q, k, at)
+        return rotator
     if not isinstance(tested, Reusable):
         raise TypeError(f"instances of {tested.name} cannot be called again")
-    return tested.instance(setting, dtype)
+    rotate = tested.instance(code.setting, code.dtype)
+    Alike(lambda x, rows: rotate(x, rows, before.dtype)).rotate_both(q, k, at)
+    return Alike(lambda x, rows: rotate(x, rows, code.dtype))
 
 
-def under(tested: Own, environment: Environment, setting: RopeSetting, dtype: Format) -> Instances:
-    """Return a new instance as it is called clean, and the same one as it is called in an environment."""
-    clean = tested.anew(setting, dtype) or tested.rotator(setting, dtype)
-    placed, wrapped = clean.own.under(environment), environment.wrapped(clean.instance, tested.device.name)
-    return _called(clean), _called(replace(clean, own=placed, instance=wrapped))
-
-
-def _called(rotator: OwnRotator) -> Rotation:
-    def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-        answer = replace(rotator, dtype=fmt).answer(x[None], None, at)
-        return answer.values[0] if answer.keys is None else np.concatenate([answer.values[0], answer.keys[0]])
-
-    return rotate
-
-
-def given(setting: RopeSetting, call: AuditCall, seed: int = 0) -> FloatArray:
-    """Return the same random numbers in every dtype, rounded to it. Shapes: -> (h, s, d)."""
-    shape = (_HEADS, call.length, setting.head_dim)
-    x = round_to(np.random.default_rng(seed).standard_normal(shape), call.dtype)
+def _vectors(code: CodeUnderTest, call: AuditCall, side: int) -> FloatArray:
+    """Return the same random numbers in every dtype, rounded to it. Shapes: -> (b, h, s, d)."""
+    shape = (call.batch, call.heads, call.length, code.setting.head_dim)
+    x = round_to(np.random.default_rng([code.seed, side]).standard_normal(shape), call.dtype)
     return x.astype(call.dtype.carrier)
-
-
-def rotated(rotate: Rotation, setting: RopeSetting, call: AuditCall, seed: int = 0) -> FloatArray:
-    """Call an instance. Shapes: -> (h, s, d), of code that rotates k too (2h, s, d): its rows behind q's."""
-    positions = np.arange(call.length, dtype=np.int64) + call.first
-    return rotate(given(setting, call, seed), positions, call.dtype).astype(np.float64)
-
-
-def difference(after: FloatArray, fresh: FloatArray) -> float:
-    """Return the largest difference; nan equals nan. Shapes: (h, s, d) twice."""
-    same = (after == fresh) | (np.isnan(after) & np.isnan(fresh))
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(np.where(same, 0.0, after - fresh))
-    return float(np.where(np.isnan(apart), np.inf, apart).max())

@@ -59,11 +59,11 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
         if reason := placed.refuses(code.setting, code.dtype):
             yield not_applicable(name, reason)
         else:
-            finding = _finding(name, replace(code, claimed=_rule(code, environment)), environment, placed)
+            finding = _finding(name, replace(code, claimed=rule(code, environment)), environment, placed)
             yield finding if requested or not finding.failed else replace(finding, status="note")
 
 
-def _rule(code: CodeUnderTest, environment: Environment) -> Resolved:
+def rule(code: CodeUnderTest, environment: Environment) -> Resolved:
     """Return the recipe whose roundings are allowed: where a narrower dtype is natural, in that."""
     dtype = environment.narrowed(code.dtype)
     return code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)

@@ -1,76 +1,178 @@
-"""Whether a call gives what it should after calls in another dtype, of another length, at another offset."""
+"""State that leaks: whether a call gives the same after other calls on the same instance.
+
+The same call is made on a new instance and on one that was called before: in another dtype, for another
+length, at another offset, with other heads or rows, in another environment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import earlier_calls
+from ropeaudit.conformance import earlier_calls, environments
 from ropeaudit.conformance.agreement import Agreement
 from ropeaudit.conformance.batches import worst
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.earlier_calls import AuditCall, histories
+from ropeaudit.conformance.earlier_calls import OTHER_NUMBERS, SAME, AuditCall, EarlierCall
 from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.conformance.whole_calls import called, given_vectors
+from ropeaudit.conformance.whole_calls import DEAR, WholeCall, called, cost, given_vectors
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.subjects.calling.implementation import Alike, Rotator, one_line
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling.environments import Environment, chosen
+from ropeaudit.subjects.calling.implementation import one_line
 
-_LENGTH, _FIRST = 64, 1000
+_LENGTH = 64
+_OFFSETS = (1000, 0)
 _DTYPES = ("fp32", "fp16", "bf16")
+_ONCE = (
+    "it is loaded once: each call has all those before it in its past, and state left by the very first call "
+    "cannot be detected"
+)
+_ANY = "compute what is stored anew where dtype, length or positions change"
+_REMEDIES = {  # what leaks -> what to do about it
+    SAME: "use in each call what the first one stored, unchanged: a repeated call differs, or what computes "
+    "is not deterministic",
+    OTHER_NUMBERS: "store nothing that hangs on the numbers of q and k",
+    "dtype": "store tables in float32 whatever dtype comes in, or make an instance for each dtype",
+    "length": "compute what is stored anew where the length changes, or for the longest length at once",
+    "offset": "take the positions of each call, not those that an earlier call stored",
+    "length or offset": "compute what is stored anew where length or positions change",
+    "heads": "store nothing that has the shape of the heads",
+    "batch": "store nothing that has the shape of the batch",
+    "environment": "make what is stored with a dtype of its own and autocast off, or make an instance for "
+    "each environment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A call after an earlier one, beside the same call on a new instance."""
+
+    call: AuditCall
+    earlier: EarlierCall
+    seen: Agreement
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.seen.differing or self.seen.raised)
+
+    def __str__(self) -> str:
+        seen, size = self.seen, f"by up to {self.seen.apart:.3g}"
+        what = f"{seen.differing:,} of {seen.elements:,} numbers differ {size}"
+        came = f"it raises {seen.raised}" if seen.raised else what
+        return f"{self.call.positions()} after {self.earlier} ({self.earlier.kind}): {came}"
 
 
 def state(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a call is right after others on the same instance.
+    """Yield whether a call gives the same after others on the same instance, in requested environments too.
 
-    What the code refuses before is left out, and said.
+    Other bits within what is allowed are noted. What the code refuses before is left out, and said.
     """
-    if not earlier_calls.reusable(code.implementation):
-        yield not_applicable("state", "its instances cannot be called again")
+    others = chosen(code.environments)[1:]
+    yield _finding(code, "state", others if code.own else ())
+    if tuple(code.environments) == environments.DEFAULT:
         return
-    length = min(_LENGTH, code.up_to)
-    call = AuditCall(code.dtype, min(_FIRST, code.up_to - length), length)
-    at = np.arange(length, dtype=np.int64) + call.first
-    plain, seen, refused = called(code, code.afresh(), given_vectors(code, length), at), [], []
-    for kind, before in histories(call, [parse(name) for name in _DTYPES]):
-        if before.first + before.length > code.up_to:
-            continue  # past the end of its table
-        used = _called_before(code, before)
-        words = f"after a call in {before.dtype.name} at positions {before.first} to "
-        words += str(before.first + before.length - 1)
-        if isinstance(used, str):
-            refused.append(f"{kind}, {before.dtype.name}: {used}")
+    for environment in others:
+        placed, name = factories.under(code.implementation, environment), environments.check_name(environment)
+        if reason := placed.refuses(code.setting, code.dtype):
+            yield not_applicable(f"state {name}", reason)
         else:
-            form = Agreement(code, words, used, lambda: code.afresh())
-            seen.append(form.take_all([plain]))
-    if not seen:
-        yield not_applicable("state", f"no other call works: {refused[0]}")
-        return
-    detail = f"positions {call.first} to {call.first + length - 1} after {len(seen)} other calls"
-    if not earlier_calls.afresh(code.implementation, code.setting, code.dtype):
-        detail += "; a function that is loaded once: what the first call of all left is not seen"
-    yield worst(seen).finding("state", "; refused: ".join([detail, *refused]))
+            claimed = environments.rule(code, environment)
+            yield _finding(replace(code, implementation=placed, claimed=claimed), f"state {name}", ())
 
 
-def _called_before(code: CodeUnderTest, before: AuditCall) -> Rotator | str:
-    """Return an instance that was called, or what that raised."""
-    if reason := code.implementation.refuses(code.setting, before.dtype):
-        return reason
-    try:
-        if code.own is None:
-            rotate = earlier_calls.instance(code.implementation, code.setting, code.dtype)
-            earlier_calls.rotated(rotate, code.setting, before)
-            return Alike(lambda x, at: rotate(x, at, code.dtype))
-        rotator = code.afresh()
-        q, k = (earlier_calls.given(code.setting, before, seed)[None] for seed in (code.seed, code.seed + 1))
-        at = np.arange(before.length, dtype=np.int64) + before.first
-        if isinstance(rotator, OwnRotator):
-            replace(rotator, dtype=before.dtype).rotate_both(q, k, at)
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever other people's code raises
-        return one_line(error)
-    return rotator
+def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
+    """Return the finding. others: environments in which the call is made before itself."""
+    if not earlier_calls.reusable(code.implementation):
+        return not_applicable(name, "its instances cannot be called again")
+    length = min(_LENGTH, code.up_to)
+    firsts = dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS)
+    compared, refused = list[_Compared](), list[str]()
+    for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
+        at = np.arange(length, dtype=np.int64) + first
+        plain = called(code, code.afresh(), given_vectors(code, length), at)
+        _compare(code, plain, () if number else others, compared, refused)
+    if not compared:
+        return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
+    detail, differs = _detail(code, compared, refused), any(one.differs for one in compared)
+    seen = worst([one.seen for one in compared])
+    finding = seen.finding(name, detail)
+    if seen.raised:
+        finding = replace(finding, detail=f"{finding.detail}; {detail}")
+    if finding.failed:
+        failing = {one.earlier.kind for one in compared if one.seen.failed}
+        new = earlier_calls.afresh(code.implementation, code.setting, code.dtype)
+        return replace(finding, remedy=_remedy(failing) if new else _ANY)
+    if differs:
+        within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
+        return replace(finding, status="note", detail=within)
+    return finding
+
+
+def _compare(
+    code: CodeUnderTest,
+    plain: WholeCall,
+    others: Sequence[Environment],
+    compared: list[_Compared],
+    refused: list[str],
+) -> None:
+    """Make a call after each earlier one, and add what that came to, or why it could not be made."""
+    q = plain.block.given[0]
+    call = AuditCall(code.dtype, int(plain.block.at[0]), q.shape[2], q.shape[0], q.shape[1])
+    axes = "hsd" if code.own is None else code.own.fit(code.setting).convention.order
+    dtypes = [parse(name) for name in _DTYPES]
+    for earlier in earlier_calls.earlier_calls(call, dtypes, code.up_to, others, axes):
+        try:
+            used = earlier_calls.called_before(code, earlier, plain.block.given)
+        except RopeAuditError:
+            raise
+        except Exception as error:  # whatever other people's code raises
+            used = one_line(error)
+        if isinstance(used, str):
+            refused.append(f"{earlier} ({earlier.kind}): {used}")
+        else:
+            form = Agreement(code, f"after {earlier}", used, code.afresh)
+            compared.append(_Compared(call, earlier, form.take_all([plain])))
+
+
+def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
+    """Return every earlier call: those that change numbers with how many, then the others by their kinds."""
+    new = earlier_calls.afresh(code.implementation, code.setting, code.dtype)
+    where = dict.fromkeys(one.call.positions() for one in compared)
+    parts = [
+        f"{' and '.join(where)} after {len(compared)} earlier calls, beside the same call "
+        f"{'on a new instance' if new else 'made before'}"
+    ]
+    parts += [str(one) for one in compared if one.differs]
+    for positions in where:
+        same = [one for one in compared if not one.differs and one.call.positions() == positions]
+        if same:
+            names = ", ".join(one.earlier.short(one.call.dtype) for one in same)
+            parts.append(f"{positions}: the same to the last bit after {names}")
+    if not new:
+        parts.append(_ONCE)
+    if refused:
+        parts.append(f"refused: {'; '.join(dict.fromkeys(refused))}")
+    return "; ".join(parts)
+
+
+def _remedy(kinds: Collection[str]) -> str:
+    """Return what to do about state that leaks after earlier calls of these kinds."""
+    for kind in (SAME, OTHER_NUMBERS):  # in which all others have their share
+        if kind in kinds:
+            return _REMEDIES[kind]
+    leaking = []
+    if "another dtype" in kinds or ("another dtype from 0" in kinds and "from 0" not in kinds):
+        leaking.append("dtype")
+    if "longer" in kinds or "shorter" in kinds:
+        leaking.append("length")
+    if "another offset" in kinds:
+        leaking.append("offset")
+    if "from 0" in kinds and not {"length", "offset"} & {*leaking}:
+        leaking.append("length or offset")
+    leaking += [name for name in ("heads", "batch") if f"other {name}" in kinds]
+    leaking += ["environment"] if "another environment" in kinds else []
+    return "; ".join(_REMEDIES[one] for one in leaking)

@@ -50,6 +50,7 @@ EXAMPLES = {
     "explain": (
         ("Which stage is to blame at 128k", "explain --recipe uniform --offset 128k"),
         ("Which frequencies are", "explain --model llama-3.1-8b --by pair"),
+        ("Own code: its dtypes, what it is like", "explain rope.py:apply_rope --dtype bf16"),
     ),
     "parity": (
         ("A trainer against a server", "parity hf vllm-cuda --model llama-3.1-8b"),

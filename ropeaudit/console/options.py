@@ -73,9 +73,10 @@ def axis(
     )
 
 
-def words(metavar: str, name: str) -> Decorator:
-    """A required argument that takes names, separated by commas or spaces."""
-    return click.argument(name, metavar=metavar, nargs=-1, required=True, type=NAMES, callback=joined)
+def words(metavar: str, name: str, required: bool = True) -> Decorator:
+    """An argument that takes names, separated by commas or spaces."""
+    shown = metavar if required else f"[{metavar}]"
+    return click.argument(name, metavar=shown, nargs=-1, required=required, type=NAMES, callback=joined)
 
 
 under_option = axis(

@@ -15,9 +15,9 @@ import ropeaudit
 from ropeaudit import reports
 from ropeaudit.audits import records
 from ropeaudit.features.decay.columns import COLUMNS as DECAY
+from ropeaudit.features.explain import code_columns
 from ropeaudit.features.explain import columns as explain_columns
 from ropeaudit.features.explain.rows import rows
-from ropeaudit.features.history.report import COLUMNS as HISTORY
 from ropeaudit.features.limit.report import COLUMNS as LIMIT
 from ropeaudit.features.list import columns as list_columns
 from ropeaudit.features.model.columns import COLUMNS as MODEL
@@ -27,7 +27,6 @@ from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
 from ropeaudit.features.report.groups import COLUMNS as GROUPS
 from ropeaudit.features.report.groups import OWN as GROUPS_OWN
-from ropeaudit.features.trace import columns as trace_columns
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as CHANGES
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
@@ -201,11 +200,10 @@ TABLES = {
     "records": records.COLUMNS,
     **{f"explain {kind}": columns for kind, columns in explain_columns.COLUMNS.items()},
     **{f"model {kind}": columns for kind, columns in MODEL.items()},
-    "trace": trace_columns.COLUMNS,
-    "trace profile": trace_columns.PROFILE,
-    "trace recipes": trace_columns.RECIPES,
+    "explain dtypes": code_columns.COLUMNS,
+    "explain profile": code_columns.PROFILE,
+    "explain recipes": code_columns.RECIPES,
     "decay": DECAY,
-    "history": HISTORY,
     "limit": LIMIT,
     "module": MODULE,
     "module runs": MODULE_RUNS,

@@ -87,8 +87,10 @@ def test_a_function_of_a_package_is_not_called_afresh(monkeypatch) -> None:
     code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
     [state] = code_checks.CHECKS["state"](code)
     assert state.detail.endswith(
-        "; a function that is loaded once: what the first call of all left is not seen"
+        "; it is loaded once: each call has all those before it in its past, and state left by the very "
+        "first call cannot be detected"
     )
+    assert state.remedy == "compute what is stored anew where dtype, length or positions change"
     [places] = code_checks.CHECKS["places"](code)
     assert places.failed
     assert "afresh" not in places.resembles + state.resembles

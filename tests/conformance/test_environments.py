@@ -1,5 +1,6 @@
 """Code in environments: each exposure is named, none is invented, and torch is afterwards as before."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from kernels_environments import (
     in_its_dtype,
 )
 
-from ropeaudit import history, parse
+from ropeaudit import parse
 from ropeaudit.conformance import environments as checks
+from ropeaudit.conformance import state as state_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.check.checked import Checked
@@ -112,9 +114,14 @@ def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment,
     [finding] = checks.under(code)
     assert finding.failed
     assert finding.detail.startswith(reason)
-    [before] = [one for one in history(own.name, "bf16", 0, under=environment, head_dim=32) if one.leaks]
-    assert (before.environment, before.before_environment) == ("none", environment)
-    assert before.difference > 0.1
+    clean, _ = state_checks.state(code)
+    assert clean.failed
+    [size] = re.findall(
+        rf"under {environment} \(another environment\): [\d,]+ of [\d,]+ numbers differ by up to ([\d.]+)",
+        clean.detail,
+    )
+    assert clean.detail.count("numbers differ") == 1
+    assert float(size) > 0.1
 
 
 def test_another_dtype_that_an_environment_makes_is_named() -> None:

@@ -24,9 +24,9 @@ from ropeaudit.console import gates, sweep_file
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
+from ropeaudit.features.explain import known_recipes
 from ropeaudit.features.explain.remedies import parse
 from ropeaudit.features.model import load as model_load
-from ropeaudit.features.trace import known_recipes
 from ropeaudit.main import main
 from ropeaudit.rope import hf_config
 from ropeaudit.rope.axes import Axes
@@ -247,7 +247,7 @@ def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, not
     ],
 )
 def test_a_drift_that_is_undefined_is_like_none_that_is_not(first, second, factor) -> None:
-    """`trace` names no recipe that overflows where the code does not, nor the other way round."""
+    """`explain` names no recipe that overflows where the code does not, nor the other way round."""
     assert known_recipes._factor(first, second) == factor
 
 

@@ -50,10 +50,8 @@ LINES: dict[str, list[list[str]]] = {
         ],
     ],
     "limit": [["limit", "--impl", CODE, *SMALL, "--up-to", "100", "--dtype", "fp32"]],
-    "explain": [["explain", "--recipe", "hf", *SMALL]],
+    "explain": [["explain", "--recipe", "hf", *SMALL], ["explain", CODE, *SMALL]],
     "parity": [["parity", CODE, "hf", *SMALL]],
-    "trace": [["trace", CODE, "--head-dim", "16"]],
-    "history": [["history", CODE, "--dtype", "fp32", "--head-dim", "16"]],
     "vectors": [["vectors", "-o", "vectors", *SMALL]],
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
     "model": [["model", "{model}", "--tokens", "5,6,7", "--offset", "9", "--dtype", "fp32"]],
@@ -106,7 +104,7 @@ def run(folder: Path, line: list[str], *start: str) -> subprocess.CompletedProce
     )
 
 
-SLOW = ("model", "trace", "check")  # what trains, or loads torch several times
+SLOW = ("model", "check")  # what trains, or loads torch several times
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ REPORTS = [  # commands that write reports alone; slow ones behind
     f"limit {SIZES} --recipe hf --dtype fp16 --up-to 99",
 ]
 COSTLY = ("check", "module", "explain", "decay")
-SLOW = ["trace mine.py:turn", "history hf", "plot --kind safe safe.json"]
+SLOW = ["explain mine.py:turn", "plot --kind safe safe.json"]
 PAIRS = [
     *((line, "-o", "-o") for line in (SHIFT, CHECK, f"parity hf uniform {SIZES}", *REPORTS, *SLOW)),
     *((f"{SHIFT} --ticket vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),
@@ -151,8 +151,6 @@ def combinations() -> list[object]:
             if line.startswith("plot") and other in (*BESIDE, "x.json", "X.CSV"):  # no pictures
                 continue
             runs = not refused(line, first, second, other, there)
-            if runs and line.startswith("history"):  # minutes
-                continue
             alike = line in (*REPORTS, *SLOW) and other not in ("x.csv", "x.csv.meta.json", "x.json")
             slow = alike or (runs and (line in SLOW or line.startswith(COSTLY)))
             marks = [pytest.mark.slow] if slow else []

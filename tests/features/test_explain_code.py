@@ -6,7 +6,6 @@ import pytest
 
 from ropeaudit import explain, report
 from ropeaudit.errors import UsageError
-from ropeaudit.features.explain.code import recipe_of
 from ropeaudit.main import main
 
 CODE = """
@@ -48,14 +47,16 @@ def code(tmp_path):
 
 @pytest.mark.parametrize(("name", "recipe"), [("like_meta", "meta"), ("like_hf", "hf")])
 def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, code) -> None:
-    [own] = explain(1000, "bf16", implementations=code(name), **SMALL)
+    [result] = explain(1000, "bf16", implementations=code(name), **SMALL)
+    [own] = result.explanations
     changes = {"accumulate": "fp64", "score": "fp64"}
     [same] = explain(1000, "bf16", recipe, changes=changes, **SMALL)
     assert own.drift.rms == same.drift.rms
     assert [(one.stage, one.share) for one in own.blames] == [(one.stage, one.share) for one in same.blames]
     assert own.code == code(name)
     assert recipe in own.resembles
-    shown = report([own])
+    assert recipe in [one for like in result.trace.nearest() for one in like.group.names]
+    shown = report([result], by="stage")
     assert shown.headline.endswith(
         f"Figures are those of {own.recipe.recipe.name}, which {own.code} resembles."
     )
@@ -69,30 +70,83 @@ def test_recipes_say_nothing_of_code() -> None:
     assert "resembles" not in report([own]).headline
 
 
-def test_what_resembles_nothing_is_refused_with_what_to_type(code, capsys) -> None:
-    assert main(["explain", "--impl", code("shifted"), *FLAGS]) == 2
+def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(code, capsys) -> None:
+    assert main(["explain", code("shifted"), *FLAGS]) == 0
     seen = capsys.readouterr()
-    assert "does what no known recipe does" in seen.err
-    assert f"ropeaudit trace {code('shifted')}" in seen.err
-    assert seen.out == ""
+    assert "behaves like no known recipe; what comes nearest: positions one too high." in seen.out
+    assert "share" not in seen.out
+    where = f"{code('shifted')} in bfloat16 at offset 1000"
+    assert f"{where} does what no known recipe does; its stages get no shares" in seen.err
+    assert main(["explain", code("shifted"), *FLAGS, "--by", "pair", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == []
 
 
-def test_what_cannot_be_called_is_refused(code) -> None:
-    with pytest.raises(
-        UsageError, match="cannot be called in bfloat16 at offset 1000: TypeError: no bfloat16"
-    ):
-        list(explain(1000, "bf16", implementations=code("raising"), **SMALL))
+def test_what_cannot_be_called_says_why(code) -> None:
+    [result] = explain(1000, "bf16", implementations=code("raising"), **SMALL)
+    assert result.trace.refused == "TypeError: no bfloat16"
+    assert (result.explanations, result.unexplained) == ((), {})
+
+
+def test_what_cannot_be_called_at_an_offset_gets_no_shares_there(tmp_path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "k.py").write_text(
+        f"{CODE}\ndef short(x, positions):\n    return like_meta(x, torch.arange(500)[positions])\n"
+    )
+    [result] = explain((0, 1000), "bf16", implementations=f"{tmp_path / 'k.py'}:short", **SMALL)
+    assert [one.offset for one in result.explanations] == [0]
+    assert list(result.unexplained) == [1000]
+    assert "cannot be called in bfloat16 at offset 1000: IndexError" in result.unexplained[1000]
+
+
+def test_dtypes_come_first_then_the_shares_of_each_offset(code, capsys) -> None:
+    assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert 0 < out.index("behaves like: ") < out.index("Recipes, nearest first:") < out.index("drifts by ")
+    assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-f", "json", "-q"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert {"seen", "operations", "recipe_format"} <= set(whole["records"][0])
+    assert {one["offset"] for one in whole["stages"]} == {1000, 5000}
+    assert {one["offset"] for one in whole["profiles"]} == {0, 1000, 5000}
+    assert whole["by"] == "dtypes"
+
+
+def test_code_of_another_layout_than_the_model_is_explained_in_its_own(tmp_path) -> None:
+    pytest.importorskip("torch")
+    interleaved = CODE.replace("x[..., : d // 2]", "x[..., ::2]").replace("x[..., d // 2 :]", "x[..., 1::2]")
+    interleaved = interleaved.replace("torch.cat(", "torch.stack(").replace("], -1)", "], -1).flatten(-2)")
+    (tmp_path / "k.py").write_text(interleaved)
+    name = f"{tmp_path / 'k.py'}:like_meta"
+    [result] = explain(0, "bf16", implementations=name, model="llama-2-7b", heads=2, seq_len=16)
+    assert result.trace.setting.layout == "interleaved"
+    assert [one.setting.layout for one in result.explanations] == ["interleaved"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--order", "bhsd"],
+            "--order bhsd is for code that is called; name some, such as rope.py:apply_rope",
+        ),
+        (["--device", "cpu"], "--device cpu is for code that is called"),
+        (["--under", "tf32"], "--under tf32 is for code that is called"),
+        (["--by", "dtypes"], "--by dtypes shows code that is called"),
+    ],
+)
+def test_what_goes_with_code_alone_is_refused_without(arguments, message, capsys) -> None:
+    assert main(["explain", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_report_of_recipes_has_no_dtypes() -> None:
+    with pytest.raises(UsageError, match="by dtypes shows code that is called"):
+        report(list(explain(0, "bf16", **SMALL)), by="dtypes")
 
 
 def test_the_command_stands_beside_recipes(code, capsys) -> None:
-    command = ["explain", "--impl", code("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
+    command = ["explain", code("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
     assert main(command) == 0
-    subjects = dict.fromkeys(one["subject"] for one in json.loads(capsys.readouterr().out)["records"])
+    subjects = dict.fromkeys(one["subject"] for one in json.loads(capsys.readouterr().out)["stages"])
     first, second = subjects
     assert first == "meta"
     assert second.startswith(f"{code('like_meta')} (as ")
-
-
-def test_recipe_of_a_recipe_is_itself() -> None:
-    [own] = explain(0, "bf16", **SMALL)
-    assert recipe_of(own.recipe, own.case, own.inputs, own.setting, 0) == (own.recipe, "", "")

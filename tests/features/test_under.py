@@ -104,8 +104,8 @@ def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
         (["shift", "--under", "tf32"], "--under says what code is called under; add --impl"),
         (["shift", "--impl", MATMUL, "--under", "bf16"], "unknown environment 'bf16'; known: autocast:bf16"),
         (["check", "llama-3.1-8b", "--under", "tf32"], "--under says what code is called under"),
-        (["history", MATMUL, "--under", "tf-32"], "unknown environment 'tf-32'; did you mean tf32?"),
-        (["trace", MATMUL, "--under", "compiled"], "did you mean compile?"),
+        (["check", MATMUL, "--under", "tf-32"], "unknown environment 'tf-32'; did you mean tf32?"),
+        (["explain", MATMUL, "--under", "compiled"], "did you mean compile?"),
     ],
 )
 def test_bad_requests_say_what_to_type(arguments, message, capsys) -> None:
@@ -114,14 +114,10 @@ def test_bad_requests_say_what_to_type(arguments, message, capsys) -> None:
     assert (seen.out, message in seen.err) == ("", True), seen.err
 
 
-def test_history_and_trace_have_a_row_for_each(capsys) -> None:
+def test_explain_has_rows_for_each(capsys) -> None:
     few = ["--dtype", "fp32", "-q"]
-    leak = ["rotary-embedding-torch", "--under", "default-dtype:bf16", "--offset", "1000", "--seq-len", "64"]
-    assert main(["history", *leak, *few]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("State leaks (1 of 10 cases leak): rotary-embedding-torch under default-dtype:bf16")
     traced = [MATMUL, "--under", "autocast:bf16", "--offset", "0", "--head-dim", "32", "-f", "csv"]
-    assert main(["trace", *traced, *few]) == 0
+    assert main(["explain", *traced, *few, "--heads", "1", "--seq-len", "16"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     angles = [(one["environment"], one["seen"]) for one in rows if one["stage"] == "angle"]
     assert angles == [("none", "float32"), ("autocast:bf16", "bfloat16")]

@@ -120,7 +120,7 @@ def test_operators_and_compiled_functions_are_called_as_they_are(capsys, name) -
 
 
 @pytest.mark.parametrize("name", ["table_left_behind", "TableIsNoBuffer"])
-@pytest.mark.parametrize("command", ["shift --impl", "check", "trace"])
+@pytest.mark.parametrize("command", ["shift --impl", "check", "explain"])
 def test_a_call_that_mixes_devices_is_refused(capsys, name, command) -> None:
     message = refused(capsys, *command.split(), own(name), "--device", NAME, "--head-dim", "64")
     assert "RuntimeError: Expected all tensors to be on the same device" in message
@@ -213,19 +213,17 @@ def test_check(capsys, name) -> None:
     assert only_here() > 200
 
 
-def test_history(capsys) -> None:
-    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "fp32,bf16", "--offset", "0"]
-    leaking = rows(capsys, "history", own("CacheByDtype"), "--device", NAME, *sizes)
-    assert {row["device"] for row in leaking} == {PLACE}
-    assert "yes" in {row["leaks"] for row in leaking}
-    assert {row["leaks"] for row in rows(capsys, "history", own("Cached"), "--device", NAME, *sizes)} == {
-        "no"
-    }
+def test_state(capsys) -> None:
+    sizes = ["--up-to", "300", "--head-dim", "16", "--dtype", "fp32", "--under", "none", "--no-compile"]
+    for name, status in (("CacheByDtype", "fail"), ("Cached", "pass")):
+        results = {row["check"]: row for row in rows(capsys, "check", own(name), "--device", NAME, *sizes)}
+        assert results["state"]["device"] == PLACE
+        assert results["state"]["status"] == status
     assert only_here() > 20
 
 
-def test_trace_logs_the_same_stages_as_on_the_cpu(capsys) -> None:
-    arguments = ["trace", own("plain"), "--head-dim", "16", "--offset", "0"]
+def test_explain_logs_the_same_stages_as_on_the_cpu(capsys) -> None:
+    arguments = ["explain", own("plain"), "--head-dim", "16", "--offset", "0", *SMALL[:4]]
     there, here = (rows(capsys, *arguments, "--device", place) for place in (NAME, "cpu"))
     assert {row["device"] for row in there} == {PLACE}
     assert [{**row, "device": "cpu"} for row in there] == here
@@ -364,10 +362,8 @@ def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
         csv.writer(file).writerows(rows_read)
     assert main(["report", files[1], "--against", files[0]]) == 0
     assert f"   {PLACE}   " in capsys.readouterr().out
-    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "bf16", "--offset", "0", "-q"]
-    assert main(["history", own("plain"), "--device", NAME, *sizes]) == 0
-    assert "   offset   device        before " in capsys.readouterr().out
-    assert main(["trace", own("plain"), "--device", NAME, "--head-dim", "16", "--offset", "0", "-q"]) == 0
+    sizes = ["--head-dim", "16", "--offset", "0", *SMALL[:4], "-q"]
+    assert main(["explain", own("plain"), "--device", NAME, *sizes]) == 0
     assert "   device        stage " in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ import pytest
 from optional import needs
 from planted import Planted, plant
 
-from ropeaudit import RopeSetting, parse, shift, trace
+from ropeaudit import RopeSetting, explain, parse, shift
 from ropeaudit.errors import UnknownName
 from ropeaudit.main import main
 from ropeaudit.subjects import factories, third_party
@@ -190,8 +190,9 @@ def test_every_member_runs_or_says_why_not() -> None:
         assert all(row.refused != "none" for row in rows if row.verdict == "refused")
 
 
-def test_vectors_of_a_call_are_no_positions_of_a_trace() -> None:
+def test_vectors_of_a_call_are_no_positions_of_its_angles() -> None:
     """The zeros that give a forward its dtype are made beside the positions."""
-    [traced] = trace("transformers:qwen3", "bf16", (0, 1000))
-    assert "hf" in traced.nearest()[0].group.names
-    assert traced.nearest()[0].differing == ()
+    [code] = explain((0, 1000), "bf16", implementations="transformers:qwen3", heads=1, seq_len=16)
+    assert "hf" in code.trace.nearest()[0].group.names
+    assert code.trace.nearest()[0].differing == ()
+    assert [one.offset for one in code.explanations] == [0, 1000]

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit import limit, parity, shift
-from ropeaudit.features.history.analysis import history
+from ropeaudit import RopeSetting, limit, parity, parse, shift
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.state import state
 from ropeaudit.main import main
+from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import implementation
 
 KERNELS = '''
@@ -106,16 +108,20 @@ def test_a_limit_has_the_value_of_all_heads(file) -> None:
     assert one.at_zero.drift_relative > 0.1
 
 
-def test_history_looks_at_k_too(file) -> None:
-    leaking = [one for one in history(f"{file}:stale_keys", "fp32", 1000, seq_len=64) if one.leaks]
-    assert leaking
-    assert not any(one.leaks for one in history(f"{file}:right", "fp32", 1000, seq_len=64))
+def test_state_is_looked_for_in_k_too(file) -> None:
+    for name, status in (("stale_keys", "fail"), ("right", "pass")):
+        own = factories.implementation(f"{file}:{name}")
+        [finding] = state(CodeUnderTest(own, RopeSetting.of(64), parse("fp32"), 8192))
+        assert finding.status == status
+        assert finding.differing == 0 or ": k, " in finding.where
 
 
 def test_code_that_moves_one_head_of_four_resembles_no_recipe(file, capsys) -> None:
     sizes = ["--heads", "8", "--seq-len", "32", "--offset", "10", "--dtype", "fp32", "-q"]
-    assert main(["explain", "--impl", f"{file}:fourth", *sizes]) == 2
-    assert "does what no known recipe does" in capsys.readouterr().err
+    assert main(["explain", f"{file}:fourth", *sizes]) == 0
+    seen = capsys.readouterr()
+    assert "does what no known recipe does; its stages get no shares" in seen.err
+    assert "share" not in seen.out
 
 
 def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch, capsys) -> None:

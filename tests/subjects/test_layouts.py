@@ -205,8 +205,7 @@ def lazy(tmp_path) -> tuple[str, str]:
 SIZE = ["--head-dim", "8", "--dtype", "fp32", "-q", "-f", "csv"]
 COMMANDS = {
     "check": ["--up-to", "200", *SIZE],
-    "history": [*SIZE],
-    "trace": [*SIZE],
+    "explain": ["--heads", "1", "--seq-len", "8", *SIZE],
     "limit": ["--up-to", "300", "--heads", "1", "--seq-len", "16", *SIZE],
     "module": ["-q", "-f", "csv"],
 }
@@ -246,7 +245,7 @@ def test_every_command_sees_each_checkout_as_if_it_were_alone(name, lazy, capsys
     assert others
     assert alone != others
     assert run(right) == alone
-    if name not in ("trace", "module"):
+    if name not in ("explain", "module"):
         assert run(right, wrong) == [*alone, *others]
         assert run(wrong, right) == [*others, *alone]
 

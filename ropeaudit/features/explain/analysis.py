@@ -1,7 +1,8 @@
 """Why scores drift: each stage's share, where the drift sits, and the smallest remedy.
 
 `shares` says what is compared, `variants` measures it, `parts` splits the drift by pair, position and head,
-`remedies` searches for what to widen.
+`remedies` searches for what to widen. Code is traced first (`tracing`), then explained by way of the recipe
+that it resembles (`of_code`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 import numpy as np
@@ -25,15 +26,19 @@ from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UsageError
-from ropeaudit.features.explain import blames, parts, remedies, shares
+from ropeaudit.features.explain import blames, parts, remedies, shares, tracing
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
-from ropeaudit.features.explain.code import recipe_of
+from ropeaudit.features.explain.of_code import recipe_of
 from ropeaudit.features.explain.parts import Parts
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
+from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
+from ropeaudit.reports import verdicts
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.factories import SubjectFactory
 
+USUAL_OFFSET = 1000
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
 
 
@@ -77,75 +82,155 @@ class Explanation:
         return next((remedy for remedy in self.remedies if remedy.meets), None)
 
 
+@dataclass(frozen=True, slots=True)
+class CodeExplanation:
+    """What one implementation does in a dtype and environment, and why it drifts.
+
+    explanations: by offset, of the recipe that it resembles there. unexplained: offset -> why there is none.
+    findings: what was found out of how it is called.
+    """
+
+    trace: Trace
+    explanations: tuple[Explanation, ...] = ()
+    unexplained: Mapping[int, str] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+
+
 @arguments.checked
 def explain(
-    offsets: int | Iterable[int] = 1000,
+    offsets: int | Iterable[int] | None = None,
     dtypes: Names = "bf16",
     recipes: Names | None = None,
     *,
     implementations: Names = (),
     tolerance: str | tuple[str, float] | None = None,
     changes: Mapping[str, str] | None = None,
+    order: str | None = None,
+    device: str | None = None,
+    under: Names = (),
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
-) -> Iterator[Explanation]:
-    """Return which stages of a recipe are to blame for its drift, where it sits, and what removes it.
+) -> Iterator[Explanation | CodeExplanation]:
+    """Return which stages are to blame for the drift of recipes or code, where it sits, and what removes it.
 
-    Yields one Explanation per recipe, dtype and offset, in that order.
+    Yields one Explanation per recipe, dtype and offset, then one CodeExplanation per implementation,
+    environment and dtype: its dtypes by stage and the closest known implementations, and an Explanation of
+    the recipe that its numbers resemble at each offset, where they resemble one.
+    offsets: 1000 by default; code is compared with known recipes at 0 and these, by default at 0, 1024,
+    32768 and 131072. recipes: "hf" unless implementations are given.
     tolerance: what a remedy must reach, "drift_rms=1e-3" or ("drift_rms", 1e-3); by default a tenth of the
-    RMS drift. recipes: "hf" unless implementations are given. implementations: code, explained by way of the
-    recipe that its numbers resemble at the offset; refused where they resemble none.
-    offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
+    RMS drift. under: environments in which code is explained too. device: where code is called.
+    dtypes, implementations, changes, order, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [explanation] = explain(1000, "fp32", changes={"table": "fp16"}, heads=1, seq_len=32)
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
-    some = chosen(recipes, implementations, dtypes, changes, DEFAULT[:1])
+    some = subjects(
+        *(recipes, implementations, dtypes, changes, DEFAULT[:1]), order=order, device=device, under=under
+    )
     bound = remedies.parse(tolerance) if isinstance(tolerance, str) else None
     if isinstance(tolerance, tuple):
         bound = remedies.tolerance(*tolerance)
-    numbers = arguments.numbers(offsets)
+    numbers = None if offsets is None else arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
+
+
+def subjects(
+    recipes: Names | None,
+    implementations: Names,
+    dtypes: Names,
+    changes: Mapping[str, str] | None,
+    usual: Sequence[str],
+    *,
+    order: str | None = None,
+    device: str | None = None,
+    under: Names = (),
+) -> list[Chosen]:
+    """Return what is explained, as `chosen` does. Raises: as that."""
+    requests = {"order": order, "device": device, "under": ",".join(arguments.listed(under))}
+    for option, value in requests.items():
+        if value and not implementations:
+            raise UsageError(
+                f"--{option} {value} is for code that is called; name some, such as rope.py:apply_rope"
+            )
+    return chosen(recipes, implementations, dtypes, changes, usual, device, order, under)
 
 
 def run(
     cases: Sequence[Case],
     some: Sequence[Chosen],
-    offsets: Sequence[int],
+    offsets: Sequence[int] | None = None,
     tolerance: DriftTolerance | None = None,
     on_progress: OnProgress = arguments.silent,
-) -> Iterator[Explanation]:
-    """Check the arguments, and yield an explanation per case, subject and offset, in that order.
+) -> Iterator[Explanation | CodeExplanation]:
+    """Check the arguments, and yield what `explain` does, case by case.
 
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    for offset in offsets:
+    shifts = (USUAL_OFFSET,) if offsets is None else offsets
+    for offset in shifts:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
             raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
-    fits(max(case.check(offsets) for case in cases))
-    work = steps(on_progress, len(cases) * len(some) * len(offsets))
-    return (
-        _explained(case, inputs, setting, subject, int(offset), tolerance, next(work))
-        for case, inputs, setting, part in loaded(cases, some, offsets)
-        for subject, offset in itertools.product(part, offsets)
-    )
+    fits(max(case.check(shifts) for case in cases))
+    return _explained(cases, some, offsets, shifts, tolerance, on_progress)
 
 
 def _explained(
+    cases: Sequence[Case],
+    some: Sequence[Chosen],
+    offsets: Sequence[int] | None,
+    shifts: Sequence[int],
+    tolerance: DriftTolerance | None,
+    on_progress: OnProgress,
+) -> Iterator[Explanation | CodeExplanation]:
+    """Yield the results. offsets: as requested, None where not. shifts: the offsets to explain."""
+    jobs = len(shifts) * len(some) + sum(not isinstance(one, Resolved) for one in some)
+    work = steps(on_progress, len(cases) * jobs)
+    for case, inputs, setting, part in loaded(cases, some, shifts):
+        bench = (case, inputs, setting)
+        for subject in part:
+            if isinstance(subject, Resolved):
+                for shift in shifts:
+                    yield _Explainer(*bench, subject, int(shift), next(work)).explained(tolerance)
+            else:
+                compared = tracing.OFFSETS if offsets is None else offsets
+                yield _of_code(*bench, subject, shifts, compared, tolerance, work)
+
+
+def _of_code(
     case: Case,
     inputs: Inputs,
     setting: RopeSetting,
-    subject: Chosen,
-    offset: int,
+    factory: SubjectFactory,
+    offsets: Sequence[int],
+    compared: Sequence[int],
     tolerance: DriftTolerance | None,
-    on_progress: OnProgress,
-) -> Explanation:
-    recipe, words, code = recipe_of(subject, case, inputs, setting, offset)
-    explanation = _Explainer(case, inputs, setting, recipe, offset, on_progress).explained(tolerance)
-    return replace(explanation, code=code, resembles=words)
+    work: Iterator[OnProgress],
+) -> CodeExplanation:
+    """Return the trace of code, compared with recipes at `compared`, and why it drifts at `offsets`."""
+    if factory.code is None:
+        raise TypeError(f"{factory.name} is not called")
+    traced = tracing.trace(factory.code, factory.dtype, case, compared)
+    next(work)(1.0)
+    if traced.setting.layout != setting.layout:  # the model's is another than that of the code
+        case = replace(case, layout=traced.setting.layout)
+        inputs, setting = case.load()
+    name = " ".join([factory.name, *verdicts.under(traced.environment)])
+    explanations, unexplained = [], dict[int, str]()
+    for offset, on_progress in zip(offsets, itertools.islice(work, len(offsets)), strict=True):
+        if traced.refused:
+            continue
+        try:
+            group = recipe_of(factory, case, inputs, setting, int(offset))
+        except UsageError as error:
+            unexplained[int(offset)] = str(error)
+            continue
+        explainer = _Explainer(case, inputs, setting, group.resolved, int(offset), on_progress)
+        explanations.append(replace(explainer.explained(tolerance), code=name, resembles=str(group)))
+    return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
 
 class _Explainer:

@@ -10,24 +10,32 @@ from ropeaudit.console import options
 from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
 
-_KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
+# of report.py, not loaded for --help
+_KINDS = ("dtypes", "stage", "pair", "position", "head", "remedy")
 
 
-@command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
-@options.axis("--offset", INTEGERS, "Integers added to every position.", "1000")
+@command(
+    epilog="CODE: a name (`ropeaudit list impls`), mypkg.rope:apply_rope or path/to/file.py:apply_rope, "
+    f"several separated by commas. {options.EXECUTED} Causes are explained in docs/causes.md. Exit code: 0 "
+    "done, 2 bad usage or input."
+)
+@options.words("CODE", "implementations", required=False)
+@options.axis(
+    "--offset",
+    INTEGERS,
+    "Integers added to every position; code is compared with known recipes at 0 and these.",
+    shown="1000; comparison at 0,1k,32k,128k",
+)
 @options.dtype_option
 @options.axis(
     "--recipe",
     NAMES,
     "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    shown="hf,uniform; none beside --impl",
+    shown="hf,uniform; none beside CODE",
 )
-@options.axis(
-    "--impl",
-    NAMES,
-    "Real code, explained by way of the recipe that its numbers resemble: a name (`list implementations`), "
-    f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
-)
+@click.option("--order", metavar="AXES", help="Axes of your own code, such as bhsd.  [default: found out]")
+@options.device_option
+@options.under_option
 @click.option(
     "--tolerance",
     metavar="COLUMN=X",
@@ -38,20 +46,22 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
     "--by",
     type=one_of("--by", _KINDS),
     metavar="ROWS",
-    default="stage",
-    help=f"What the rows are: {', '.join(_KINDS)}.  [default: stage]",
+    help=f"What the rows are: {', '.join(_KINDS)}.  [default: stage; of code dtypes]",
 )
 @options.changes_option
 @options.qk_options
 @options.rope_options
 @options.report_options
 def explain(
+    implementations: tuple[str, ...],
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
-    impl: tuple[str, ...],
+    order: str | None,
+    device: str | None,
+    under: tuple[str, ...],
     tolerance: str | None,
-    by: str,
+    by: str | None,
     changes: Mapping[str, str],
     vectors: options.QKOptions,
     rope: options.RopeOptions,
@@ -60,23 +70,27 @@ def explain(
     """Say which stages are to blame for the drift, and which to keep in a wider format.
 
     Each stage gets a share of the drift, with its cause. The remedy is the smallest set of stages whose
-    widening meets the tolerance.
+    widening meets the tolerance. Of CODE the dtypes of each stage are shown first, as torch's operations
+    show them, and the known recipes that rotate most like it; the recipe that its numbers resemble is
+    explained.
     """
-    from ropeaudit.audits.chosen import chosen as requested
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, remedies
-    from ropeaudit.features.explain.columns import COLUMNS
-    from ropeaudit.features.explain.report import explain_report
+    from ropeaudit.features.explain.report import check_kind, columns_of, explain_report
     from ropeaudit.recipes import DEFAULT
 
-    columns = output.chosen_columns(COLUMNS[by], f"(in rows by {by})")
+    kind = by or ("dtypes" if implementations else "stage")
+    check_kind(kind, bool(implementations))
+    columns = output.chosen_columns(columns_of(kind), f"(in rows by {kind})")
     cases = settings.cases(rope, vectors)
-    chosen = requested(recipe, impl, dtype, changes, DEFAULT)
+    chosen = analysis.subjects(
+        *(recipe, implementations, dtype, changes, DEFAULT), order=order, device=device, under=under
+    )
     bound = None if tolerance is None else remedies.parse(tolerance)
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, chosen, offset, bound, on_progress),
-        lambda results, metadata: explain_report(results, by, columns, metadata),
+        lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
+        lambda results, metadata: explain_report(results, kind, columns, metadata),
         output,
         stages=stages(chosen),
         noun="cases",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits.judging import ratio
-from ropeaudit.features.explain.analysis import Explanation
+from ropeaudit.errors import UsageError
+from ropeaudit.features.explain import code_columns, code_report
+from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.blames import REST as FLOAT64
 from ropeaudit.features.explain.columns import COLUMNS, KINDS, OWN, SCHEMA
 from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
@@ -16,6 +19,7 @@ from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import part, percent, short
+from ropeaudit.runtime.columns import Column
 
 LEGEND = (
     "share: of the mean square drift, over all orders of the stages (Shapley); alone: drift with only this "
@@ -29,52 +33,102 @@ _LEGENDS = {
     "remedy": "set: stages to keep wider, as --set takes them; removed: of the RMS drift; table bytes: cos "
     "and sin up to the last position.",
 }
-_PLURAL = {"stage": "stages", "pair": "pairs", "position": "positions", "head": "heads", "remedy": "remedies"}
+_PLURAL = {
+    "dtypes": "dtypes",
+    "stage": "stages",
+    "pair": "pairs",
+    "position": "positions",
+    "head": "heads",
+    "remedy": "remedies",
+}
 _NOTABLE = 0.01  # share of the drift
 _NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are not compared
 _ALIKE = 1.25  # how much more drift than the other kind of pair one must have to suffer more
 
 
+def columns_of(kind: str) -> Mapping[str, Column[Any]]:
+    """Return the columns of rows of a kind; dtypes: those of code."""
+    return code_columns.COLUMNS if kind == "dtypes" else COLUMNS[kind]
+
+
+def check_kind(kind: str, code: bool) -> None:
+    """Check that there are rows of a kind. Raises: UsageError."""
+    if kind == "dtypes" and not code:
+        raise UsageError("--by dtypes shows code that is called; name some, such as rope.py:apply_rope")
+
+
 def explain_report(
-    results: Sequence[Explanation], kind: str, columns: Sequence[str] | None, metadata: Mapping[str, Any]
+    results: Sequence[Explanation | CodeExplanation],
+    kind: str,
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
+    codes = [one for one in results if isinstance(one, CodeExplanation)]
+    explained = [
+        each for one in results for each in (one.explanations if isinstance(one, CodeExplanation) else (one,))
+    ]
+    traces = [one.trace for one in codes]
+    check_kind(kind, bool(codes))
+    of_code = code_report.code_tables(traces)
+    of_stages = _tables(explained, "stage" if kind == "dtypes" else kind)
+    if kind != "dtypes":  # people see none beside other rows
+        of_code = {name: replace(one, headline="") for name, one in of_code.items()}
+    tables = {**of_code, **(of_stages if explained or kind != "dtypes" else {})}
+    main = tables.pop(_PLURAL[kind])
+    words = [code_report.headline(one) for one in traces]
+    if kind != "dtypes" and (explained or not traces):
+        words.append(headline(explained))
+    findings = list(dict.fromkeys(text for one in codes for text in one.findings))
+    refusals = [f"{reason}; its stages get no shares" for one in codes for reason in one.unexplained.values()]
+    about = {"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})}
+    return replace(
+        main,
+        columns=list(columns or main.columns),
+        screen=list(columns or main.screen),
+        dispensable=() if columns else main.dispensable,
+        headline=" ".join(words),
+        notes=[
+            *findings,
+            *(text for one in traces for text in code_report.notes(one)),
+            *refusals,
+            *model_notes([one.case for one in explained], [one.offset for one in explained]),
+            *notes(explained),
+        ],
+        metadata=about,
+        further=tables,
+        refusals=refusals,
+    )
+
+
+def _tables(results: Sequence[Explanation], kind: str) -> dict[str, Report]:
+    """Return the rows of every kind, by its plural; people see those of `kind`, and what goes with stages."""
     whole = {name: [row for one in results for row in rows(one, name)] for name in KINDS}
     varying = settings.varying(whole["stage"])
     cells = ["subject", "dtype", "offset"]
     first = settings.screen(whole["stage"], [] if len(results) == 1 else cells, [])
     constant = cells if "model" in varying else ()
-    further = {
-        _PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ())
-        for name in KINDS
-        if name != kind
-    }
-    if kind == "stage" and results:
-        further["remedies"] = Report(
-            whole["remedy"],
-            [*own_columns("remedy"), *varying],
-            [*first, *OWN["remedy"].screen(())],
-            dispensable=settings.dispensable(first, OWN["remedy"].dispensable),
-            headline=_search(results) if whole["remedy"] else "",
-            legend=_LEGENDS["remedy"],
-            declared=COLUMNS["remedy"],
+    tables = {_PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ()) for name in KINDS}
+
+    def seen(name: str, columns: Sequence[str], headline: str, legend: str) -> Report:
+        return Report(
+            whole[name],
+            list(columns),
+            [*first, *OWN[name].screen(())],
+            dispensable=settings.dispensable(first, OWN[name].dispensable),
+            headline=headline,
+            legend=legend,
+            declared=COLUMNS[name],
             constant=constant,
         )
-        pairs = further.pop("pairs")
-        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=_frequencies(results))
-    return Report(
-        rows=whole[kind],
-        columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or [*first, *OWN[kind].screen(())]),
-        dispensable=() if columns else settings.dispensable(first, OWN[kind].dispensable),
-        headline=headline(results),
-        notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
-        legend=LEGEND if kind == "stage" else _LEGENDS[kind],
-        metadata={"schema": SCHEMA, "by": kind, **metadata},
-        further=further,
-        declared=COLUMNS[kind],
-        constant=constant,
-    )
+
+    legend = LEGEND if kind == "stage" else _LEGENDS[kind]
+    tables[_PLURAL[kind]] = seen(kind, list(COLUMNS[kind]), headline(results), legend)
+    if kind == "stage" and results:
+        text = _search(results) if whole["remedy"] else ""
+        tables["remedies"] = seen("remedy", tables["remedies"].columns, text, _LEGENDS["remedy"])
+        tables["pairs"] = replace(tables.pop("pairs"), headline=_frequencies(results))
+    return tables
 
 
 def headline(results: Sequence[Explanation]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ropeaudit.features.trace.analysis import Traced
-from ropeaudit.features.trace.columns import (
+from ropeaudit.features.explain.code_columns import (
     COLUMNS,
     NOTHING,
     PROFILE,
@@ -17,9 +16,9 @@ from ropeaudit.features.trace.columns import (
     ProfilePoint,
     TracedRecipe,
     TracedStage,
-    rows,
 )
-from ropeaudit.features.trace.compare import COMPARED, Likeness, expected, narrowest
+from ropeaudit.features.explain.known_recipes import COMPARED, Likeness, expected, narrowest
+from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.verdicts import under
@@ -35,60 +34,55 @@ LEGEND = (
 )
 
 
-def trace_report(
-    results: Sequence[Traced],
-    columns: Sequence[str] | None,
-    metadata: Mapping[str, Any],
-    extra_notes: Sequence[str] = (),
-) -> Report:
-    """Return the report. columns: what is shown and written, in this order. extra_notes: the first notes."""
-    traced = [row for one in results for row in rows(one)]
-    shown = [TracedStage(one, stage) for one in results for stage in one.stages or (NOTHING,)]
-    return replace(
-        tabulated(COLUMNS, SCHEMA, traced, COLUMNS.screen(shown), columns, metadata),
-        headline=" ".join(headline(one) for one in results) or "Nothing was traced.",
-        notes=[*extra_notes, *(text for one in results for text in notes(one))],
-        legend=LEGEND,
-        further={"profiles": _profiles(results), "recipes": _recipes(results)},
-    )
+def code_tables(traces: Sequence[Trace]) -> dict[str, Report]:
+    """Return the dtypes by stage, the drift by offset and the nearest recipes of code."""
+    if not traces:
+        return {}
+    shown = [TracedStage(one, stage) for one in traces for stage in one.stages or (NOTHING,)]
+    dtypes = tabulated(COLUMNS, SCHEMA, [COLUMNS.row(one) for one in shown], COLUMNS.screen(shown), None, {})
+    return {
+        "dtypes": replace(dtypes, legend=LEGEND),
+        "profiles": _profiles(traces),
+        "recipes": _recipes(traces),
+    }
 
 
-def headline(results: Traced) -> str:
+def headline(trace: Trace) -> str:
     """Return the finding on one implementation in a sentence."""
-    who = " ".join([results.name, *under(results.environment), "in", str(results.dtype)])
-    if results.refused:
-        return f"{who} is refused: {results.refused}."
-    if not results.likely:
-        fault = f" what comes nearest: {results.fault}." if results.fault else " nothing known comes near it."
+    who = " ".join([trace.name, *under(trace.environment), "in", str(trace.dtype)])
+    if trace.refused:
+        return f"{who} is refused: {trace.refused}."
+    if not trace.likely:
+        fault = f" what comes nearest: {trace.fault}." if trace.fault else " no known implementation matches."
         return f"{who} behaves like no known recipe;{fault}"
-    best = results.nearest()
+    best = trace.nearest()
     like = "; or ".join(str(one.group) for one in best)
-    places = len(results.drifts or {}) * COMPARED
+    places = len(trace.drifts or {}) * COMPARED
     equal = f"{percent(best[0].equal)} of its numbers for q at {places} positions are theirs to the last bit"
     if best[0].differing:
-        return f"{who} behaves like no known recipe: {_otherwise(results, best[0])}, but {equal}."
+        return f"{who} behaves like no known recipe: {_otherwise(trace, best[0])}, but {equal}."
     named = any(one.group.names for one in best)
     return f"{who} behaves like: {like}{'' if named else ', which no named recipe does'}; {equal}."
 
 
-def _otherwise(results: Traced, best: Likeness) -> str:
+def _otherwise(trace: Trace, best: Likeness) -> str:
     """Return which stages were seen in another dtype than the nearest recipe has, and in which."""
-    seen, right = {stage.name: narrowest(stage) for stage in results.stages}, expected(best.group.resolved)
+    seen, right = {stage.name: narrowest(stage) for stage in trace.stages}, expected(best.group.resolved)
     parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
     who = ", ".join(best.group.names) or likeness.words(best.group.resolved)
     return f"nearest is {who}, yet {', '.join(parts)}"
 
 
-def notes(results: Traced) -> list[str]:
+def notes(trace: Trace) -> list[str]:
     """Return what could not be seen, and at which offsets it was refused."""
-    who = " ".join([results.name, *under(results.environment), str(results.dtype)])
-    message = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in results.dropped.items()]
-    if not results.refused and not results.stages:
+    who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
+    message = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]
+    if not trace.refused and not trace.stages:
         message.append(f"{who}: it does not run in torch; its numbers alone were compared.")
     return message
 
 
-def _profiles(results: Sequence[Traced]) -> Report:
+def _profiles(results: Sequence[Trace]) -> Report:
     """Return drift by offset, beside what the nearest recipe predicts."""
     points = [
         ProfilePoint(one, offset, drift, (one.predicted or {}).get(offset, math.nan))
@@ -99,7 +93,7 @@ def _profiles(results: Sequence[Traced]) -> Report:
     return _further(PROFILE, points, title)
 
 
-def _recipes(results: Sequence[Traced]) -> Report:
+def _recipes(results: Sequence[Trace]) -> Report:
     """Return the nearest recipes."""
     nearest = [
         TracedRecipe(one, like) for one in results for like in one.likely[: max(_SHOWN, len(one.nearest()))]

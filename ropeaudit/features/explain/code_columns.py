@@ -1,14 +1,13 @@
-"""The columns of a trace: a row a stage, and beside them drift by offset and the nearest recipes."""
+"""The columns of code: dtypes by stage, and beside them drift by offset and the nearest recipes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.features.trace.analysis import Traced
-from ropeaudit.features.trace.compare import Likeness, Stage, expected, narrowest
+from ropeaudit.features.explain.known_recipes import Likeness, Stage, expected, narrowest
+from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.runtime.columns import Declare
 from ropeaudit.subjects.placement import likeness
 
@@ -20,13 +19,13 @@ NOTHING = Stage("none", ("none",), ())
 class TracedStage:
     """A stage of an implementation, beside the nearest recipe."""
 
-    traced: Traced
+    trace: Trace
     stage: Stage
 
     @property
     def best(self) -> Likeness | None:
         """The nearest recipe, None where it is like none."""
-        return self.traced.nearest()[0] if self.traced.likely else None
+        return self.trace.nearest()[0] if self.trace.likely else None
 
     @property
     def recipe_format(self) -> str | None:
@@ -41,33 +40,33 @@ def _agrees(one: TracedStage) -> str | None:
 
 
 def _behaviour(one: TracedStage) -> str:
-    return likeness.words(one.best.group.resolved) if one.best else one.traced.fault or "none"
+    return likeness.words(one.best.group.resolved) if one.best else one.trace.fault or "none"
 
 
 of = Declare[TracedStage]()
 
 
 class TraceColumns:
-    """The columns of `ropeaudit trace`: a row a stage."""
+    """The columns of code: a row a stage."""
 
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    implementation: str = of("name of what was called", lambda one: one.traced.name, shown=True)
-    dtype: str = of("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    implementation: str = of("name of what was called", lambda one: one.trace.name, shown=True)
+    dtype: str = of("number format of q and k", lambda one: one.trace.dtype.name, shown=True)
     environment: str = of(
         "what it was called under, such as autocast:bf16; none: nothing",
-        lambda one: one.traced.environment,
-        shown=lambda one: one.traced.environment != "none",
+        lambda one: one.trace.environment,
+        shown=lambda one: one.trace.environment != "none",
     )
     device = of.like(
         records.COLUMNS["device"],
-        lambda one: one.traced.device,
-        shown=lambda one: one.traced.device != "cpu",
+        lambda one: one.trace.device,
+        shown=lambda one: one.trace.device != "cpu",
         leaves=2,
     )
-    layout: str = of("pairs of dims: half or interleaved", lambda one: one.traced.setting.layout)
-    head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.traced.setting.head_dim)
-    rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.traced.setting.rotary_dim)
-    base = of.like(records.COLUMNS["base"], lambda one: one.traced.setting.base)
+    layout: str = of("pairs of dims: half or interleaved", lambda one: one.trace.setting.layout)
+    head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.trace.setting.head_dim)
+    rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.trace.setting.rotary_dim)
+    base = of.like(records.COLUMNS["base"], lambda one: one.trace.setting.base)
     stage: str = of(
         "position, frequency, angle, trig, table, input, rotation or output; none: nothing was seen",
         lambda one: one.stage.name,
@@ -95,7 +94,7 @@ class TraceColumns:
     )
     nearest: str = of(
         "recipes that rotate with the arithmetic nearest to what was measured; none: no named one",
-        lambda one: " ".join(names(one.traced)) or "none",
+        lambda one: " ".join(names(one.trace)) or "none",
     )
     behaviour: str = of(
         "that arithmetic in words, or the fault that was recognised; none: nothing known", _behaviour
@@ -113,7 +112,7 @@ class TraceColumns:
         lambda one: one.best.profile if one.best else math.nan,
     )
     refused: str = of(
-        "why it could not be called; none where it could", lambda one: one.traced.refused or "none"
+        "why it could not be called; none where it could", lambda one: one.trace.refused or "none"
     )
 
 
@@ -124,7 +123,7 @@ COLUMNS = of.columns(TraceColumns)
 class ProfilePoint:
     """The drift of an implementation at an offset. predicted: of the nearest recipe, nan without one."""
 
-    traced: Traced
+    trace: Trace
     offset: int
     drift_rms: float
     predicted_rms: float
@@ -136,12 +135,12 @@ of_point = Declare[ProfilePoint]()
 class ProfileColumns:
     """The columns of the drift by offset."""
 
-    implementation: str = of_point("name of what was called", lambda one: one.traced.name, shown=True)
-    dtype: str = of_point("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
-    environment: str = of_point(
-        "what it was called under, such as autocast:bf16; none: nothing",
-        lambda one: one.traced.environment,
-        shown=lambda one: one.traced.environment != "none",
+    implementation = of_point.like(COLUMNS["implementation"], lambda one: one.trace.name, shown=True)
+    dtype = of_point.like(COLUMNS["dtype"], lambda one: one.trace.dtype.name, shown=True)
+    environment = of_point.like(
+        COLUMNS["environment"],
+        lambda one: one.trace.environment,
+        shown=lambda one: one.trace.environment != "none",
     )
     offset: int = of_point("integer added to every position", unit="tokens", shown=True)
     drift_rms: float = of_point("RMS drift of scores formed in float64", unit="score", shown=True)
@@ -160,7 +159,7 @@ PROFILE = of_point.columns(ProfileColumns)
 class TracedRecipe:
     """A recipe beside the implementation that may be like it."""
 
-    traced: Traced
+    trace: Trace
     like: Likeness
 
 
@@ -170,12 +169,12 @@ of_recipe = Declare[TracedRecipe]()
 class RecipeColumns:
     """The columns of the nearest recipes."""
 
-    implementation: str = of_recipe("name of what was called", lambda one: one.traced.name, shown=True)
-    dtype: str = of_recipe("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
-    environment: str = of_recipe(
-        "what it was called under, such as autocast:bf16; none: nothing",
-        lambda one: one.traced.environment,
-        shown=lambda one: one.traced.environment != "none",
+    implementation = of_recipe.like(COLUMNS["implementation"], lambda one: one.trace.name, shown=True)
+    dtype = of_recipe.like(COLUMNS["dtype"], lambda one: one.trace.dtype.name, shown=True)
+    environment = of_recipe.like(
+        COLUMNS["environment"],
+        lambda one: one.trace.environment,
+        shown=lambda one: one.trace.environment != "none",
     )
     behaviour: str = of_recipe(
         "arithmetic in words", lambda one: likeness.words(one.like.group.resolved), shown=True
@@ -194,11 +193,6 @@ class RecipeColumns:
 RECIPES = of_recipe.columns(RecipeColumns)
 
 
-def rows(traced: Traced) -> list[dict[str, Any]]:
-    """Return the columns of `COLUMNS`, a row a stage."""
-    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (NOTHING,)]
-
-
-def names(results: Traced) -> list[str]:
+def names(trace: Trace) -> list[str]:
     """Return the recipes that none is nearer than."""
-    return [name for like in results.nearest() for name in like.group.names] if results.likely else []
+    return [name for like in trace.nearest() for name in like.group.names] if trace.likely else []

@@ -6,9 +6,8 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
 
 import numpy as np
 
@@ -16,17 +15,23 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.trace.compare import COMPARED, LIKE, Likeness, Stage, nearest
-from ropeaudit.features.trace.known_recipes import Observed, known_recipes, likenesses, rms_drifts
+from ropeaudit.features.explain.known_recipes import (
+    COMPARED,
+    LIKE,
+    Likeness,
+    Observed,
+    Stage,
+    known_recipes,
+    likenesses,
+    nearest,
+    rms_drifts,
+)
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.rope.setting import LARGEST_BASE, Layout, RopeSetting
+from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling.implementation import Called, Implementation, one_line
+from ropeaudit.subjects.calling.implementation import Called, Implementation, environment_of, one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import exact_rotation, likeness
@@ -37,10 +42,11 @@ _LISTED = 0.9  # recipes further away explain nothing, and are not listed beside
 _EXPLAINS = 0.3  # a base explains vectors if it leaves at most this share of their error
 _SAME = 0.01  # two fitted bases that differ by less are the same
 _UNKNOWN = "nothing known"
+_DEFAULT = Case()
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class Trace:
     """What is known of one implementation in a dtype, on a setting.
 
     stages: empty where nothing of torch was seen. drifts, predicted: offset -> RMS drift, measured, and
@@ -67,86 +73,32 @@ class Traced:
         return nearest(self.likely)
 
 
-@arguments.checked
 def trace(
-    implementations: Names | Sequence[Implementation],
-    dtypes: Names = "bf16",
-    offsets: int | Iterable[int] = OFFSETS,
-    *,
-    order: str | None = None,
-    device: str | None = None,
-    under: Names = (),
-    cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress | None = None,
-    **case: Unpack[CaseArguments],
-) -> Iterator[Traced]:
-    """Trace implementations: their dtypes by stage, and the recipe that each behaves like.
-
-    Yields one Traced per implementation, environment and dtype, in that order.
-    implementations: as `called` takes them, or what it returns. offsets: of the error profile.
-    under: environments in which they are traced too.
-    dtypes, order, cases, on_progress, case: as in `ropeaudit.shift`; of q and k, seed alone is looked at.
-    device: where they are called.
-    Raises: UsageError, UnknownName, MissingPackage, BadShape, BadInput.
-    """
-    code = called(implementations, order, device, arguments.listed(under))
-    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.silent)
-
-
-def called(
-    implementations: Names | Sequence[Implementation],
-    order: str | None,
-    device: str | None = None,
-    under: Sequence[str] = (),
-) -> list[Implementation]:
-    """Return code to call, by names of `list implementations` or as module:name. Raises: see `trace`."""
-    given = [implementations] if isinstance(implementations, str) else implementations
-    code = [
-        factories.implementation(one, order, device=device) if isinstance(one, str) else one for one in given
-    ]
-    return [placed for one in code for placed in factories.in_environments(one, under)]
-
-
-def run(
-    cases: Sequence[Case],
-    implementations: Sequence[Implementation],
-    dtypes: Sequence[Format],
+    implementation: Implementation,
+    dtype: Format,
+    case: Case = _DEFAULT,
     offsets: Sequence[int] = OFFSETS,
-    on_progress: OnProgress = arguments.silent,
-) -> Iterator[Traced]:
-    """Yield what is known, setting by setting, implementation by implementation, dtype by dtype.
+) -> Trace:
+    """Return dtypes by stage and the closest known recipes of an implementation, in its layout unless given.
 
-    Raises: UsageError, UnknownName, BadShape, BadInput.
+    offsets: at which they are compared, beside 0. case: of q and k its seed alone is looked at.
+    Raises: UsageError, BadShape, BadInput.
     """
-    total, done = len(cases) * len(implementations) * len(dtypes), 0
-    for case in cases:
-        start = case.setting(COMPARED)
-        for implementation in implementations:
-            own = _layout(implementation, start)
-            setting = replace(start, layout=case.layout or own)
-            for dtype in dtypes:
-                traced = _trace(implementation, dtype, setting, case.seed or 0, offsets)
-                yield replace(traced, environment=Called(implementation, setting, dtype).environment)
-                done += 1
-                on_progress(done / total)
-
-
-def _layout(implementation: Implementation, setting: RopeSetting) -> Layout:
-    """Return the layout that an implementation has where none is requested."""
-    return (
-        implementation.fit(setting).layout if isinstance(implementation, Own) else implementation.layouts[0]
-    )
+    setting = case.setting(COMPARED)
+    own = implementation.fit(setting).layout if isinstance(implementation, Own) else implementation.layouts[0]
+    setting = replace(setting, layout=case.layout or own)
+    traced = _trace(implementation, dtype, setting, case.seed or 0, offsets)
+    return replace(traced, environment=environment_of(implementation))
 
 
 def _trace(
     implementation: Implementation, dtype: Format, setting: RopeSetting, seed: int, offsets: Sequence[int]
-) -> Traced:
+) -> Trace:
     """Return what is known of an implementation in a dtype, on a setting."""
     subject, all_offsets = Called(implementation, setting, dtype), dict.fromkeys((0, *offsets))
     reasons = {offset: subject.refusal(COMPARED, offset) for offset in all_offsets}
     if reasons[0]:
-        return Traced(implementation.name, dtype, setting, refused=reasons[0], device=subject.device)
+        return Trace(implementation.name, dtype, setting, refused=reasons[0], device=subject.device)
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
     known = known_recipes(dtype, setting, seed, usable)
     vectors = {offset: _rotated(subject, known.inputs, offset) for offset in usable}
@@ -159,7 +111,7 @@ def _trace(
     fault = "" if likely else _fault(subject, known.inputs, setting, dtype, vectors)
     predicted = _predicted(nearest(likely)[0].group, known.inputs, setting, usable) if likely else {}
     dropped = {offset: reason for offset, reason in reasons.items() if reason}
-    return Traced(
+    return Trace(
         *(implementation.name, dtype, setting, stages, drifts, predicted, likely, fault, dropped),
         device=subject.device,
     )

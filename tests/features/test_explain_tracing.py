@@ -1,4 +1,4 @@
-"""Trace: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
+"""Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
 import csv
 import functools
@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.audits.cases import Case
-from ropeaudit.features.trace import analysis
-from ropeaudit.features.trace import compare as trace_compare
-from ropeaudit.features.trace.columns import COLUMNS, names, rows
-from ropeaudit.features.trace.compare import Stage
-from ropeaudit.features.trace.report import headline, notes, trace_report
+from ropeaudit.features.explain import known_recipes, tracing
+from ropeaudit.features.explain.analysis import CodeExplanation
+from ropeaudit.features.explain.code_columns import COLUMNS, names
+from ropeaudit.features.explain.code_report import code_tables, headline, notes
+from ropeaudit.features.explain.known_recipes import Stage
+from ropeaudit.features.explain.report import explain_report
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import Own
@@ -111,8 +111,11 @@ IMITATIONS = [
 
 def traced(thing, dtype="bf16", name=""):
     own = Own(name or getattr(thing, "__name__", "module"), thing)
-    (result,) = analysis.run([Case()], [own], [parse(dtype)])
-    return result
+    return tracing.trace(own, parse(dtype))
+
+
+def rows(trace):
+    return code_tables([trace])["dtypes"].rows
 
 
 @pytest.mark.parametrize(("kernel", "recipe", "dtypes"), IMITATIONS)
@@ -121,7 +124,7 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes(kernel, recipe, 
     assert recipe in names(result)
     assert result.nearest()[0].distance < 0.3
     assert result.nearest()[0].profile < 1.1
-    seen = {stage.name: trace_compare.narrowest(stage) for stage in result.stages}
+    seen = {stage.name: known_recipes.narrowest(stage) for stage in result.stages}
     assert dtypes.items() <= seen.items()
     assert result.nearest()[0].differing == ()
 
@@ -216,22 +219,22 @@ def test_profiles_are_those_of_the_audit() -> None:
 
     result = traced(hf)
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
-    for record in shift(analysis.OFFSETS, "bf16", "hf", **case):
+    for record in shift(tracing.OFFSETS, "bf16", "hf", **case):
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
 
 
 def test_command_and_its_forms(capsys, snapshot) -> None:
-    assert main(["trace", "transformers-llama", "-f", "csv"]) == 0
+    assert main(["explain", "transformers-llama", "-f", "csv"]) == 0
     results = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert list(results[0]) == list(COLUMNS)
     assert {row["agrees"] for row in results} == {"yes", "nan"}
     assert "hf" in results[0]["nearest"].split()
-    assert main(["trace", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
+    assert main(["explain", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert "transformers-llama in float16 behaves like: rounded table" in report["headline"]
     assert [row["offset"] for row in report["profiles"]] == [0]
     assert "hf" in report["recipes"][0]["recipes"].split()
-    assert main(["trace", "transformers-llama"]) == 0
+    assert main(["explain", "transformers-llama"]) == 0
     assert capsys.readouterr().out == snapshot
 
 
@@ -317,10 +320,10 @@ def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
     result = traced(kernel)
     assert result.likely == ()
     assert result.fault == fault
-    known = f"what comes nearest: {fault}." if fault else "nothing known comes near it."
+    known = f"what comes nearest: {fault}." if fault else "no known implementation matches."
     assert headline(result).endswith(f"behaves like no known recipe; {known}")
     assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", fault or "none")}
-    report = trace_report([result], None, {})
+    report = explain_report([CodeExplanation(result)], "dtypes", None, {})
     assert report.further["recipes"].rows == []
     assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
 
@@ -348,7 +351,7 @@ def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
     path.write_text(
         "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
     )
-    assert main(["trace", f"{path}:f", "-f", "csv"]) == 0
+    assert main(["explain", f"{path}:f", "-f", "csv"]) == 0
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")
 
@@ -356,7 +359,7 @@ def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
 def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
     path = tmp_path / "own.py"
     path.write_text("def f(x, positions):\n    return x\n")
-    assert main(["trace", f"{path}:f"]) == 0
+    assert main(["explain", f"{path}:f"]) == 0
     assert "behaves like no known recipe" in capsys.readouterr().out
 
 
@@ -371,7 +374,7 @@ def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
     ],
 )
 def test_bad_input(arguments, message, capsys) -> None:
-    assert main(["trace", *arguments]) == 2
+    assert main(["explain", *arguments]) == 2
     seen = capsys.readouterr()
     assert message in seen.err
     assert seen.out == ""

@@ -1,0 +1,357 @@
+"""State that leaks between calls: found, named with its remedy, and not seen where there is none."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from planted import Planted, plant, rotated
+
+from ropeaudit import RopeSetting, parse
+from ropeaudit.conformance import earlier_calls, state
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.earlier_calls import AuditCall
+from ropeaudit.conformance.environments import DEFAULT
+from ropeaudit.conformance.whole_calls import given_vectors
+from ropeaudit.main import main
+from ropeaudit.subjects import factories
+
+STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
+FAULTY = Path(__file__).with_name("faulty_calls.py")
+KERNELS = '''
+import torch
+
+def inverse(d):
+    return 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float32) / d)
+
+def rotated(x, cos, sin):
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+class Kept:
+    """Keeps what one call stores while `key` is the same."""
+    def __init__(self):
+        self.kept = {}
+    def get(self, key, make):
+        if key not in self.kept:
+            self.kept = {key: make()}
+        return self.kept[key]
+
+def tables(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1])
+    return angles.cos(), angles.sin()
+
+def plain(x, positions):
+    return rotated(x, *tables(x, positions))
+
+class RoundedTable(torch.nn.Module):
+    """A table of all positions in the dtype of the first call, which right code may round to."""
+    def __init__(self):
+        super().__init__()
+        self.store = None
+    def forward(self, x, positions):
+        if self.store is None:
+            self.store = [one.to(x.dtype).float() for one in tables(x, torch.arange(20000))]
+        return rotated(x, *(one[positions] for one in self.store))
+
+class ByHeads(torch.nn.Module):
+    """Positions of the first call whose number of heads is the same, counted with them."""
+    def __init__(self):
+        super().__init__()
+        self.store = Kept()
+    def forward(self, x, positions):
+        first = self.store.get("heads", lambda: x.shape[1])
+        return plain(x, positions + (first - x.shape[1]))
+
+class ByBatch(ByHeads):
+    def forward(self, x, positions):
+        first = self.store.get("batch", lambda: x.shape[0])
+        return plain(x, positions + (first - x.shape[0]))
+
+class ByNumbers(torch.nn.Module):
+    """Vectors are scaled by the largest number of the first call."""
+    def __init__(self):
+        super().__init__()
+        self.largest = None
+    def forward(self, x, positions):
+        self.largest = self.largest or float(x.abs().max())
+        return plain(x / float(x.abs().max()) * self.largest, positions)
+
+class Counting(torch.nn.Module):
+    """Positions go on by one with each call."""
+    def __init__(self):
+        super().__init__()
+        self.calls = -2
+    def forward(self, x, positions):
+        self.calls += 1
+        return plain(x, positions + max(0, self.calls))
+
+class UnderAutocast(torch.nn.Module):
+    """Frequencies of the first call, made by a product that autocast narrows."""
+    def __init__(self):
+        super().__init__()
+        self.theta = None
+    def forward(self, x, positions):
+        if self.theta is None:
+            self.theta = (torch.ones(1, 1) @ inverse(x.shape[-1])[None])[0].float()
+        angles = positions.float()[:, None] * self.theta
+        return rotated(x, angles.cos(), angles.sin())
+
+class Raising(torch.nn.Module):
+    """Takes the length of its first call alone."""
+    def __init__(self):
+        super().__init__()
+        self.length = None
+    def forward(self, x, positions):
+        self.length = self.length or len(positions)
+        if len(positions) != self.length:
+            raise ValueError("another length")
+        return plain(x, positions)
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "k.py"
+    path.write_text(KERNELS)
+    return lambda name: f"{path}:{name}"
+
+
+def found(name, dtype="fp32", head_dim=32, up_to=20000, under=()):
+    """Return the findings on the state of code."""
+    code = factories.implementation(name)
+    layout = "half" if ":" in name else code.layouts[0]
+    setting = RopeSetting.of(head_dim, layout=layout)
+    return list(state.state(CodeUnderTest(code, setting, parse(dtype), up_to, environments=under)))
+
+
+def differing(finding):
+    """Return the kinds of earlier calls that change numbers, by the first position of the call."""
+    entries = re.findall(r"positions (\d+) to \d+ after a call [^;]*? \(([^()]*)\): \S+ ", finding.detail)
+    return {first: {kind for at, kind in entries if at == first} for first, _ in entries}
+
+
+@pytest.mark.parametrize(("dtype", "others"), [("fp32", {"bfloat16"}), ("bf16", {"float32", "float16"})])
+def test_the_leak_of_rotary_embedding_torch_is_found_and_named(dtype, others) -> None:
+    pytest.importorskip("rotary_embedding_torch")
+    [one] = found("rotary-embedding-torch", dtype, 128)
+    assert one.failed
+    assert differing(one) == {"1000": {"another dtype from 0"}}
+    leaking = re.findall(
+        r"after a call in (\w+) at positions 0 to 1063 \(another dtype from 0\): ", one.detail
+    )
+    assert set(leaking) == others
+    assert one.remedy == "store tables in float32 whatever dtype comes in, or make an instance for each dtype"
+
+
+def test_it_is_what_two_calls_by_hand_give() -> None:
+    torch = pytest.importorskip("torch")
+    RotaryEmbedding = pytest.importorskip("rotary_embedding_torch").RotaryEmbedding
+    code = CodeUnderTest(
+        factories.implementation("rotary-embedding-torch"),
+        RopeSetting.of(128, layout="interleaved"),
+        parse("fp32"),
+        20000,
+    )
+    used, fresh = RotaryEmbedding(128), RotaryEmbedding(128)
+    used.rotate_queries_or_keys(torch.ones(1, 1, 1064, 128, dtype=torch.bfloat16))
+    count, largest = 0, 0.0
+    for x in given_vectors(code, 64):
+        x = torch.from_numpy(x)
+        apart = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
+        count, largest = count + int((apart != 0).sum()), max(largest, float(apart.abs().max()))
+    [one] = state.state(code)
+    assert f"(another dtype from 0): {count:,} of 65,536 numbers differ by up to {largest:.3g}" in one.detail
+
+
+@pytest.mark.parametrize("name", STATELESS)
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_what_keeps_no_state_leaks_none(name, dtype) -> None:
+    try:
+        [one] = found(name, dtype)
+    except ImportError as error:
+        pytest.skip(str(error))
+    assert (one.status, one.differing, one.remedy) == ("pass", 0.0, "")
+    assert "numbers differ" not in one.detail
+    assert "positions 1000 to 1063: the same to the last bit after the same call, other q and k" in one.detail
+
+
+class Longest(Planted):
+    """Remembers the longest sequence that it has seen, as dynamic NTK does."""
+
+    def instance(self, setting, dtype):
+        seen = []
+
+        def rotate(x, positions, fmt):
+            seen.append(positions.size)
+            at = positions + max(seen) - positions.size
+            return rotated(x, at, setting).astype(np.float32)
+
+        return rotate
+
+
+class Broken(Planted):
+    """Gives nan from its third call on, and takes no bfloat16 and no high position."""
+
+    def refuses(self, setting, dtype):
+        return "" if dtype.name == "float32" else "it takes float32 alone"
+
+    def instance(self, setting, dtype):
+        calls = []
+
+        def rotate(x, positions, fmt):
+            calls.append(1)
+            if positions.max() > 4096:
+                raise IndexError("past the table")
+            y = rotated(x, positions, setting).astype(np.float32)
+            return y * np.nan if len(calls) > 2 else y
+
+        return rotate
+
+
+def test_a_planted_leak_is_seen_where_it_is_and_nowhere_else(monkeypatch) -> None:
+    plant(monkeypatch, Longest)
+    [one] = found("planted", up_to=9000)
+    assert one.failed
+    longer = {"longer", "from 0", "another dtype from 0"}
+    assert differing(one) == {"1000": longer, "0": {"longer"}}
+    assert one.remedy.startswith("compute what is stored anew where the length changes")
+    assert "dtype" not in one.remedy
+
+
+def test_lost_numbers_and_errors_are_findings(monkeypatch) -> None:
+    plant(monkeypatch, Broken)
+    [one] = found("planted", up_to=9000)
+    assert one.failed
+    assert "(the same call): 16,384 of 16,384 numbers differ by up to inf" in one.detail
+    assert "(another dtype): it takes float32 alone" in one.detail
+    assert "(another offset): IndexError: past the table" in one.detail
+
+
+def test_what_takes_nothing_before_is_not_checked(monkeypatch) -> None:
+    class Alone(Planted):
+        def refuses(self, setting, dtype):
+            return "never"
+
+    plant(monkeypatch, Alone)
+    [one] = found("planted")
+    assert one.status == "not applicable"
+    assert one.detail.startswith("no other call works: ")
+
+
+def test_instances_that_cannot_be_called_again_are_not_checked(monkeypatch) -> None:
+    plant(monkeypatch, Planted)
+    monkeypatch.setattr(earlier_calls, "reusable", lambda tested: False)
+    [one] = found("planted")
+    assert (one.status, one.detail) == ("not applicable", "its instances cannot be called again")
+
+
+def test_what_is_called_before() -> None:
+    single, brain = parse("fp32"), parse("bf16")
+    call = AuditCall(single, 100, 5, 2, 4)
+    earlier = earlier_calls.earlier_calls(call, [single, brain], 10000, axes="bhsd")
+    assert [(one.kind, one.call) for one in earlier] == [
+        ("the same call", call),
+        ("other q and k", call),
+        ("another dtype", AuditCall(brain, 100, 5, 2, 4)),
+        ("another dtype from 0", AuditCall(brain, 0, 105, 2, 4)),
+        ("longer", AuditCall(single, 100, 10, 2, 4)),
+        ("shorter", AuditCall(single, 100, 2, 2, 4)),
+        ("another offset", AuditCall(single, 4196, 5, 2, 4)),
+        ("from 0", AuditCall(single, 0, 105, 2, 4)),
+        ("other heads", AuditCall(single, 100, 5, 2, 8)),
+        ("other batch", AuditCall(single, 100, 5, 3, 4)),
+    ]
+    far = earlier_calls.earlier_calls(AuditCall(single, 2**20, 5), [single, brain], 2**30)
+    assert all(one.call.length < 2**16 for one in far)
+
+
+@pytest.mark.parametrize(("first", "elsewhere"), [(1000, 0), (0, 1936)])
+def test_before_the_end_of_a_table_another_offset_is_one_that_it_has(first, elsewhere) -> None:
+    earlier = earlier_calls.earlier_calls(AuditCall(parse("fp32"), first, 64), [], 2000)
+    assert [one.call.first for one in earlier if one.kind == "another offset"] == [elsewhere]
+    assert all(one.call.first + one.call.length <= 2000 for one in earlier)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "remedy"),
+    [
+        ("ByHeads", {"other heads"}, "store nothing that has the shape of the heads"),
+        ("ByBatch", {"other batch"}, "store nothing that has the shape of the batch"),
+        ("Raising", {"longer", "shorter", "from 0", "another dtype from 0"}, "where the length changes"),
+    ],
+)
+def test_what_leaks_gets_its_remedy(name, kinds, remedy, own) -> None:
+    [one] = found(own(name))
+    assert one.failed
+    assert differing(one)["1000"] == kinds
+    assert remedy in one.remedy
+    assert ";" not in one.remedy
+
+
+def test_state_that_hangs_on_numbers_is_told_from_shapes(own) -> None:
+    [one] = found(own("ByNumbers"))
+    assert one.failed
+    assert "other q and k" in differing(one)["1000"]
+    assert "the same call" not in differing(one)["1000"]
+    assert one.remedy == "store nothing that hangs on the numbers of q and k"
+
+
+def test_calls_that_count_are_told_from_other_leaks(own) -> None:
+    [one] = found(own("Counting"))
+    assert one.failed
+    assert "the same call" in differing(one)["1000"]
+    assert one.remedy.startswith("use in each call what the first one stored")
+
+
+def test_offset_and_dtype_of_own_code_have_remedies_of_their_own() -> None:
+    pytest.importorskip("torch")
+    [dtype] = found(f"{FAULTY}:KeepsDtype")
+    assert differing(dtype)["1000"] == {"another dtype", "another dtype from 0"}
+    assert dtype.remedy.startswith("store tables in float32")
+    [offset] = found(f"{FAULTY}:KeepsLength", "bf16")
+    assert differing(offset) == {"1000": {"another offset"}, "0": {"another offset"}}
+    assert offset.remedy == "take the positions of each call, not those that an earlier call stored"
+    [right] = found(f"{FAULTY}:right")
+    assert (right.status, right.differing) == ("pass", 0.0)
+
+
+def test_state_within_what_is_allowed_is_noted_with_how_many_numbers_differ(own) -> None:
+    [one] = found(own("RoundedTable"), "bf16")
+    assert (one.status, one.remedy) == ("note", "")
+    assert one.detail.startswith("what an earlier call left changes numbers, each within what is allowed; ")
+    assert "another dtype" in differing(one)["1000"]
+    counts = [int(text.replace(",", "")) for text in re.findall(r"([\d,]+) of 32,768 numbers", one.detail)]
+    assert min(counts) > 1000
+    [wide] = found(own("RoundedTable"), "fp32")
+    assert wide.failed  # a table of bfloat16 is no rounding of float32 code
+
+
+def test_a_clean_call_after_one_in_an_environment(own) -> None:
+    [clean] = found(own("UnderAutocast"))
+    assert clean.status == "pass"
+    [one] = found(own("UnderAutocast"), under=DEFAULT)
+    assert one.failed
+    assert differing(one) == {"1000": {"another environment"}}
+    assert "under autocast:bf16 (another environment): " in one.detail
+    assert one.remedy.endswith("or make an instance for each environment")
+
+
+def test_requested_environments_are_looked_at_from_inside() -> None:
+    pytest.importorskip("rotary_embedding_torch")
+    clean, inside = found("rotary-embedding-torch", "fp32", 128, under=("default-dtype:bf16",))
+    assert (clean.check, inside.check) == ("state", "state under default-dtype:bf16")
+    assert inside.failed
+    refused = found("rotary-embedding-torch", "fp32", 128, under=("compile",))[1]
+    assert (refused.check, refused.status) == ("state under compile", "not applicable")
+
+
+def test_the_command_says_all_of_it(own, capsys) -> None:
+    small = ["--head-dim", "32", "--up-to", "3000", "--no-compile", "--under", "none", "--dtype", "fp32"]
+    assert main(["check", own("ByHeads"), *small, "-f", "json", "-q"]) == 1
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
+    assert rows["state"]["status"] == "fail"
+    assert "(other heads): " in rows["state"]["detail"]
+    assert rows["state"]["remedy"] == "store nothing that has the shape of the heads"
