@@ -7,8 +7,8 @@ from ropeaudit import shift, to_frame
 
 frame = to_frame(shift(131072, "bf16", ["hf", "vllm-cuda", "meta", "hf-autocast-bf16", "uniform"]))
 within = frame["within_tolerance"] == "yes"
-print("within 1 %, best first:", ", ".join(frame[within].sort_values("drift_rms")["subject"]))
-print("out of tolerance:", ", ".join(frame[~within]["subject"]))
+print("within 1 %, best first:", ", ".join(frame[within].sort_values("drift_rms")["implementation"]))
+print("out of tolerance:", ", ".join(frame[~within]["implementation"]))
 
 # Output:
 # within 1 %, best first: vllm-cuda, meta, hf

@@ -24,11 +24,11 @@ from ropeaudit.runtime import streams
 # One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
 COMMANDS = {
     "Audit": {
-        "check": "Check code, a model's setting or a checkpoint: is RoPE right?",
+        "check": "Check code, a model's setting or a checkpoint: validate RoPE.",
         "shift": "Shift all positions and report how far the scores drift.",
         "limit": "Find how far positions may be shifted within a tolerance.",
         "explain": "Say which stages are to blame for the drift, and the remedy.",
-        "parity": "Compare two subjects, such as a trainer A and a server B.",
+        "parity": "Compare two implementations, such as a trainer A and a server B.",
     },
     "Real code and models": {
         "vectors": "Write q, k and positions for a kernel that Python cannot call.",

@@ -175,8 +175,8 @@ class _Test:
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
                 f"pair {seen.pair} of {seen.side}"
             )
-            result = f"a rotated pair is off by {seen.excess * right:.3g} of a pair's length"
-            unnamed = "nothing known resembles it"
+            result = f"a rotated pair is off by {seen.excess * right:.3g} relative to the pair"
+            unnamed = "no known implementation matches"
             self.fail(result, f"{right:.3g}", offset, place, lambda: seen.resembles or unnamed)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], str]) -> None:
@@ -208,7 +208,7 @@ def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: boo
                 test.check_places(rotator, vectors, offset, rows)
             rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
         scores = _scores(rotated[0], rotated[1], Emulated(test.resolved, setting))
-        test.check_scores(scores, offset, lambda: "nothing known resembles it")
+        test.check_scores(scores, offset, lambda: "no known implementation matches")
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
@@ -271,7 +271,7 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
         sizes = [likeness.rms_difference(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return f"drift as large as that of a {fmt} accumulator"
-    return "nothing known resembles it"
+    return "no known implementation matches"
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:

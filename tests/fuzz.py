@@ -173,7 +173,7 @@ def tweaked(word: str, dice: random.Random) -> str:
 READERS = {
     "a.csv": [
         "report b.json --against a.csv",
-        "report a.csv --by subject,dtype -f json",
+        "report a.csv --by implementation,dtype -f json",
         "report a.csv -o merged.csv",
         "plot a.csv -o p.svg",
     ],
@@ -268,7 +268,7 @@ def swapped(name: str, text: str, dice: random.Random) -> str:
     places = list(_places(whole))
     holder, key = dice.choice(places)
     if dice.random() < 0.2 and isinstance(holder, dict):
-        holder[dice.choice((f"{key}x", "", "subject"))] = holder.pop(key)
+        holder[dice.choice((f"{key}x", "", "implementation"))] = holder.pop(key)
     else:
         holder[key] = odd
     lines[number] = json.dumps(whole)

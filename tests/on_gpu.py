@@ -73,7 +73,7 @@ def rows(names: Iterable[str], device: str, dtypes: Iterable[str] = DTYPES) -> N
 
     sizes = {"heads": 2, "seq_len": 64, "head_dim": 128}
     for one in shift(OFFSETS, list(dtypes), implementations=list(names), device=device, **sizes):
-        subject = one.subject.rpartition(":")[2]
+        subject = one.implementation.rpartition(":")[2]
         drift = f"drift_rms {one.drift_rms:.3g}  excess {one.excess:.3g}  distinct {one.distinct_positions}"
         note = f"  {one.refused}" if one.verdict == "refused" else ""
         print(f"{subject:24} {one.dtype:9} {one.offset:7} {one.device}  {drift}  {one.verdict}{note}")
@@ -131,7 +131,7 @@ def agreement(device: str) -> None:
             for where in ({}, {"engine": "torch", "device": device})
         ]
         apart = {}
-        for name in ("drift_max", "drift_rms", "self_drift_rms", "reference_rms"):
+        for name in ("drift_max", "drift_rms", "change_rms", "reference_rms"):
             pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(*engines, strict=True)]
             apart[name] = max(abs(a - b) / a if a else b for a, b in pairs if not math.isnan(a + b))
         print(f"{dtype:9} " + "  ".join(f"{name} {far:.1e}" for name, far in apart.items()))

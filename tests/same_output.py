@@ -127,7 +127,7 @@ list verdicts
 report IN/after.csv --against IN/before.csv -f csv {OUT}
 report IN/after.csv --against IN/before.csv --all --fail-if drift_rms>1.1x
 report IN/before.csv --by dtype -f csv {OUT}
-report IN/before.csv --by subject,dtype --worst
+report IN/before.csv --by implementation,dtype --worst
 report IN/before.csv IN/after.csv {OUT}
 report IN/before.csv IN/after.csv -o a.csv -o a.jsonl
 plot IN/before.csv -o a.svg

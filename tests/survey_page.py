@@ -38,7 +38,7 @@ HEADS, SEQ_LEN = 4, 256
 TRACED = (0, 1024)  # offsets at which recipes are compared
 PATIENCE = 300  # seconds that an explanation may take
 CLEAN = "none"  # the environment in which nothing is changed
-BAD = ("overflow", "misplaced", "broken")
+BAD = ("overflow", "wrong_rotation", "broken")
 SEVERAL = 3.0  # times the drift of recipe hf
 CHANGED = 1.5  # times the clean drift: what an environment leaves below that is no exposure
 FORMS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -87,7 +87,7 @@ class Cell:
 
     @property
     def outlier(self) -> bool:
-        """Whether it is out of tolerance, misplaced, or several times worse than recipe hf."""
+        """Whether it is out of tolerance, wrong_rotation, or several times worse than recipe hf."""
         return self.verdict != "refused" and (
             self.within != "yes" or self.verdict in BAD or self.times > SEVERAL
         )
@@ -202,7 +202,7 @@ class Columns:
         lambda one: max((cell.times for cell in one.clean if not math.isnan(cell.times)), default=math.nan),
     )
     outlier: str = of(
-        "yes where a row is out of tolerance, misplaced, or drifts more than 3 times as much as hf",
+        "yes where a row is out of tolerance, wrong_rotation, or drifts more than 3 times as much as hf",
         lambda one: "yes" if one.outliers else "no",
     )
     verdict: str = of("the worst verdict over dtypes and offsets", _verdict)
@@ -242,7 +242,7 @@ def rows_of(names: Sequence[str], jobs: int) -> tuple[list[Mapping[str, Any]], l
             subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
             groups: dict[str, list[Mapping[str, Any]]] = {}
             for row in reading.read(str(out)):
-                groups.setdefault(row["subject"], []).append(row)
+                groups.setdefault(row["implementation"], []).append(row)
             done |= groups
             left = [n for n, some in groups.items() if all(one["verdict"] == "refused" for one in some)]
             report = json.loads(out.read_text(encoding="utf-8"))
@@ -306,7 +306,7 @@ def survey(names: Sequence[str], jobs: int) -> dict[str, Any]:
     rows, notes, environment = rows_of(names, jobs)
     beside, groups = careful(rows), dict[str, list[Mapping[str, Any]]]()
     for row in rows:
-        groups.setdefault(row["subject"], []).append(row)
+        groups.setdefault(row["implementation"], []).append(row)
     taken = {
         name: min(some, key=lambda row: parse(row["dtype"]).precision)
         for name, group in groups.items()
@@ -369,7 +369,7 @@ def headline(rows: Sequence[Mapping[str, Any]], refused: int) -> str:
     outliers = sum(row["outlier"] == "yes" for row in rows)
     parts = [
         f"{outliers} of {len(rows)} implementations drift more than 3 times as much as recipe hf, are out of "
-        "tolerance or misplaced"
+        "tolerance or wrong_rotation"
     ]
     if any(row["exposed"] != "untried" for row in rows):
         parts.append(f"{exposed} become so, or worse, in an environment")

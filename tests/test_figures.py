@@ -19,7 +19,7 @@ bfloat16     1000        2.12       0.531             52 %      186           0.
 growing with the offset: hf in float32 by 7.7e-04 % at offset 1000, 25.4 times its drift at offset 0.
 """
 CSV = """\
-subject,dtype,offset,drift_rms,reference_rms,verdict
+implementation,dtype,offset,drift_rms,reference_rms,verdict
 hf,float32,0,3.0783326716177447e-07,1.0123456789012345,sound
 hf,float16,1000,0.004219514193095505,1.0123456789012345,sound
 hf,bfloat16,1000,0.004710806287077109,1.0123456789012345,sound

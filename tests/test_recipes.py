@@ -89,7 +89,7 @@ def test_a_file_extends_a_recipe(tmp_path: Path) -> None:
     mine = recipes.load(str(path))
     assert (mine.name, mine.stages["angle"], mine.stages["rotation"]) == ("mine", "fp64", "fp32")
     assert mine.scale_after_store
-    assert [record.subject for record in shift(5, "bf16", str(path), heads=1, seq_len=3)] == ["mine"]
+    assert [record.implementation for record in shift(5, "bf16", str(path), heads=1, seq_len=3)] == ["mine"]
 
 
 @pytest.mark.parametrize(

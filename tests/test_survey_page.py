@@ -87,7 +87,7 @@ def test_what_is_refused_in_a_head_dim_is_tried_in_the_next(monkeypatch) -> None
     monkeypatch.setattr(survey_page, "subprocess", SimpleNamespace(run=shifted, DEVNULL=-3))
     rows, notes, environment = survey_page.rows_of(["all"], 1)
     assert asked == [(128, ["all"]), (64, ["b", "c"])]
-    found = {row["subject"]: (row["head_dim"], row["verdict"]) for row in rows}
+    found = {row["implementation"]: (row["head_dim"], row["verdict"]) for row in rows}
     assert found == {"a": (128, "sound"), "b": (64, "sound"), "c": (64, "refused")}
     assert (notes, environment) == (["of 128", "of 64"], {"torch": "2"})
 

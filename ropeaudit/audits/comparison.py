@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 RATIO = 1.05  # a column that is this many times what it was, or less than its inverse, has changed
 # What is signed, or computed and not measured, is not compared.
 COMPARED = records.COLUMNS.compared
-_DECIDING = ("drift_rms", "floor_rms", "drift_max", "place_excess")  # what verdicts are read off
+_DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what verdicts are read off
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def _by_case(rows: Iterable[Row], which: str) -> dict[str, Row]:
         before = results.setdefault(row["case"], row)
         if before is not row and repr(before) != repr(row):
             raise BadInput(
-                f"the {which} report has two rows for {row['subject']} {row.get('dtype', '')} at offset "
-                f"{row['offset']} that differ; leave one out"
+                f"the {which} report has two rows for {row['implementation']} {row.get('dtype', '')} at "
+                f"offset {row['offset']} that differ; leave one out"
             )
     return results
 

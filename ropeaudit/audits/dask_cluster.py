@@ -199,7 +199,7 @@ def _result(distributed: Any, future: Any) -> Result | Problem:
     except Exception as error:  # before our own code ran: it is not installed there, or another one
         raise RopeAuditError(
             f"a Dask worker cannot begin the work ({_line(error)}); {_SAFE}: install ropeaudit {__version__} "
-            "there, with what the subjects need, and --resume"
+            "there, with what the implementations need, and --resume"
         ) from None
     return result
 

@@ -34,7 +34,7 @@ def _usual_scale(row: Mapping[str, Any]) -> float | None:
 
 def _stages_of(row: Mapping[str, Any]) -> str:
     """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
-    return _stages(str(row.get("subject")), str(row.get("dtype")))
+    return _stages(str(row.get("implementation")), str(row.get("dtype")))
 
 
 @lru_cache(maxsize=256)
@@ -54,7 +54,7 @@ class Identity:
     """A cell of a sweep: RoPE setting x inputs x subject x dtype x offset, before it is measured."""
 
     schema: int = column("version of this list of columns", role="case")
-    subject: str = column(
+    implementation: str = column(
         "recipe, with the changes made to it in brackets, or code", role="case", shown=True, users=True
     )
     dtype: str = column(
@@ -94,7 +94,7 @@ class Identity:
         users=True,
     )
     backend: str = column(
-        "what executed the subject: numpy, torch, or an implementation's own engine",
+        "what executed the implementation: numpy, torch, or an implementation's own engine",
         role="case",
         group="code",
         implied="numpy",

@@ -14,18 +14,18 @@ FEWEST = 100  # scores below which no drift is called good enough
 
 # worst cases last; of those that hold, the last but refused is the verdict
 VERDICTS: dict[str, str] = {
-    "sound": f"drift_rms is at most {EXCESS:g} times what careful code in the dtype has near offset 0",
-    "exact": "drift is within the certified error of the reference",
-    "coarse": f"drift_rms is more than {EXCESS:g} times attainable_rms, and at most {GROWTH:g} times "
-    "floor_rms: so do a rounded or wrong table, a wrong base, a narrow accumulator",
-    "growing": f"drift_rms is more than {EXCESS:g} times attainable_rms, and more than {GROWTH:g} "
-    "times floor_rms",
-    "broken": f"drift_rms is at least {BROKEN_SHARE:.0%} of reference_rms",
-    "misplaced": "code: a rotated pair is not where its position says, and no known recipe explains it",
+    "sound": f"drift at most {EXCESS:g} times the best achievable in the dtype",
+    "exact": "drift within the certified error of the reference",
+    "coarse": f"drift over {EXCESS:g} times the best achievable in the dtype, and at most {GROWTH:g} times that "
+    "at offset 0; typical causes: rounded table, wrong base, narrow accumulator",
+    "growing": f"drift over {EXCESS:g} times the best achievable in the dtype, and over {GROWTH:g} times that "
+    "at offset 0",
+    "broken": f"drift at least {100 * BROKEN_SHARE:.0f} % of the exact scores, in RMS",
+    "wrong_rotation": "a rotated pair is not where its position says, and no known recipe explains it",
     "overflow": "some scores are nan or infinite",
     "refused": "the implementation does not take this dtype, setting or position",
 }
-Verdict = Literal["sound", "exact", "coarse", "growing", "broken", "misplaced", "overflow", "refused"]
+Verdict = Literal["sound", "exact", "coarse", "growing", "broken", "wrong_rotation", "overflow", "refused"]
 Within = Literal["yes", "no", "undecided"]
 Refused = Literal["unsupported", "raises"]
 WITHIN = get_args(Within)
@@ -44,13 +44,13 @@ def judge(
     reference_rms: float,
     reference_error: float,
     excess: float,
-    misplaced: bool,
+    wrong_rotation: bool,
 ) -> Verdict:
     """Return how a row behaves, one word of `VERDICTS`: the first that holds, worst cases first."""
     if nonfinite:
         return "overflow"
-    if misplaced:
-        return "misplaced"
+    if wrong_rotation:
+        return "wrong_rotation"
     if drift_rms >= BROKEN_SHARE * reference_rms and drift_max > reference_error:
         return "broken"
     if drift_max <= reference_error:
@@ -67,15 +67,15 @@ def within(
     scores: int,
     drift_relative: float,
     interval: tuple[float, float] | None,
-    misplaced: bool,
+    wrong_rotation: bool,
     exact: bool = False,
 ) -> Within:
     """Return whether a row is good enough, one word of `WITHIN`.
 
-    interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off
+    interval: of drift_relative, where it is estimated from a sample. wrong_rotation: whether a pair is off
     by more than roundings explain. exact: whether drift is within the certified error of the reference.
     """
-    if nonfinite or misplaced:
+    if nonfinite or wrong_rotation:
         return "no"
     low, high = interval or (drift_relative, drift_relative)
     if scores < FEWEST or low <= tolerance < high:

@@ -70,7 +70,7 @@ def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
 
 def shown(row: Record) -> str:
     """Name a row for a message."""
-    requested = f"{row.subject} {row.dtype} at offset {row.offset}"
+    requested = f"{row.implementation} {row.dtype} at offset {row.offset}"
     made = f"version {row.version}, on {row.device}"
     return f"{requested} ({row.seq_len} positions, schema {row.schema}, {made})"
 

@@ -97,7 +97,7 @@ def identity(
     """
     values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
-        "subject": subject.name,
+        "implementation": subject.name,
         "dtype": subject.dtype.name,
         "offset": offset,
         **(_grid_columns(setting.grid, offset) if setting.grid is not None else {}),
@@ -144,8 +144,8 @@ def record(
         "drift_rms_low": low,
         "drift_rms_high": high,
         "drift_bias": drift.mean,
-        "self_drift_max": measured.self_drift.max,
-        "self_drift_rms": measured.self_drift.rms,
+        "change_max": measured.self_drift.max,
+        "change_rms": measured.self_drift.rms,
         "structural_max": results.structural.max,
         "structural_rms": results.structural.rms,
         "predicted_rms": _predicted(results.bound),
@@ -208,21 +208,21 @@ def _judged(
         scores=drift.count,
         drift_relative=relative,
         interval=None if low is None or high is None else (low / reference.rms, high / reference.rms),
-        misplaced=results.places is not None and not results.places.excess <= 1,
+        wrong_rotation=results.places is not None and not results.places.excess <= 1,
         exact=drift.max <= results.measured.error,
     )
-    misplaced = results.places is not None and results.places.misplaced
+    wrong_rotation = results.places is not None and results.places.wrong_rotation
     return {
         **measured,
         "attainable_rms": careful,
         "drift_relative": relative,
         "within_tolerance": within,
-        "verdict": judging.judge(**measured, misplaced=misplaced),  # type: ignore[arg-type]
+        "verdict": judging.judge(**measured, wrong_rotation=wrong_rotation),  # type: ignore[arg-type]
     }
 
 
 def _place_columns(places: Places) -> dict[str, Any]:
-    """Return the columns that say where a rotated pair is worst placed: `place_head` is `head` of it."""
+    """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
     names = records.COLUMNS.having("place")
     columns = {name: getattr(places, name.removeprefix("place_")) for name in names}
     return columns | {"resembles": places.resembles or None}

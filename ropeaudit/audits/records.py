@@ -26,7 +26,7 @@ def _built(record: Record) -> bool:
 
 
 def _placed(record: Record) -> bool:
-    return record.place_excess is not None
+    return record.rotation_excess is not None
 
 
 def _rerotated(record: Record) -> bool:
@@ -39,7 +39,7 @@ class Record(Identity):
 
     scores: int = column("how many scores were compared", nonnegative=True)
     nonfinite: int = column(
-        "how many of the subject's scores are nan or infinite", nonnegative=True, compared=1
+        "how many of the implementation's scores are nan or infinite", nonnegative=True, compared=1
     )
     distinct_positions: int = column(
         "how many positions are still different finite numbers once rounded",
@@ -52,7 +52,7 @@ class Record(Identity):
         "certified bound on the error of the reference, in score units", unit="score", nonnegative=True
     )
     drift_max: float = column(
-        "largest |subject's score at the offset - exact score|; of a sample a lower bound",
+        "largest |implementation's score at the offset - exact score|; of a sample a lower bound",
         unit="score",
         role="drift",
         shown=True,
@@ -107,21 +107,21 @@ class Record(Identity):
     )
     excess: float = column("drift_rms / attainable_rms", role="drift", shown=True, leaves=10)
     floor_rms: float = column(
-        "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
+        "drift_rms of the same implementation at offset 0, with the frequencies that hold at the offset",
         unit="score",
         role="drift",
         nonnegative=True,
         compared=8,
     )
-    self_drift_max: float = column(
-        "largest |subject's score at the offset - its own score at offset 0|",
+    change_max: float = column(
+        "largest |implementation's score at the offset - its own score at offset 0|",
         unit="score",
         role="drift",
         nonnegative=True,
         compared=10,
         group="detail",
     )
-    self_drift_rms: float = column(
+    change_rms: float = column(
         "root mean square of self-drift; clipped angles add their structural change to it",
         unit="score",
         role="drift",
@@ -196,7 +196,7 @@ class Record(Identity):
         group="attention",
     )
     entropy: float | None = column(
-        "mean Shannon entropy of the subject's rows, nats",
+        "mean Shannon entropy of the implementation's rows, nats",
         unit="nats",
         role="attention",
         shown=_weighed,
@@ -211,7 +211,7 @@ class Record(Identity):
         group="attention",
     )
     weight: float | None = column(
-        "mean largest weight of the subject's rows",
+        "mean largest weight of the implementation's rows",
         role="attention",
         least_is_worst=True,
         compared=14,
@@ -236,7 +236,7 @@ class Record(Identity):
     )
     attention_d: float | None = column(
         "AnchorAttention's D(offset, --anchor), arXiv 2411.13476: Σ over heads and keys of the "
-        "mean |A - A at the anchor|; 0 for a subject that offsets do not change",
+        "mean |A - A at the anchor|; 0 for an implementation that offsets do not change",
         role="attention",
         shown=_weighed,
         leaves=1,
@@ -258,24 +258,23 @@ class Record(Identity):
     )
     worst_query: int | None = column("query index of drift_max, unshifted", nonnegative=True, group="detail")
     worst_key: int | None = column("key index of drift_max, unshifted", nonnegative=True, group="detail")
-    place_excess: float | None = column(
-        "code: the largest error of a rotated pair over what roundings explain; above 1 a pair "
-        "is not where its position says; empty for a recipe",
+    rotation_excess: float | None = column(
+        "code: the largest rotation error ÷ allowed; above 1 a pair is rotated wrongly; empty for a recipe",
         role="place",
         shown=_placed,
         leaves=11,
         compared=13,
         group="code",
     )
-    place_side: str | None = column(
+    rotation_side: str | None = column(
         "q or k: which of them has that pair; empty where none does", role="place", group="code"
     )
-    place_batch: int | None = column("its batch element", role="place", group="code")
-    place_head: int | None = column("its head", role="place", group="code")
-    place_position: int | None = column("its position, shifted", unit="tokens", role="place", group="code")
-    place_pair: int | None = column("its pair of dims", role="place", group="code")
+    rotation_batch: int | None = column("its batch element", role="place", group="code")
+    rotation_head: int | None = column("its head", role="place", group="code")
+    rotation_position: int | None = column("its position, shifted", unit="tokens", role="place", group="code")
+    rotation_pair: int | None = column("its pair of dims", role="place", group="code")
     resembles: str | None = column(
-        "the recipe or the fault that explains a pair out of place; empty where nothing known does",
+        "closest known recipe or fault that explains a wrong rotation; empty where no known one matches",
         role="place",
         group="code",
         sentence=True,
@@ -319,10 +318,10 @@ IDENTITY = COLUMNS.identity
 _values: Callable[[Record], tuple[Any, ...]] = attrgetter(*COLUMNS)
 
 # What every file has, CSV without sentences, in the order in which a reader asks.
-FIRST = ("subject", "dtype", "offset")
+FIRST = ("implementation", "dtype", "offset")
 CORE = (
     *FIRST,
-    *("drift_relative", "drift_rms", "drift_max", "self_drift_rms", "excess"),
+    *("drift_relative", "drift_rms", "drift_max", "change_rms", "excess"),
     *("within_tolerance", "verdict", "diagnosis", "refused", "reason"),
     *("floor_rms", "reference_rms", "reference_error", "distinct_positions", "nonfinite", "scores"),
     *("seq_len", "heads", "kv_heads", "head_dim", "base", "mask", "seed", "tolerance", "case", "schema"),

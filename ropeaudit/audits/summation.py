@@ -31,7 +31,7 @@ _INDEPENDENT = ("gaussian", "randn")  # q and k of which every score has an erro
 _ANYWHERE = ("worst_head", "worst_query", "worst_key", "top1_flips")
 _DIFFERENCES = ("predicted_rms", "attainable_rms")
 _JUDGED = ("within_tolerance", "verdict")
-_MAXIMA = ("drift_max", "self_drift_max", "attention_tv_max", "attention_kl_max")
+_MAXIMA = ("drift_max", "change_max", "attention_tv_max", "attention_kl_max")
 
 
 @dataclass(frozen=True, slots=True)

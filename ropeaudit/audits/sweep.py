@@ -117,7 +117,7 @@ class Sweep:
         if not again:
             return ""
         key, row = next(iter(again.items()))
-        more = "" if len(again) == 1 else f", such as {row.subject} {row.dtype} at offset {row.offset}"
+        more = "" if len(again) == 1 else f", such as {row.implementation} {row.dtype} at offset {row.offset}"
         return (
             f"{len(again)} row{'s' * (len(again) > 1)} there {'were' if len(again) > 1 else 'was'} measured "
             f"with code of another digest{more} ({row.version}, now {wanted[key].key[1]}): "
@@ -250,7 +250,11 @@ def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
     number, count = shard
     if not 1 <= number <= count:
         raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
-    lists = {"settings": len(audit.cases), "subjects": len(audit.factories()), "offsets": len(audit.offsets)}
+    lists = {
+        "settings": len(audit.cases),
+        "implementations": len(audit.factories()),
+        "offsets": len(audit.offsets),
+    }
     whole = prod(lists.values())
     if whole > _MOST_CELLS * count:
         sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())

@@ -89,7 +89,7 @@ class SweepRun:
 
     def _keep(self, cell: int, row: Record) -> None:
         if not sweeps.belongs(row, self.sweep.cells[cell].key):
-            raise _otherwise(f"{row.subject} {row.dtype}", row.version)
+            raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
         if self.store is not None:
             self.store.append(row)
         self.done[cell] = row

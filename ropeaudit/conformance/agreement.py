@@ -25,7 +25,7 @@ from ropeaudit.subjects.placement import exact_rotation, naming, verification
 from ropeaudit.subjects.placement.naming import MisplacedSide
 from ropeaudit.subjects.placement.recipe_match import CalledBlock
 
-PAIR = "of a pair's length"
+PAIR = "relative to the pair"
 
 
 @dataclass(slots=True)

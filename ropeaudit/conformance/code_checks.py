@@ -50,7 +50,7 @@ CHECKS: dict[str, CodeCheck] = {
 def findings(
     code: CodeUnderTest, progress: Callable[[float], None] = lambda share: None
 ) -> Iterator[Finding]:
-    """Yield what every check of some code came to; what it raises is a finding.
+    """Run every check and yield its findings; what it raises is one.
 
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """

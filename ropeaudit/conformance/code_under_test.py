@@ -21,7 +21,9 @@ from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
 RIGHT_BEFORE = "right before"  # the same: the first position that is out of place, where others are right
-MISPLACED = "misplaced"  # key of what checks share: whether one saw a pair out of place in plain calls
+WRONG_ROTATION = (
+    "wrong_rotation"  # key of what checks share: whether one saw a pair out of place in plain calls
+)
 
 
 @dataclass(slots=True)

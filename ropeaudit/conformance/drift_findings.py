@@ -81,7 +81,7 @@ def growth(
         reference_rms=last.reference_rms,
         reference_error=last.error,
         excess=excess,
-        misplaced=False,
+        wrong_rotation=False,
     )
     passed = excess <= allowed and word not in ("broken", "overflow")
     times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""

@@ -60,7 +60,7 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
             yield not_applicable(name, reason)
         else:
             finding = _finding(name, replace(code, claimed=rule(code, environment)), environment, placed)
-            yield finding if requested or not finding.failed else replace(finding, status="note")
+            yield finding if requested or not finding.failed else replace(finding, status="info")
 
 
 def rule(code: CodeUnderTest, environment: Environment) -> Resolved:

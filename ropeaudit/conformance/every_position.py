@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.code_under_test import HEADS, MISPLACED, RIGHT_BEFORE, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, RIGHT_BEFORE, WRONG_ROTATION, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling.implementation import one_line
@@ -24,7 +24,7 @@ BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
-_PAIR = "of a pair's length"
+_PAIR = "relative to the pair"
 
 
 def places(code: CodeUnderTest) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def _many(code: CodeUnderTest) -> tuple[int, int]:
 def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Finding:
     allowed = code.allowed_at(seen.position, seen.pair)
     if not seen.excess <= 1:
-        code.cached[MISPLACED] = True
+        code.cached[WRONG_ROTATION] = True
     return judged(
         check,
         seen.excess <= 1,

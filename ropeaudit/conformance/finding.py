@@ -8,7 +8,7 @@ from typing import Literal
 
 # note: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
 # nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
-Status = Literal["pass", "fail", "waived", "note", "nothing to check", "not applicable"]
+Status = Literal["pass", "fail", "waived", "info", "nothing to check", "not applicable"]
 JUDGED = ("pass", "fail", "waived")
 
 
@@ -51,4 +51,4 @@ def not_applicable(check: str, reason: str) -> Finding:
 
 def noted(check: str, detail: str, **rest: float | str) -> Finding:
     """Return a finding that is not judged. rest: the other fields of `Finding`."""
-    return Finding(check, "note", detail, **rest)  # type: ignore[arg-type]
+    return Finding(check, "info", detail, **rest)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def _finding(code: CodeUnderTest, seen: Places, resembles: str, detail: str) -> 
         detail,
         measured=seen.excess * allowed,
         allowed=allowed,
-        unit="of a pair's length",
+        unit="relative to the pair",
         where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
         f"pair {seen.pair}",
         resembles=resembles,

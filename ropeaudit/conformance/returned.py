@@ -187,7 +187,7 @@ def _places(measured: Measured, returned: Returned) -> Finding:
         f"{count} at {len(placed)} offsets up to {max(placed)}{seen}",
         measured=worst.excess * allowed,
         allowed=allowed,
-        unit="of a pair's length",
+        unit="relative to the pair",
         where=f"offset {offset}: {worst.side}, batch element {worst.batch}, head {worst.head}, position "
         f"{worst.position}, pair {worst.pair}",
         resembles=resembles,

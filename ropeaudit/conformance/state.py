@@ -108,7 +108,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
         return replace(finding, remedy=_remedy(failing) if new else _ANY)
     if differs:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
-        return replace(finding, status="note", detail=within)
+        return replace(finding, status="info", detail=within)
     return finding
 
 

@@ -30,7 +30,7 @@ _GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a misplaced row.
+    """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a wrong rotation.
 
     relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
     """
@@ -53,7 +53,7 @@ class Gate:
         seen = row[self.column]
         if seen is None:  # of what was refused nothing is known; of others `check_empty` says so
             return row.get("verdict") == "refused"
-        if math.isnan(seen) or (self.of_drift and row.get("verdict") == "misplaced"):
+        if math.isnan(seen) or (self.of_drift and row.get("verdict") == "wrong_rotation"):
             return True
         return _OPERATORS[self.sign](seen, self.bound)
 
@@ -157,14 +157,14 @@ def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
 
 def _who(row: Row) -> str:
     where = f" at offset {row['offset']}" if "offset" in row else ""
-    return f"{row['subject']} {row.get('dtype', '')}{where}"
+    return f"{row['implementation']} {row.get('dtype', '')}{where}"
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate})"
-    if gate.of_drift and row.get("verdict") == "misplaced":
-        error = times(row.get("place_excess") or math.nan)
+    if gate.of_drift and row.get("verdict") == "wrong_rotation":
+        error = times(row.get("rotation_excess") or math.nan)
         seen = f"wrong rotation (rotation error {error}× allowed); {gate.column} itself is {value_seen},"
     elif row[gate.column] is None or math.isnan(row[gate.column]):
         seen = f"{gate.column} is nan, which fails {gate},"

@@ -45,8 +45,8 @@ MEASURED = (  # columns
     "drift_mean_abs",
     "drift_bias",
     "drift_relative",
-    "self_drift_max",
-    "self_drift_rms",
+    "change_max",
+    "change_rms",
 )
 _MOST = 2**22  # scores of all heads at one offset: of more, offsets are worth a measurement each
 _AT_ONCE = 2**25  # scores of a head in a batch, on a device: an array of them takes 256 MiB
@@ -274,8 +274,8 @@ class OffsetBatches:
                 "drift_mean_abs": absolute / count * undefined,
                 "drift_bias": total / count * undefined,
                 "drift_relative": rms / (self.reference_rms or math.nan),
-                "self_drift_max": own[2] * own_undefined,
-                "self_drift_rms": np.sqrt(own[1] / count) * own_undefined,
+                "change_max": own[2] * own_undefined,
+                "change_rms": np.sqrt(own[1] / count) * own_undefined,
             }
 
     def _distinct(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -99,7 +99,10 @@ class Report:
 
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""
-        return numbers.styled(value, self.declared[name].style if name in self.declared else "short")
+        column = self.declared.get(name)
+        if column is not None and column.choices and isinstance(value, str):
+            return value.replace("_", " ")  # a word of ours, as people read it
+        return numbers.styled(value, column.style if column is not None else "short")
 
 
 def tabulated(

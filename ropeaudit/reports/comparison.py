@@ -15,7 +15,7 @@ from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
-SCHEMA = 2  # 2: within_tolerance, place_excess
+SCHEMA = 2  # 2: within_tolerance, rotation_excess
 _TEXTS = ("version", "within_tolerance", "verdict")
 
 
@@ -68,7 +68,7 @@ COLUMNS = Columns[Pair](
     *(column for name in _TEXTS for column in _sides(name)),
     *(column for name in COMPARED for column in _compared(name)),
 )
-_DISPENSABLE = ("drift_max_ratio", "self_drift_rms_ratio", "verdict_before", "verdict_after")
+_DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
 _SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 
 
@@ -85,7 +85,7 @@ def diff_report(
     shown = [pair for pair in results.pairs if unchanged or pair.status != "same"]
     rows = [COLUMNS.row(pair) for pair in shown]
     elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
-    first = ["subject", "dtype", "offset", *(["device"] if elsewhere else [])]
+    first = ["implementation", "dtype", "offset", *(["device"] if elsewhere else [])]
     screen = settings.screen(rows, first, _SCREEN)
     return Report(
         rows=rows,

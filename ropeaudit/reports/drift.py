@@ -10,31 +10,27 @@ from typing import TYPE_CHECKING, Any
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, headlines, settings, tabulated, verdicts
+from ropeaudit.reports import Report, Row, headlines, settings, tabulated, verdicts
 from ropeaudit.reports.numbers import percent, short
 
 if TYPE_CHECKING:
     from ropeaudit.reports.charts.series import Series
     from ropeaudit.runtime.columns import Column
 
-LEGEND = (
-    "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
-    "offset 0;\nexcess: drift rms over what careful code in the dtype attains near offset 0. Scores are "
-    "scaled, before softmax."
-)
-_PLACED = (
-    "\nplace excess: how far the worst rotated pair is from where its position says, over what roundings "
-    "explain."
-)
-_SAMPLED = (
-    "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where"
-    "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over"
-    "\nall scores; drift max is a lower bound. A fault at one position of thousands is likely missed."
-)
-_AFTER_LEGEND = (
-    "\nAfter softmax: attention tv: share of a row's weight that drift moves; top1 flips: rows whose"
-    "\nlargest weight moves to another key; entropy: in nats; attention d: against the anchor's offset."
-)
+# what a table says beneath it, of the columns that it shows
+_LEGENDS = {
+    "drift_": "drift: score at the offset minus the exact score; scaled, before softmax.",
+    "change_": "change: score at the offset minus the same implementation's score at offset 0.",
+    "excess": "excess: drift ÷ best achievable in this dtype.",
+    "rotation_excess": "rotation excess: rotation error ÷ allowed; above 1 a pair is rotated wrongly.",
+    "drift_rms_low": "Sampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all "
+    "evenly where tokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over "
+    "all scores; the largest drift is a lower bound. A fault at one position of thousands is likely missed.",
+    "attention_tv": "After softmax: attention tv: share of a row's weight that drift moves.",
+    "top1_flips": "top1 flips: rows whose largest weight moves to another key.",
+    "entropy": "entropy: of the weights of a row, in nats.",
+    "attention_d": "attention d: against the anchor's offset.",
+}
 _MOST_CURVES = 8
 
 
@@ -76,15 +72,20 @@ def drift_report(
         declared=_declared(named),
         headline=headline(results),
         notes=notes,
-        legend=LEGEND
-        + (_PLACED if "place_excess" in screen else "")
-        + (_AFTER_LEGEND if measured else "")
-        + (_SAMPLED if "drift_rms_low" in screen else ""),
+        legend=legend(columns if chosen else screen, rows),
         header=header,
         refusals=_refusals(results),
         dispensable=() if chosen else settings.dispensable(screen, records.COLUMNS.dispensable, "excess"),
         constant=(subject, dtype, "offset") if "model" in screen else (),
     )
+
+
+def legend(screen: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return how to read a table: a line for each of its columns that needs one, and for each verdict."""
+    lines = [text for begin, text in _LEGENDS.items() if any(name.startswith(begin) for name in screen)]
+    seen = {row["verdict"] for row in rows} if "verdict" in screen else set()
+    words = [f"{verdicts.words(name)}: {text}." for name, text in judging.VERDICTS.items() if name in seen]
+    return "\n".join([*lines, *words])
 
 
 def _declared(named: Sequence[str]) -> Mapping[str, Column[Record]]:
@@ -100,7 +101,7 @@ def _refusals(results: Sequence[Record]) -> list[str]:
     reasons: dict[tuple[str, str], int] = {}
     for record in results:
         if record.verdict == "refused":
-            key = record.subject, record.why
+            key = record.implementation, record.why
             reasons[key] = reasons.get(key, 0) + 1
     return [
         f"refused: {subject}, {count} row{'s' * (count > 1)}: {reason}"

@@ -23,7 +23,7 @@ def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:
     groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
     for record in results:
         if verdicts.under(record.environment) and record.verdict != "refused" and _case(record) in clean:
-            key = record.subject, str(record.environment)
+            key = record.implementation, str(record.environment)
             groups.setdefault(key, []).append((record, clean[_case(record)]))
     messages, unchanged = [], dict[str, list[str]]()
     for (subject, environment), pairs in groups.items():
@@ -87,6 +87,6 @@ def _cause(audit: Audit, record: Record) -> str:
 
 
 def _factory(audit: Audit, record: Record) -> SubjectFactory | None:
-    wanted = record.subject, record.dtype, record.environment
+    wanted = record.implementation, record.dtype, record.environment
     factories = audit.factories()
     return next((one for one in factories if (one.name, one.dtype.name, one.environment) == wanted), None)

@@ -41,13 +41,17 @@ def headline(results: Sequence[Record], worst: Record) -> str:
 
 def _word(results: Sequence[Record], worst: Record) -> tuple[str, int]:
     """Return the first word of the headline and how many rows it holds for."""
-    if worst.verdict in ("overflow", "misplaced", "refused", "exact"):
-        return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in results)
+    if worst.verdict in ("overflow", "wrong_rotation", "refused", "exact"):
+        return verdicts.words(worst.verdict).capitalize(), sum(
+            record.verdict == worst.verdict for record in results
+        )
     kinds = [verdicts.quality(verdicts.columns(record)) for record in results]
     for kind, word in (("no", "Out of tolerance"), ("undecided", "Undecided"), ("yes", "Within tolerance")):
         if kind in kinds:
             return word, kinds.count(kind)
-    return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in results)
+    return verdicts.words(worst.verdict).capitalize(), sum(
+        record.verdict == worst.verdict for record in results
+    )
 
 
 def _undecided(record: Record) -> str:
@@ -74,7 +78,7 @@ def _beside(results: Sequence[Record], worst: Record) -> str:
     same = [
         record
         for record in results
-        if record.subject != worst.subject
+        if record.implementation != worst.implementation
         and record.environment in (None, worst.environment)
         and record.verdict != "refused"
         and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
@@ -82,23 +86,25 @@ def _beside(results: Sequence[Record], worst: Record) -> str:
     if not same or worst.verdict == "refused":
         return ""
     least = min(same, key=lambda record: verdicts.severity(verdicts.columns(record)))
-    several = len({record.subject for record in same}) > 1
-    name = f"least of the others there, {least.subject}" if several else f"{least.subject} there"
-    known = math.isfinite(least.drift_relative) and least.verdict not in ("overflow", "misplaced")
-    result = percent(least.drift_relative) if known else least.verdict
+    several = len({record.implementation for record in same}) > 1
+    name = (
+        f"least of the others there, {least.implementation}" if several else f"{least.implementation} there"
+    )
+    known = math.isfinite(least.drift_relative) and least.verdict not in ("overflow", "wrong_rotation")
+    result = percent(least.drift_relative) if known else verdicts.words(least.verdict)
     return f"; {name}: {result}"
 
 
 def _others(results: Sequence[Record], worst: Record) -> str:
     """Return how many rows are bad in another way than the worst one, and how many were refused."""
-    first = [name for name in ("overflow", "misplaced") if name != worst.verdict]
+    first = [name for name in ("overflow", "wrong_rotation") if name != worst.verdict]
     counts = {name: sum(record.verdict == name for record in results) for name in first}
-    if worst.verdict in ("overflow", "misplaced"):
-        plain = [record for record in results if record.verdict not in ("overflow", "misplaced")]
+    if worst.verdict in ("overflow", "wrong_rotation"):
+        plain = [record for record in results if record.verdict not in ("overflow", "wrong_rotation")]
         counts["out of tolerance"] = sum(verdicts.bad(verdicts.columns(record)) for record in plain)
     if worst.verdict != "refused":
         counts["refused"] = sum(record.verdict == "refused" for record in results)
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    listed = ", ".join(f"{count} {verdicts.words(name)}" for name, count in counts.items() if count)
     return f"; also {listed}" if listed else ""
 
 
@@ -199,7 +205,7 @@ def rerotation_notes(results: Sequence[Record]) -> list[str]:
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in results:
         if record.rerotated is not None and record.verdict != "refused":
-            groups.setdefault((record.model, record.subject, record.dtype), []).append(record)
+            groups.setdefault((record.model, record.implementation, record.dtype), []).append(record)
     named, notes = differing(results), []
     for some in groups.values():
         worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
@@ -211,7 +217,7 @@ def rerotation_notes(results: Sequence[Record]) -> list[str]:
 
 def _times_fresh(record: Record, results: Sequence[Record]) -> list[str]:
     """Return how many times as much it drifts as keys that were rotated once, where that was measured."""
-    same = ("subject", "environment", *(name for name in _BESIDE if name != "rerotated"))
+    same = ("implementation", "environment", *(name for name in _BESIDE if name != "rerotated"))
     for one in results:
         once = one.rerotated is None or one.rerotated.startswith("0 x ")
         if once and one is not record and all(getattr(one, name) == getattr(record, name) for name in same):

@@ -49,7 +49,7 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
     for row in rows:
         check(path, row)
         whole = {**constants, **row}
-        stages = about.get("stages", {}).get(f"{row['subject']} {row.get('dtype')}")
+        stages = about.get("stages", {}).get(f"{row['implementation']} {row.get('dtype')}")
         if stages and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
         missing = [name for name in _SETTINGS if _lacking(name, whole)]
@@ -190,8 +190,8 @@ def check(path: str, row: Mapping[str, Any]) -> None:
         raise BadInput(
             f"{path!r} is of schema {schema} and this version knows {records.SCHEMA}; measure again"
         )
-    if "subject" not in row or "offset" not in row:
-        raise BadInput(f"{path!r} has no subject and offset: it is not a report of `ropeaudit shift`")
+    if "implementation" not in row or "offset" not in row:
+        raise BadInput(f"{path!r} has no implementation and offset: it is not a report of `ropeaudit shift`")
     if row["offset"] is None:
         raise BadInput(f"{path!r} has a row without an offset")
 

@@ -16,7 +16,7 @@ from ropeaudit.reports.numbers import percent, printable, short, times
 Row = Mapping[str, Any]
 
 # Verdicts that outrank any size of drift, the worst last; all others are ranked by drift_relative.
-_RANKS = {"refused": -1, "exact": 0, "misplaced": 2, "overflow": 3}
+_RANKS = {"refused": -1, "exact": 0, "wrong_rotation": 2, "overflow": 3}
 _AFTER_SCORES = ("softmax",)  # stages that no score goes through
 
 
@@ -63,7 +63,7 @@ def who(record: Record, several: Mapping[str, str] | None = None) -> str:
 
 def called(record: Record) -> str:
     """Return the subject, what it was called under, and how its stored keys were rotated again."""
-    return " ".join([record.subject, *under(record.environment), *_again(record.rerotated)])
+    return " ".join([record.implementation, *under(record.environment), *_again(record.rerotated)])
 
 
 def _again(rerotated: Any) -> list[str]:
@@ -78,7 +78,7 @@ def under(environment: Any) -> list[str]:
 def case_name(row: Row) -> str:
     """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
     how = *under(row.get("environment")), *_again(row.get("rerotated"))
-    names = (row.get("model"), row.get("subject"), *how, row.get("dtype"))
+    names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))
     return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
 
@@ -111,27 +111,36 @@ def sentence(record: Record, several: Mapping[str, str] | None = None) -> str:
         return f"{case} gives {record.nonfinite} of {record.scores} {kind} that are nan or infinite."
     if record.verdict == "exact":
         return f"{case} is within the certified error of the reference, {short(record.reference_error)}."
-    if record.verdict == "misplaced":
-        return f"{case} {misplaced(record)}; it {size(record)}."
-    if (record.place_excess or 0.0) > 1 and record.drift_relative <= record.tolerance:
-        return f"{case} {misplaced(record)}, though it {size(record)}."
+    if record.verdict == "wrong_rotation":
+        return f"{case} {wrong_rotation(record)}; it {size(record)}."
+    if (record.rotation_excess or 0.0) > 1 and record.drift_relative <= record.tolerance:
+        return f"{case} {wrong_rotation(record)}, though it {size(record)}."
     return f"{case} {size(record)}{_behaviour(record)}."
 
 
-def misplaced(record: Record) -> str:
+def wrong_rotation(record: Record) -> str:
     """Return where the worst placed pair stands, and what that resembles."""
-    if record.place_pair is None:
+    if record.rotation_pair is None:
         return "has a rotated pair that is not where its position says"
-    place = f"pair {record.place_pair} of {record.place_side} at position {record.place_position}"
-    rest = f", head {record.place_head}, batch element {record.place_batch}"
-    excess = record.place_excess
+    place = f"pair {record.rotation_pair} of {record.rotation_side} at position {record.rotation_position}"
+    rest = f", head {record.rotation_head}, batch element {record.rotation_batch}"
+    excess = record.rotation_excess
     by = (
-        f"off by {times(excess)} times what roundings explain"
+        f"error {times(excess)}× the rounding allowance"
         if excess is not None and math.isfinite(excess)
         else "nan or infinite"
     )
     like = f"; it resembles {printable(record.resembles)}" if record.resembles else ""
-    return f"rotates {place}{rest} to the wrong place, {by}{like}"
+    return f"rotates {place}{rest} wrongly: {by}{like}"
+
+
+def words(verdict: str) -> str:
+    """Return a verdict as people read it.
+
+    >>> words("wrong_rotation")
+    'wrong rotation'
+    """
+    return verdict.replace("_", " ")
 
 
 def _behaviour(record: Record) -> str:
@@ -143,7 +152,7 @@ def _behaviour(record: Record) -> str:
         if growth > judging.GROWTH:
             return f", {times(growth)} times {at_zero(record)}"
     if math.isfinite(record.excess) and record.excess > judging.EXCESS:
-        return f", {times(record.excess)} times what careful {record.dtype} code attains near offset 0"
+        return f", {times(record.excess)} times the best achievable in {record.dtype}"
     return ""
 
 
@@ -163,8 +172,8 @@ def note(record: Record, several: Mapping[str, str] | None = None) -> str | None
     case = who(record, several)
     if record.verdict == "refused":
         return sentence(record, several)
-    if record.place_excess is not None and not record.place_excess <= 1:
-        return f"{case} {misplaced(record)}."
+    if record.rotation_excess is not None and not record.rotation_excess <= 1:
+        return f"{case} {wrong_rotation(record)}."
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
     count = f"{record.distinct_positions} of {record.seq_len} positions stay distinct"
     if record.nonfinite:

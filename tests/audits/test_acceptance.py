@@ -76,8 +76,8 @@ def one(offset: int, dtype: str, recipe: str = "uniform", **kwargs: Any) -> Reco
 
 def test_defaults_in_bfloat16_keep_36_positions() -> None:
     hf, uniform = shift(1000, "bf16")
-    assert (hf.subject, hf.distinct_positions) == ("hf", 256)
-    assert (uniform.subject, uniform.distinct_positions) == ("uniform", 36)
+    assert (hf.implementation, hf.distinct_positions) == ("hf", 256)
+    assert (uniform.implementation, uniform.distinct_positions) == ("uniform", 36)
 
 
 def test_float16_overflows_at_131072() -> None:
@@ -85,7 +85,7 @@ def test_float16_overflows_at_131072() -> None:
     assert record.nonfinite == record.scores == 8 * 256 * 257 // 2
     assert record.verdict == "overflow"
     assert np.isnan(record.drift_rms)
-    assert np.isnan(record.self_drift_max)
+    assert np.isnan(record.change_max)
 
 
 def test_stack_overflow_77310576() -> None:
@@ -96,7 +96,7 @@ def test_stack_overflow_77310576() -> None:
     assert [round(x, 8) for x in exact[0, :3]] == [14.0, 12.16070923, 8.33341272]
     assert base.reference_rms == pytest.approx(np.sqrt((exact**2).mean()), rel=1e-6)
     assert base.drift_max < 1e-14
-    drifts = {offset: one(offset, "fp16", **SNIPPET).self_drift_max for offset in (1000, 2000, 2049)}
+    drifts = {offset: one(offset, "fp16", **SNIPPET).change_max for offset in (1000, 2000, 2049)}
     assert drifts == {1000: 0.0234375, 2000: 0.015625, 2049: 5.6796875}
 
 
@@ -107,14 +107,18 @@ def test_family(family: str) -> None:
         changes = {"accumulate": "fp64", "score": "fp64"}
         for record in shift(figures, dtype, recipes, mask="full", changes=changes):
             low, high = figures[record.offset]
-            assert 0.75 * low <= record.drift_max <= 1.25 * high, (record.subject, dtype, record.offset)
+            assert 0.75 * low <= record.drift_max <= 1.25 * high, (
+                record.implementation,
+                dtype,
+                record.offset,
+            )
 
 
 def test_a_cast_inv_freq_is_shift_invariant_and_wrong() -> None:
     """inv_freq cast to bf16: a healthy self-drift, several times the drift, in proportion to the distance."""
     for seq_len, times in ((256, 5.4), (336, 7.0), (512, 10.6)):
         healthy, cast = shift(131072, "bf16", ["hf", "hf-model-cast"], seq_len=seq_len)
-        assert cast.self_drift_rms == pytest.approx(healthy.self_drift_rms, rel=0.05)
+        assert cast.change_rms == pytest.approx(healthy.change_rms, rel=0.05)
         assert cast.drift_rms / healthy.drift_rms == pytest.approx(times, rel=0.05)
 
 

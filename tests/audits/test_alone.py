@@ -32,7 +32,7 @@ def rows(path: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
     results: dict[tuple[str, str], list[dict[str, str]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            results.setdefault((row["subject"].rpartition(":")[2], row["dtype"]), []).append(row)
+            results.setdefault((row["implementation"].rpartition(":")[2], row["dtype"]), []).append(row)
     return results
 
 

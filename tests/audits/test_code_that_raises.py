@@ -34,7 +34,7 @@ def test_a_later_call_that_raises_is_an_error_of_the_code(most, tmp_path, monkey
     assert "a fault of ropeaudit" not in message
     part = tmp_path / "x.jsonl.part"
     if part.exists():
-        assert all(json.loads(row)["subject"] == "r.py:rope" for row in part.read_text().splitlines())
+        assert all(json.loads(row)["implementation"] == "r.py:rope" for row in part.read_text().splitlines())
 
 
 SILENT = """import os

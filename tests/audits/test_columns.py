@@ -54,10 +54,11 @@ seen = {"shift": run("shift", *small, *files)}
 seen["gate"] = run("shift", *small, "--fail-if", "toy>0.1")
 seen["chosen"] = run("shift", *small, "--columns", "offset,toy", "-f", "csv")
 seen["list"] = run("list", "columns")
-seen["explained"] = run("report", "a.csv", "--by", "subject,dtype", "--column", "toy")
+seen["explained"] = run("report", "a.csv", "--by", "implementation,dtype", "--column", "toy")
 for name in sys.argv[1:]:
     if not name.endswith(("html", "md", "txt")):
-        seen[name] = run("report", name, "--by", "subject,dtype", "--column", "toy", "--worst", "-f", "json")
+        worst = ("--by", "implementation,dtype", "--column", "toy", "--worst")
+        seen[name] = run("report", name, *worst, "-f", "json")
 seen["merged"] = run("report", "a.csv", "a.jsonl", "-o", "b.csv")
 seen["changes"] = run("report", "b.csv", "--against", "a.csv", "--all", "-f", "csv")
 print(json.dumps(seen))

@@ -57,7 +57,7 @@ def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> No
     for text in ("", switch):
         path.write_text(text)
         results.append(row(recipes=str(path), **SMALL))
-    assert results[0].subject == results[1].subject == "own"
+    assert results[0].implementation == results[1].implementation == "own"
     assert results[0].key() != results[1].key()
     name, _, value = switch.replace('"', "").partition(" = ")
     if value != "false":
@@ -127,7 +127,7 @@ def test_own_code_has_the_digest_of_its_file_as_version(tmp_path, monkeypatch) -
     for text in (OWN, OWN + "\n# another\n", OWN):
         path.write_text(text)
         results.append(row(implementations="code_of_mine.py:turn", **SMALL))
-    assert results[0].subject == "code_of_mine.py:turn"
+    assert results[0].implementation == "code_of_mine.py:turn"
     assert re.fullmatch(r"sha256:[0-9a-f]{12}", results[0].version)
     assert results[0].key() == results[2].key() != results[1].key()
     assert row(implementations="code_of_mine:turn", **SMALL).version == results[2].version

@@ -175,7 +175,7 @@ def test_threads_and_a_pass_for_attention_change_nothing() -> None:
     case = {"heads": 2, "seq_len": 600, "dtypes": "bf16", "recipes": "vllm-cuda", "rerotate": 8}
     (alone,) = shift(100, threads=1, **case)
     (together,) = shift(100, threads=2, attention=True, **case)
-    for name in ("drift_rms", "self_drift_rms", "key_norm_growth"):
+    for name in ("drift_rms", "change_rms", "key_norm_growth"):
         assert getattr(alone, name) == getattr(together, name)
     assert together.attention_tv_mean > 0
 
@@ -236,7 +236,7 @@ def test_the_command(capsys) -> None:
     assert main([*command, "--heads", "2", "--seq-len", "96", "-f", "json"]) == 0
     seen = capsys.readouterr()
     report = json.loads(seen.out)
-    assert [(one["subject"], one["rerotated"]) for one in report["records"]] == [
+    assert [(one["implementation"], one["rerotated"]) for one in report["records"]] == [
         ("vllm-cuda", "0 x -16"),
         ("meta", "0 x -16"),
         ("vllm-cuda", "128 x -16"),

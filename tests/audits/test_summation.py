@@ -117,7 +117,7 @@ def test_a_planted_change_is_seen_across_processors(dtype, times, ratio, another
         if pair.row["drift_rms"] > pair.row["reference_error"] and not pair.row["nonfinite"]
     ]
     assert len(due) > 60
-    assert [pair.row["subject"] for pair in due if "drift_rms" not in pair.changed] == []
+    assert [pair.row["implementation"] for pair in due if "drift_rms" not in pair.changed] == []
     assert all(pair in due for pair in result.of("changed"))
     gate = [gates.parse(f"drift_rms>{ratio}x", relative=True)]
     assert f"{len(due)} of" in gates.broken_since(gate, result.pairs)[0]
@@ -170,7 +170,7 @@ def test_the_kernel_stands_in_the_metadata_and_is_read_back(tmp_path: Path, monk
 
 def test_every_column_says_what_another_processor_may_change() -> None:
     said = {name: summation.meaning(name) for name in records.COLUMNS}
-    assert said["drift_rms"] == said["self_drift_max"] == said["attention_tv_mean"] == "the order of sums"
+    assert said["drift_rms"] == said["change_max"] == said["attention_tv_mean"] == "the order of sums"
     assert said["distinct_positions"] == said["stages"] == said["scale"] == "nothing"
     assert said["reference_rms"] == "1e-12 of it"
     assert said["worst_key"].startswith("anything")

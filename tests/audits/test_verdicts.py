@@ -34,7 +34,7 @@ SOUND = {
     "reference_rms": 1.0,
     "reference_error": 1e-15,
     "excess": 1.5,
-    "misplaced": False,
+    "wrong_rotation": False,
 }
 
 
@@ -52,9 +52,9 @@ SOUND = {
         ({"drift_rms": 0.4999, "drift_max": 2.0, "excess": 99.0}, "growing"),
         ({"drift_max": 1e-15, "drift_rms": 1e-16, "excess": 99.0}, "exact"),
         ({"drift_max": 0.0, "drift_rms": 0.0, "reference_rms": 0.0}, "exact"),
-        ({"misplaced": True}, "misplaced"),
-        ({"misplaced": True, "drift_max": 0.0, "drift_rms": 0.0}, "misplaced"),
-        ({"misplaced": True, "nonfinite": 1}, "overflow"),
+        ({"wrong_rotation": True}, "wrong_rotation"),
+        ({"wrong_rotation": True, "drift_max": 0.0, "drift_rms": 0.0}, "wrong_rotation"),
+        ({"wrong_rotation": True, "nonfinite": 1}, "overflow"),
         ({"nonfinite": 1, "drift_rms": math.nan}, "overflow"),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_first_verdict_that_holds(figures, verdict) -> None:
     assert judging.judge(**SOUND | figures) == verdict
 
 
-GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None, "misplaced": False}
+GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None, "wrong_rotation": False}
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None,
         ({}, "yes"),
         ({"drift_relative": math.nextafter(0.01, 1)}, "no"),
         ({"scores": 99}, "undecided"),
-        ({"scores": 99, "misplaced": True}, "no"),
-        ({"misplaced": True, "drift_relative": 0.0}, "no"),
+        ({"scores": 99, "wrong_rotation": True}, "no"),
+        ({"wrong_rotation": True, "drift_relative": 0.0}, "no"),
         ({"nonfinite": 3, "drift_relative": math.nan}, "no"),
         ({"drift_relative": math.nan}, "no"),
         ({"interval": (0.009, 0.02)}, "undecided"),
@@ -132,7 +132,7 @@ def test_size_and_behaviour_are_two_answers(arguments, quality, verdict, capsys)
 def test_the_first_screen_sets_deployed_code_beside_the_dtype_everywhere() -> None:
     rows = list(shift(1000, "bf16"))
     text = drift.headline(rows)
-    assert [one.subject for one in rows] == ["hf", "uniform"]
+    assert [one.implementation for one in rows] == ["hf", "uniform"]
     assert text.startswith("Out of tolerance (1 of 2 cases): uniform in bfloat16 at offset 1000 drifts by")
     assert "; hf there: 0.45 %" in text
 
@@ -172,7 +172,7 @@ def test_models_and_settings_are_named_where_several_were_audited() -> None:
 
 QUALITIES = st.sampled_from(["yes", "no", "undecided"])
 VERDICTS = st.sampled_from(
-    ["sound", "exact", "coarse", "growing", "broken", "misplaced", "overflow", "refused"]
+    ["sound", "exact", "coarse", "growing", "broken", "wrong_rotation", "overflow", "refused"]
 )
 
 
@@ -181,7 +181,7 @@ def rows_of_any_kind(draw) -> list[Record]:
     results = []
     for _ in range(draw(st.integers(1, 6))):
         verdict, quality = draw(VERDICTS), draw(QUALITIES)
-        if verdict in ("misplaced", "overflow"):
+        if verdict in ("wrong_rotation", "overflow"):
             quality = "no"
         elif verdict == "exact" and quality == "no":
             quality = "yes"
@@ -190,7 +190,7 @@ def rows_of_any_kind(draw) -> list[Record]:
             "within_tolerance": "undecided" if verdict == "refused" else quality,
             "drift_relative": draw(st.floats(0, 2)),
             "refused": "unsupported" if verdict == "refused" else None,
-            "subject": draw(st.sampled_from(["hf", "uniform", "meta"])),
+            "implementation": draw(st.sampled_from(["hf", "uniform", "meta"])),
             "dtype": draw(st.sampled_from(["float16", "bfloat16"])),
             "structural_max": draw(st.sampled_from([0.0, 1.0])),
             "structural_rms": 0.25,
@@ -207,8 +207,8 @@ def test_nothing_that_reads_as_fine_stands_above_a_bad_row(rows: list[Record]) -
     bad = [one for one in rows if one.within_tolerance == "no" and one.verdict != "refused"]
     if text.startswith(("Within", "Exact")):
         assert not bad
-        assert not kinds & {"overflow", "misplaced"}
-    first = next((word for word in ("overflow", "misplaced") if word in kinds), "")
+        assert not kinds & {"overflow", "wrong_rotation"}
+    first = next((word for word in ("overflow", "wrong_rotation") if word in kinds), "")
     assert text.startswith(first.capitalize() or ("Out of tolerance" if bad else ""))
     if match := re.match(r"([A-Z][a-z ]+) \((\d+) of (\d+) cases\)", text):
         assert int(match[3]) == len(rows)
@@ -221,7 +221,7 @@ def test_nothing_that_reads_as_fine_stands_above_a_bad_row(rows: list[Record]) -
 
 @given(rows_of_any_kind())
 def test_the_headline_names_the_largest_drift_of_the_worst_kind(rows: list[Record]) -> None:
-    plain = [one for one in rows if one.verdict not in ("overflow", "misplaced", "refused", "exact")]
+    plain = [one for one in rows if one.verdict not in ("overflow", "wrong_rotation", "refused", "exact")]
     if len(plain) < len(rows):
         return
     worst = [one for one in plain if one.within_tolerance == "no"]
@@ -233,8 +233,8 @@ def test_the_headline_names_the_largest_drift_of_the_worst_kind(rows: list[Recor
 def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
     from ropeaudit.console import gates
 
-    one = row(verdict="misplaced", within_tolerance="no", drift_rms=1e-6, place_excess=55.0)
-    for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "self_drift_rms>1"):
+    one = row(verdict="wrong_rotation", within_tolerance="no", drift_rms=1e-6, rotation_excess=55.0)
+    for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "change_rms>1"):
         (line,) = gates.broken([gates.parse(text)], [one])
         name = text.partition(">")[0]
         assert line.startswith(f"failed: wrong rotation (rotation error 55× allowed); {name} itself is ")
@@ -244,9 +244,14 @@ def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
 
 
 def test_every_misplaced_row_has_a_note_that_says_where() -> None:
-    seen = {"verdict": "misplaced", "within_tolerance": "no", "place_excess": 55.0, "place_pair": 3}
-    seen |= {"place_side": "k", "place_position": 1004, "place_head": 0, "place_batch": 0}
-    rows = [row(**seen), row(**seen | {"offset": 2000, "place_excess": math.nan, "resembles": "nothing"})]
+    seen = {
+        "verdict": "wrong_rotation",
+        "within_tolerance": "no",
+        "rotation_excess": 55.0,
+        "rotation_pair": 3,
+    }
+    seen |= {"rotation_side": "k", "rotation_position": 1004, "rotation_head": 0, "rotation_batch": 0}
+    rows = [row(**seen), row(**seen | {"offset": 2000, "rotation_excess": math.nan, "resembles": "nothing"})]
     first, second = drift.drift_report(rows, (), {}).notes
     assert first.startswith("hf in bfloat16 at offset 1000 rotates pair 3 of k at position 1004, head 0")
     assert first.endswith("to the wrong place, off by 55 times what roundings explain.")

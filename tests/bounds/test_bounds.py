@@ -86,7 +86,7 @@ def cells(
     known = {recipe.name: recipe for recipe in loaded}
     for record in shift(offsets, dtypes, names, changes=changes, threads=1, **case):
         at = chosen.setting_at(setting, seq_len, record.offset)
-        subject = Emulated(known[record.subject].resolve(parse(record.dtype)), at, axes)
+        subject = Emulated(known[record.implementation].resolve(parse(record.dtype)), at, axes)
         yield record, bound(subject, inputs, chosen.mask, record.offset)
 
 
@@ -215,7 +215,7 @@ def test_the_prediction_is_near_what_is_measured(head_dim: int) -> None:
     for record, result in cells(PREDICTED, DTYPES, offsets, head_dim=head_dim, seq_len=256, heads=2):
         assert holds(record, result), (record, result)
         if record.verdict in ("sound", "coarse", "growing"):
-            ratios[record.subject, record.dtype, record.offset] = result.rms / record.drift_rms
+            ratios[record.implementation, record.dtype, record.offset] = result.rms / record.drift_rms
     assert len(ratios) > 100
     assert {key: ratio for key, ratio in ratios.items() if not 0.7 < ratio < 1.5} == {}
 

@@ -135,7 +135,7 @@ def ratios(base: float, rotary_dim: int) -> dict[str, list[float]]:
         case = {"heads": 2, "seq_len": 256, "head_dim": 128, "rotary_dim": rotary_dim, "base": base}
         for row in judged(shift((0, 1000, 131072), dtypes, names, threads=1, **case)):
             if not math.isnan(row.predicted_rms) and row.drift_rms > row.reference_error:
-                coarse = COLUMNS[1 if row.subject == COARSE_TABLE else 0]
+                coarse = COLUMNS[1 if row.implementation == COARSE_TABLE else 0]
                 column = COLUMNS[2] if row.dtype.startswith("float8") else coarse
                 found[column].append(row.drift_rms / row.predicted_rms)
     return found

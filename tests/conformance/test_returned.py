@@ -467,5 +467,5 @@ def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorC
     for record, other in zip(seen.records, expected, strict=True):
         assert record.offset == other.offset
         assert record.drift_rms == pytest.approx(other.drift_rms, rel=1e-12)
-        assert record.self_drift_max == pytest.approx(other.self_drift_max, rel=1e-12)
-        assert record.verdict in (other.verdict, "misplaced")
+        assert record.change_max == pytest.approx(other.change_max, rel=1e-12)
+        assert record.verdict in (other.verdict, "wrong_rotation")

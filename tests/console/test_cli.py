@@ -34,7 +34,9 @@ def out(capsys, monkeypatch):
 
 @pytest.mark.parametrize("form", ["table", "csv"])
 def test_report(form, out, snapshot) -> None:
-    text = out(*SMALL, "-f", form, "--columns", "subject,dtype,offset,distinct_positions,drift_rms,verdict")
+    text = out(
+        *SMALL, "-f", form, "--columns", "implementation,dtype,offset,distinct_positions,drift_rms,verdict"
+    )
     assert text == snapshot
 
 
@@ -108,7 +110,7 @@ def test_every_form_says_the_same(out) -> None:
 def test_no_number_is_nan_and_what_does_not_apply_is_empty_in_csv(out) -> None:
     text = out(
         "shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "--qk", "ones",
-        "--recipe", "uniform", "-f", "csv", "--columns", "seed,drift_rms,worst_head,self_drift_max",
+        "--recipe", "uniform", "-f", "csv", "--columns", "seed,drift_rms,worst_head,change_max",
     )  # fmt: skip
     assert text.splitlines()[1] == ",nan,,nan"
 
@@ -167,7 +169,7 @@ def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
     os.close(leader)
     assert "\x1b[" in text
     assert "…" not in text
-    assert "Left out for want of room: self drift rms, drift max" in text.replace("_", " ")
+    assert "Left out for want of room: change from offset 0 rms, drift max" in text.replace("_", " ")
 
 
 def test_a_terminal_without_a_width_still_shows_the_report() -> None:

@@ -70,7 +70,7 @@ def test_a_row_that_is_not_there_lacks_no_column() -> None:
     gate = gates.parse("drift_rms>1")
     gates.check_columns([gate], [None, ROW])
     with pytest.raises(UsageError, match="the reports lack the column drift_rms"):
-        gates.check_columns([gate], [None, {"subject": "hf"}])
+        gates.check_columns([gate], [None, {"implementation": "hf"}])
 
 
 def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
@@ -176,15 +176,17 @@ def test_three_axes_have_three_counts(sections) -> None:
     assert Axes((4, 0, 0)).of_pairs().tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("missing", ["subject", "offset"])
+@pytest.mark.parametrize("missing", ["implementation", "offset"])
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize("more", [(), ("--by", "subject"), ("--against", "a.FORM")])
+@pytest.mark.parametrize("more", [(), ("--by", "implementation"), ("--against", "a.FORM")])
 def test_a_table_without_subjects_or_offsets_is_no_report(
     missing, form, more, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path(f"a.{form}")
-    values = {name: ROW[name] for name in ("subject", "offset", "dtype", "drift_rms") if name != missing}
+    values = {
+        name: ROW[name] for name in ("implementation", "offset", "dtype", "drift_rms") if name != missing
+    }
     lines = [",".join(values), ",".join(map(str, values.values()))] if form == "csv" else [json.dumps(values)]
     path.write_text("\n".join(lines))
     assert main(["report", str(path), *(word.replace("FORM", form) for word in more)]) == 2
@@ -224,7 +226,7 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
     [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
 )
 @pytest.mark.parametrize(
-    ("note", "error_line"),
+    ("info", "error_line"),
     [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)],
 )
 def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:

@@ -59,7 +59,7 @@ LINES: dict[str, list[list[str]]] = {
     "plot": [["plot", "{rows}", "-o", "rows.svg"]],
     "report": [
         ["report", "{rows}", "-o", "rows.html"],
-        ["report", "{rows}", "--by", "subject,dtype"],
+        ["report", "{rows}", "--by", "implementation,dtype"],
         ["report", "{rows}", "--against", "{rows}"],
         ["report", "{rows}", "{rows}", "-o", "merged.csv"],
     ],

@@ -131,8 +131,8 @@ FILES = {
     "c.json": f'{{"model_type": "llama", "rope_theta": -{DIGITS}, "head_dim": 8}}',
     "spare.json": '{"model_type": "llama", "rope_theta": 1e4, "head_dim": 8, "num_attention_heads": 1, '
     f'"vocab_size": {DIGITS}}}',
-    "r.json": f'{{"records": [{{"subject": "hf", "offset": {DIGITS}}}]}}',
-    "r.jsonl": f'{{"subject": "hf", "offset": {DIGITS}}}\n',
+    "r.json": f'{{"records": [{{"implementation": "hf", "offset": {DIGITS}}}]}}',
+    "r.jsonl": f'{{"implementation": "hf", "offset": {DIGITS}}}\n',
     "r.csv": f"subject,offset\nhf,{DIGITS}\n",
     "r.toml": f'extends = "hf"\nangle = {DIGITS}\n',
     "w.toml": f"[[waive]]\ncheck = {DIGITS}\n",

@@ -76,7 +76,7 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("report a.csv", "a.csv"),
     ("report a.json a.csv", "a.json"),
     ("report a.csv", "a.csv.meta.json"),
-    ("report a.json --by subject", "a.json"),
+    ("report a.json --by implementation", "a.json"),
     ("plot a.json", "a.json"),
     ("plot --kind stages why.json", "why.json"),
     ("plot --kind safe safe.json", "safe.json"),

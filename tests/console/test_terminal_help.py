@@ -97,7 +97,7 @@ def test_all_is_every_name(flag, capsys) -> None:
     others = ["--dtype", "bf16"] if flag == "--recipe" else ["--recipe", "hf"]
     assert main(["shift", *TINY, *others, flag, "all", "--dry-run", "-f", "json"]) == 0
     counts = {row["axis"]: row["count"] for row in json.loads(capsys.readouterr().out)["records"]}
-    column = {"--recipe": "subject", "--dtype": "dtype"}[flag]
+    column = {"--recipe": "implementation", "--dtype": "dtype"}[flag]
     assert counts[column] == len(completions.ALL[flag]()) > 5
 
 

@@ -37,7 +37,7 @@ CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "r
 CONFIG |= {"max_position_embeddings": 60000}
 REPORTS = [  # commands that write reports alone; slow ones behind
     *("report a.json", "report a.json b.json"),
-    *("report a.json --by subject", "report b.json --against a.json"),
+    *("report a.json --by implementation", "report b.json --against a.json"),
     *(
         "list frequencies --head-dim 8",
         f"explain {SIZES} --offset 9",

@@ -43,4 +43,4 @@ def test_every_other_example_has_a_test_of_its_own() -> None:
 
 def test_recipe_of_ones_own() -> None:
     (record,) = shift(2**20, "bf16", str(EXAMPLES / "mine.toml"), heads=1)
-    assert (record.subject, record.verdict) == ("hf-fp64-angles", "sound")
+    assert (record.implementation, record.verdict) == ("hf-fp64-angles", "sound")

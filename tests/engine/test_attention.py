@@ -301,7 +301,7 @@ def test_the_softmax_of_the_recipe() -> None:
     coarse = next(iter(shift(0, "bf16", "uniform", softmax="recipe", **SMALL)))
     assert coarse.attention_tv_mean > next(iter(shift(0, "bf16", "uniform", **SMALL))).attention_tv_mean
     set_ = next(iter(shift(0, "bf16", "hf", softmax="recipe", changes={"softmax": "bf16"}, **SMALL)))
-    assert set_.subject == "hf[softmax=bf16]"
+    assert set_.implementation == "hf[softmax=bf16]"
     assert set_.attention_tv_mean > rounded.attention_tv_mean
 
 

@@ -56,7 +56,7 @@ def differences(columns: dict[str, NDArray[Any]], rows: list[Record]) -> list[st
             exact = name.endswith("_max") or name in ("nonfinite", "distinct_positions")
             near = abs(seen - own) <= (0.0 if exact else SUMS * size)
             if not (near or (math.isnan(seen) and math.isnan(own))):
-                wrong.append(f"{row.subject} {row.dtype} {row.offset} {name}: {own!r}, {seen!r}")
+                wrong.append(f"{row.implementation} {row.dtype} {row.offset} {name}: {own!r}, {seen!r}")
     return wrong
 
 
@@ -136,7 +136,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_device_measures_every_offset_as_numpy_would(there, name) -> None:
-    tolerances = ["drift_relative=0.006", "distinct_positions=12", "self_drift_max=0.01", "drift_bias=1e-4"]
+    tolerances = ["drift_relative=0.006", "distinct_positions=12", "change_max=0.01", "drift_bias=1e-4"]
     case = SMALL | KINDS[name]
     numpy = list(limit(tolerances, ("bf16", "fp16"), "uniform", budget=9000, **case))
     device = list(limit(tolerances, ("bf16", "fp16"), "uniform", budget=9000, device=NAME, **case))

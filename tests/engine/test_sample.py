@@ -384,7 +384,7 @@ def test_neither_threads_nor_blocks_change_the_result(monkeypatch, pools) -> Non
 def test_a_row_does_not_depend_on_what_is_measured_with_it() -> None:
     alone = list(shift(1000, "bf16", "hf", sample=700, **SMALL))
     assert alone == [r for r in shift((7, 1000), sample=700, recipes=["uniform", "hf"], **SMALL)
-                     if (r.subject, r.dtype, r.offset) == ("hf", "bfloat16", 1000)]  # fmt: skip
+                     if (r.implementation, r.dtype, r.offset) == ("hf", "bfloat16", 1000)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_other_settings_are_sampled_too(case) -> None:
         list(shift(1000, "bf16", "hf", **SMALL, **case, **n)) for n in ({}, {"sample": 9000})
     )
     assert some.drift_rms == pytest.approx(whole.drift_rms, rel=0.06)
-    assert some.self_drift_rms == pytest.approx(whole.self_drift_rms, rel=0.06)
+    assert some.change_rms == pytest.approx(whole.change_rms, rel=0.06)
     assert some.structural_rms == pytest.approx(whole.structural_rms, rel=0.06)
 
 

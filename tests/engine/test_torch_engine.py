@@ -50,7 +50,9 @@ def differences(first: list[Record], second: list[Record]) -> list[str]:
         columns = own.as_dict() | {"engine": "torch", "case": other.case}
         for name, value in other.as_dict().items():
             if not near(name, columns[name], value, own.drift_mean_abs):
-                wrong.append(f"{own.subject} {own.dtype} {own.offset} {name}: {columns[name]!r}, {value!r}")
+                wrong.append(
+                    f"{own.implementation} {own.dtype} {own.offset} {name}: {columns[name]!r}, {value!r}"
+                )
     return wrong
 
 

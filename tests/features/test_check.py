@@ -175,7 +175,7 @@ def test_layer_types_one_after_another(capsys) -> None:
 def test_where_frequencies_switch(scaling: Any, where: str) -> None:
     path = write("gpt-neox-20b", rope_scaling=scaling)
     finding = by_check(list(check(path, "bf16", up_to=256)))["frequency switch"].finding
-    assert (finding.status, finding.where) == ("note" if where else "not applicable", where)
+    assert (finding.status, finding.where) == ("info" if where else "not applicable", where)
     assert ("by up to 50 %" in finding.detail) == (where == "from 513 positions on")
 
 
@@ -183,7 +183,7 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
     finding = by_check(list(check("llama-3.1-8b", "bf16", up_to=256)))["cast module"].finding
     (cast,) = ropeaudit.shift(0, "bf16", "hf-model-cast", model="llama-3.1-8b", heads=8, kv_heads=8)
     told = float(finding.detail.partition("expected drift ")[2].partition(" %")[0]) / 100
-    assert finding.status == "note"
+    assert finding.status == "info"
     assert told == pytest.approx(cast.drift_relative, rel=0.1)  # of one seed, roundings included
     assert 0.5 < finding.measured < 2**0.5
 
@@ -194,7 +194,7 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"rope_theta": None}, "config", "fail", "rope_theta is missing; give --base"),
     ({"alibi": True}, "config", "nothing to check", "does not encode positions by rotation"),
     ({"rotary_emb_base": 10000}, "config keys", "fail", "rotary_emb_base = 10000 (500000 is used); keep one"),
-    ({"use_logn_attn": True}, "config keys", "note", "not used, .*: use_logn_attn = true"),
+    ({"use_logn_attn": True}, "config keys", "info", "not used, .*: use_logn_attn = true"),
     ({}, "config keys", "pass", "every key about RoPE is used"),
     ({"torch_dtype": "bfloat16"}, "config", "pass", "the config's dtype is bfloat16"),
 ]
@@ -464,7 +464,7 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     (checkpoint / "config.json").unlink()
     results = by_check(list(check("model/model.safetensors")))
     assert results["config"].finding.status == "not applicable"
-    assert results["stored inv_freq"].finding.status == "note"  # its base was guessed
+    assert results["stored inv_freq"].finding.status == "info"  # its base was guessed
 
 
 def test_a_checkpoint_that_runs(folder: Path) -> None:
@@ -475,7 +475,7 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     of_model = [one for one in results if one.finding.check.startswith("model ")]
     assert [(one.finding.check, one.dtype, one.finding.status) for one in of_model] == [
         ("model structure", "float64", "pass"),
-        ("model rounding", "bfloat16", "note"),
+        ("model rounding", "bfloat16", "info"),
     ] * 2
     stored = by_check(results)["stored buffers"].finding
     assert stored.status == "not applicable"

@@ -240,7 +240,7 @@ def test_the_command_gives_the_golden_values(capsys) -> None:
     results = rows(capsys.readouterr().out)
     assert [f"{float(row['bound']):.4f}" for row in results] == list(ROFORMER.values())
     assert {row["first_failing"] for row in results} == {str(MEN_FIRST)}
-    assert {row["subject"] for row in results} == {"nan"}
+    assert {row["implementation"] for row in results} == {"nan"}
     assert list(results[0]) == list(reports_decay.COLUMNS)
 
 
@@ -290,7 +290,7 @@ def test_recipes_in_the_command(capsys) -> None:
     assert main([*some, "-f", "csv"]) == 0
     seen = capsys.readouterr()
     result = rows(seen.out)
-    assert [(row["subject"], row["dtype"]) for row in result[::2]] == [
+    assert [(row["implementation"], row["dtype"]) for row in result[::2]] == [
         ("uniform", "bfloat16"),
         ("hf", "bfloat16"),
     ]

@@ -61,12 +61,12 @@ def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, code) -> 
         f"Figures are those of {own.recipe.recipe.name}, which {own.code} resembles."
     )
     assert any("to within the recipe's own roundings" in note for note in shown.notes)
-    assert shown.rows[0]["subject"] == f"{own.code} (as {own.recipe.recipe.name})"
+    assert shown.rows[0]["implementation"] == f"{own.code} (as {own.recipe.recipe.name})"
 
 
 def test_recipes_say_nothing_of_code() -> None:
     [own] = explain(0, "bf16", **SMALL)
-    assert (own.subject, own.code, own.resembles) == ("hf", "", "")
+    assert (own.implementation, own.code, own.resembles) == ("hf", "", "")
     assert "resembles" not in report([own]).headline
 
 
@@ -146,7 +146,7 @@ def test_a_report_of_recipes_has_no_dtypes() -> None:
 def test_the_command_stands_beside_recipes(code, capsys) -> None:
     command = ["explain", code("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
     assert main(command) == 0
-    subjects = dict.fromkeys(one["subject"] for one in json.loads(capsys.readouterr().out)["stages"])
+    subjects = dict.fromkeys(one["implementation"] for one in json.loads(capsys.readouterr().out)["stages"])
     first, second = subjects
     assert first == "meta"
     assert second.startswith(f"{code('like_meta')} (as ")

@@ -87,7 +87,7 @@ def scan(records, requested, up_to):
 def tried(records):
     """Tolerances that fail at 0, early, late and never, and on which values come and go."""
     results = []
-    for column in ("drift_max", "drift_rms", "drift_relative", "self_drift_rms", "drift_bias"):
+    for column in ("drift_max", "drift_rms", "drift_relative", "change_rms", "drift_bias"):
         values = np.abs([getattr(record, column) for record in records])
         finite = values[np.isfinite(values)]
         results += [f"{column}={float(np.quantile(finite, share))!r}" for share in (0.02, 0.6)]
@@ -481,7 +481,7 @@ def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) ->
     assert (second["proved_up_to"], second["measured_position"], second["proof"]) == ("nan", "nan", "none")
     assert (second["first_failure"], second["failure_position"]) == ("0", "15")
     text = {
-        "subject",
+        "implementation",
         "dtype",
         "device",
         "engine",

@@ -24,7 +24,7 @@ from ropeaudit.features.limit.report import COLUMNS as LIMIT_COLUMNS
 from ropeaudit.features.limit.report import limit_report
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
-COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "self_drift_max")
+COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "change_max")
 # recipe, dtype, case, offsets of the long run, tolerances of it: 120,000 and 35 together
 BRUTE = [
     ("uniform", "fp16", {"heads": 1, "seq_len": 8, "head_dim": 32}, 60_000, 15),
@@ -70,7 +70,7 @@ def checked(one: Limit, fails: set[int], values: list[float]) -> dict[str, objec
     assert built["value_at_zero"] is not None
     sentence = limit_sentences.sentence(one)
     zero = one.at_zero
-    who = f"{zero.subject} in {zero.dtype} on {zero.seq_len} tokens"
+    who = f"{zero.implementation} in {zero.dtype} on {zero.seq_len} tokens"
     check(sentence, who, ReferenceTable(fails, one.up_to, zero.seq_len, None, None, one.bound_up_to))
     assert one.up_to in offsets
     return {"tolerance": str(one.tolerance), "truly first": first, **built, "sentence": sentence}
@@ -256,4 +256,9 @@ if __name__ == "__main__":
         for built in brute(number, offsets, count):
             columns = ("tolerance", "truly first", "proved_up_to", "proof", "measured_offsets")
             later = ("measured_up_to", "first_failure_seen", "first_failure")
-            print(built["subject"], built["dtype"], *(built[name] for name in (*columns, *later)), sep=" | ")
+            print(
+                built["implementation"],
+                built["dtype"],
+                *(built[name] for name in (*columns, *later)),
+                sep=" | ",
+            )

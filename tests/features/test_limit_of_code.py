@@ -71,8 +71,8 @@ def test_right_code_is_measured_and_not_proved(code) -> None:
 def test_a_misplaced_row_meets_no_tolerance(code) -> None:
     result = one(code, "short")
     assert result.first_failure_seen == 2**15 - 15  # the first sequence that holds position 2^15
-    assert result.at_failure.verdict == "misplaced"
-    assert "verdict misplaced: it rotates pair" in report([result]).headline
+    assert result.at_failure.verdict == "wrong_rotation"
+    assert "wrong rotation: it rotates pair" in report([result]).headline
     [loose] = limit("drift_relative=9", "fp32", implementations=code("short"), **SMALL)
     assert loose.first_failure_seen == 2**15 - 15
 
@@ -207,4 +207,4 @@ def test_named_implementations() -> None:
     given = {"up_to": 2000, "budget": 64} | SMALL
     [result] = limit("drift_relative=0.05", "bf16", implementations="transformers-llama", **given)
     assert result.first_failure_seen is None
-    assert result.at_zero.subject == "transformers-llama"
+    assert result.at_zero.implementation == "transformers-llama"

@@ -76,7 +76,7 @@ def test_drift_draws_every_row(sweep) -> None:
     for subject in ("uniform", "hf"):
         for dtype in ("float16", "bfloat16"):
             line = lines(axes)[f"{subject} {dtype}"]
-            rows = [row for row in sweep if (row["subject"], row["dtype"]) == (subject, dtype)]
+            rows = [row for row in sweep if (row["implementation"], row["dtype"]) == (subject, dtype)]
             assert list(line.get_xdata()) == list(OFFSETS)
             np.testing.assert_array_equal(line.get_ydata(), [row["drift_rms"] for row in rows])
     assert (axes.get_xscale(), axes.get_yscale()) == ("symlog", "log")
@@ -105,7 +105,7 @@ def test_lost_scores_are_marked_at_the_edge_in_the_colour_of_their_line(sweep) -
 
 
 def test_what_was_to_be_expected_is_drawn_too(sweep) -> None:
-    rows = [row for row in sweep if (row["subject"], row["dtype"]) == ("hf", "bfloat16")]
+    rows = [row for row in sweep if (row["implementation"], row["dtype"]) == ("hf", "bfloat16")]
     (axes,) = drift.draw(rows).figure.axes
     for column, label in (
         ("predicted_rms", "predicted RMS"),
@@ -125,7 +125,7 @@ def test_the_lines_that_drift_most_are_drawn(sweep) -> None:
     ]
     picture = drift.draw(rows)
     worst = max((row for row in rows if row["drift_rms"] < np.inf), key=lambda row: row["drift_rms"])
-    assert f"{worst['subject']} {worst['dtype']} seed=8" in lines(picture.figure.axes[0])
+    assert f"{worst['implementation']} {worst['dtype']} seed=8" in lines(picture.figure.axes[0])
 
 
 def test_a_size_that_leaves_no_room_is_said(sweep) -> None:
@@ -152,7 +152,7 @@ def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
 
 
 def test_a_page_and_a_picture_mark_the_same_offsets(sweep) -> None:
-    rows = [row for row in sweep if row["subject"] == "uniform"]
+    rows = [row for row in sweep if row["implementation"] == "uniform"]
     (axes,) = drift.draw(rows).figure.axes
     ((chart,), _) = panels.charts(rows)
     plotted = svg.draw(chart, svg.shared_axes([chart]), 0)
@@ -266,7 +266,7 @@ def test_safe(folder) -> None:
     (axes,) = picture.figure.axes
     rows = records(folder / "safe.json")
     assert [label.get_text() for label in axes.get_yticklabels()] == [
-        f"{row['subject']} {row['dtype']} {row['model']}" for row in rows
+        f"{row['implementation']} {row['dtype']} {row['model']}" for row in rows
     ]
     ends = {bar.get_x() + bar.get_width() for bar in axes.patches}
     proved, seen = ({row[f"{what}_position"] or 1 for row in rows} for what in ("proved", "measured"))
@@ -397,7 +397,8 @@ def test_names_of_any_length_and_script_are_drawn(kind, folder, tmp_path, capsys
     whole = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
     for row in whole["records"]:
         row.update(
-            subject=f"模型{'x' * 3000}{row.get('subject')}", setting=f"{'y' * 3000}{row.get('setting')}"
+            subject=f"模型{'x' * 3000}{row.get('implementation')}",
+            setting=f"{'y' * 3000}{row.get('setting')}",
         )
     path = tmp_path / "long.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
@@ -447,7 +448,7 @@ def test_curves_beneath_the_table(capsys) -> None:
     out = capsys.readouterr().out
     assert "uniform float16: drift rms over the offset (nan at 131072)\n" in out
     assert "uniform bfloat16: drift rms over the offset\n" in out
-    assert out.index("overflow") < out.index("over the offset") < out.index("self drift: minus")
+    assert out.index("overflow") < out.index("over the offset") < out.index("change from offset 0: minus")
     assert main([*line, "-f", "csv"]) == 2
     assert "--curve goes with the table" in capsys.readouterr().err
 

@@ -39,15 +39,18 @@ def rows_of(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--by subject --against whole.json", "--by summarises and --against compares, each in a report"),
+        (
+            "--by implementation --against whole.json",
+            "--by summarises and --against compares, each in a report",
+        ),
         ("--column drift_max", "--column goes with --by COLUMNS, which is not there; add it, or leave out"),
         ("--worst", "--worst goes with --by COLUMNS"),
         ("--worst --against whole.json", "--worst goes with --by COLUMNS"),
         ("--ratio 2", "--ratio goes with --against FILE"),
         ("--all", "--all goes with --against FILE"),
-        ("--all --by subject", "--all goes with --against FILE"),
+        ("--all --by implementation", "--all goes with --against FILE"),
         ("--fail-if drift_rms>1.1x", "--fail-if goes with --against FILE, which is not there; add it, or"),
-        ("--fail-if drift_rms>1 --by subject", "--fail-if goes with --against FILE"),
+        ("--fail-if drift_rms>1 --by implementation", "--fail-if goes with --against FILE"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options, message, capsys) -> None:
@@ -64,7 +67,7 @@ def test_several_files_are_one_in_every_report(capsys) -> None:
     shown = capsys.readouterr()
     assert "8 rows stand in these files more than once and count once" in shown.err
     assert len(rows_of(shown.out)) == len(read("whole.json")) == 8
-    for more in (["--by", "dtype"], ["--by", "subject", "--worst"]):
+    for more in (["--by", "dtype"], ["--by", "implementation", "--worst"]):
         assert main(["report", *halves, "whole.json", *more, "-f", "csv"]) == 0
         merged = capsys.readouterr().out
         assert main(["report", *halves, *more, "-f", "csv"]) == 0

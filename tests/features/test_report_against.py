@@ -39,7 +39,7 @@ def planted(source: Path, target: Path, times: float) -> None:
     with source.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        if (row["subject"], row["dtype"], row["offset"]) == ("hf", "bfloat16", "131072"):
+        if (row["implementation"], row["dtype"], row["offset"]) == ("hf", "bfloat16", "131072"):
             row |= {
                 name: repr(times * float(row[name]))
                 for name in row
@@ -77,7 +77,7 @@ def test_a_planted_regression_is_found(reports, capsys) -> None:
     assert row["drift_rms_before"] == old["drift_rms"]
     assert row["drift_rms_ratio"] == pytest.approx(1.1)
     assert row["drift_rms_change"] == pytest.approx(0.1 * old["drift_rms"])
-    assert (row["status"], row["subject"], row["dtype"], row["offset"]) == (
+    assert (row["status"], row["implementation"], row["dtype"], row["offset"]) == (
         "changed",
         "hf",
         "bfloat16",
@@ -101,7 +101,7 @@ def test_less_drift_is_said_and_passes(reports, capsys) -> None:
 
 
 def test_table(reports, capsys, snapshot) -> None:
-    columns = "subject,dtype,offset,status,drift_rms_ratio,verdict_after"
+    columns = "implementation,dtype,offset,status,drift_rms_ratio,verdict_after"
     command = ["report", f"{reports / 'b.csv'}", "--against", f"{reports / 'a.csv'}"]
     assert main([*command, "--all", "--columns", columns]) == 0
     assert capsys.readouterr().out == snapshot
@@ -121,10 +121,15 @@ def test_neither_version_nor_tolerance_makes_another_case() -> None:
 
 
 def test_missing_columns_are_not_compared_and_rows_without_a_case_are_refused() -> None:
-    few = [{name: row[name] for name in ("subject", "dtype", "offset", "case", "drift_rms")} for row in ROWS]
+    few = [
+        {name: row[name] for name in ("implementation", "dtype", "offset", "case", "drift_rms")}
+        for row in ROWS
+    ]
     assert {pair.status for pair in compare(few, ROWS).pairs} == {"same"}
     with pytest.raises(BadInput, match="the earlier report has no column case; write both reports without"):
-        compare([{name: row[name] for name in ("subject", "offset", "drift_rms")} for row in ROWS], ROWS)
+        compare(
+            [{name: row[name] for name in ("implementation", "offset", "drift_rms")} for row in ROWS], ROWS
+        )
 
 
 def test_what_shares_no_case_says_why() -> None:
@@ -236,6 +241,6 @@ def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
 
 def test_a_gate_on_a_column_that_was_not_written(reports, tmp_path, capsys) -> None:
     path = tmp_path / "few.csv"
-    path.write_text("subject,dtype,offset,drift_rms,case\nhf,bfloat16,0,1.0,0123456789ab\n")
+    path.write_text("implementation,dtype,offset,drift_rms,case\nhf,bfloat16,0,1.0,0123456789ab\n")
     assert main(["report", f"{path}", "--against", f"{path}", "--fail-if", "drift_max>1x"]) == 2
     assert "the reports lack the column drift_max" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
     other = tmp_path / "other.csv"
     assert main(["shift", *SHIFT, "-o", f"{other}", "-q"]) == 0
     capsys.readouterr()
-    command = ["report", f"{sweep}", f"{other}", "--by", "subject", "--column", "distinct_positions"]
+    command = ["report", f"{sweep}", f"{other}", "--by", "implementation", "--column", "distinct_positions"]
     assert main([*command, "-f", "csv"]) == 0
     hf, uniform = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (hf["cases"], hf["worst"], hf["worst_at"].partition(" ")[0]) == ("36", "40", "llama-3.1-8b")
@@ -88,8 +88,8 @@ def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=16), min_size=1, max_size=9))
 def test_worst_is_the_largest_and_nan_before_all(values: list[float]) -> None:
-    rows = [{"subject": "a", "drift_bias": value, "verdict": "sound"} for value in values]
-    (group,) = groups(rows, ["subject"], "drift_bias")
+    rows = [{"implementation": "a", "drift_bias": value, "verdict": "sound"} for value in values]
+    (group,) = groups(rows, ["implementation"], "drift_bias")
     worst = group.worst["drift_bias"]
     if any(map(math.isnan, values)):
         assert math.isnan(worst)
@@ -100,12 +100,12 @@ def test_worst_is_the_largest_and_nan_before_all(values: list[float]) -> None:
 
 def test_refused_cases_are_counted_and_not_the_worst() -> None:
     rows = [
-        {"subject": "a", "offset": 0, "drift_rms": value, "verdict": verdict}
+        {"implementation": "a", "offset": 0, "drift_rms": value, "verdict": verdict}
         for value, verdict in ((math.nan, "refused"), (0.5, "sound"))
     ]
-    (group,) = groups(rows, ["subject"])
+    (group,) = groups(rows, ["implementation"])
     assert group.worst is rows[1]
-    (alone,) = groups(rows[:1], ["subject"])
+    (alone,) = groups(rows[:1], ["implementation"])
     assert alone.worst is None
     with pytest.raises(UsageError, match="no column dtype"):
         groups(rows)
@@ -114,12 +114,12 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
-        (["--by", "subject"], "Missing argument"),
-        (["none.csv", "--by", "subject"], "cannot be read"),
+        (["--by", "implementation"], "Missing argument"),
+        (["none.csv", "--by", "implementation"], "cannot be read"),
         (["A", "--by", "drift"], "unknown column 'drift'"),
-        (["A", "--by", "subject", "--column", "verdict"], "unknown numeric column"),
-        (["A", "--by", "subject", "--columns", "drift_rms"], "unknown column"),
-        (["A", "--by", "subject", "-f", "xml"], "unknown report format"),
+        (["A", "--by", "implementation", "--column", "verdict"], "unknown numeric column"),
+        (["A", "--by", "implementation", "--columns", "drift_rms"], "unknown column"),
+        (["A", "--by", "implementation", "-f", "xml"], "unknown report format"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, sweep, capsys) -> None:

@@ -151,7 +151,7 @@ def test_statistics_are_those_of_whole_matrices(size, width) -> None:
     assert result.drift_rms == pytest.approx(np.sqrt((drift**2).mean()), rel=1e-9)
     assert result.drift_bias == pytest.approx(drift.mean(), rel=1e-7, abs=1e-12)
     assert result.drift_max == pytest.approx(np.abs(drift).max(), rel=1e-9)
-    assert result.self_drift_rms == pytest.approx(np.sqrt((own**2).mean()), rel=1e-9)
+    assert result.change_rms == pytest.approx(np.sqrt((own**2).mean()), rel=1e-9)
     assert result.reference_rms == pytest.approx(
         np.sqrt((exact(built, setting)[seen] ** 2).mean()), rel=1e-12
     )

@@ -19,8 +19,8 @@ COLUMNS = (
     "drift_max",
     "drift_rms",
     "drift_mean_abs",
-    "self_drift_max",
-    "self_drift_rms",
+    "change_max",
+    "change_rms",
     "reference_rms",
 )
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")

@@ -107,8 +107,8 @@ def test_a_legend_is_silent_of_columns_that_are_left_out() -> None:
         list(shift([0, 1000], ["bf16"], ["hf"], cases=[Case(heads=1, seq_len=4)])), None, {}
     )
     wide, narrow = ("\n".join(shown(report, width)) for width in (100, 60))
-    assert "self drift: minus" in " ".join(wide.split())
+    assert "change from offset 0: minus" in " ".join(wide.split())
     text = " ".join(narrow.split())
-    assert "Left out for want of room: self_drift_rms" in text
+    assert "Left out for want of room: change_rms" in text
     assert "drift: score at the offset minus the exact score; excess: drift rms over" in text
-    assert "self drift:" not in text
+    assert "change from offset 0:" not in text

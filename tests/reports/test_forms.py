@@ -29,7 +29,7 @@ def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, caps
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
     assert path.read_bytes().startswith(b"\xff\x00\x01\xfesubject,")
     capsys.readouterr()
-    assert main(["report", str(path), "--by", "subject", "-f", "csv"]) == 0
+    assert main(["report", str(path), "--by", "implementation", "-f", "csv"]) == 0
     assert "hf" in capsys.readouterr().out
 
 
@@ -51,7 +51,9 @@ def test_the_package_of_a_form_is_asked_for_before_the_work(monkeypatch, tmp_pat
 def test_what_the_registry_says_of_a_form_is_so() -> None:
     suffixes = [suffix for form in REGISTRY.values() for suffix in form.suffixes]
     assert len(set(suffixes)) == len(suffixes)
-    report = reports.Report([{"subject": "hf", "offset": 1}], ["subject", "offset"], ["subject", "offset"])
+    report = reports.Report(
+        [{"implementation": "hf", "offset": 1}], ["implementation", "offset"], ["implementation", "offset"]
+    )
     for form in REGISTRY.values():
         if form.package and find_spec(form.package) is None:
             continue
@@ -59,4 +61,7 @@ def test_what_the_registry_says_of_a_form_is_so() -> None:
         assert reports.form_of(f"x{form.suffixes[0].upper()}") == form.name
         if form.data:
             (row,) = reports.decoded(form.name, content)
-            assert {name: str(value) for name, value in row.items()} == {"subject": "hf", "offset": "1"}
+            assert {name: str(value) for name, value in row.items()} == {
+                "implementation": "hf",
+                "offset": "1",
+            }

@@ -76,9 +76,12 @@ def written(folder: Path, name: str = "sweep.jsonl", results=RESULTS, about=ABOU
 
 
 def page_of(subject: str, about=ABOUT) -> str:
-    rows = [one.as_dict() | {"subject": subject, "model": subject, "refused": subject} for one in RESULTS[:6]]
+    rows = [
+        one.as_dict() | {"implementation": subject, "model": subject, "refused": subject}
+        for one in RESULTS[:6]
+    ]
     message = Report(
-        rows, list(records.COLUMNS), ["subject", "model", "offset", "drift_rms", "verdict"],
+        rows, list(records.COLUMNS), ["implementation", "model", "offset", "drift_rms", "verdict"],
         headline=subject, notes=[subject], legend=subject, metadata=about,
     )  # fmt: skip
     return reports.render("html", message)
@@ -156,7 +159,9 @@ def test_a_name_is_text_wherever_it_stands(name: str) -> None:
 
 
 def test_hostile_files_are_text_too(tmp_path: Path) -> None:
-    rows = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "stages": HOSTILE} for one in RESULTS]
+    rows = [
+        one.as_dict() | {"implementation": HOSTILE, "model": HOSTILE, "stages": HOSTILE} for one in RESULTS
+    ]
     whole = {"command": HOSTILE, "time": HOSTILE, "environment": {HOSTILE: HOSTILE},
              "stages": {HOSTILE: {HOSTILE: HOSTILE}}, "records": rows, "notes": [HOSTILE]}  # fmt: skip
     path = tmp_path / "hostile.json"
@@ -229,7 +234,7 @@ def test_files_are_merged_and_equal_rows_count_once(tmp_path: Path) -> None:
 
 def test_a_file_of_few_columns_makes_a_page(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
-    path.write_text("subject,dtype,offset,drift_rms,verdict\nhf,bfloat16,1000,0.5,growing\n")
+    path.write_text("implementation,dtype,offset,drift_rms,verdict\nhf,bfloat16,1000,0.5,growing\n")
     built = merged([str(path)], (), {})
     assert "hf in bfloat16 at offset 1000 drifts by 0.500 RMS" in built.headline
     text = reports.render("html", built)
@@ -242,15 +247,19 @@ def test_a_file_of_few_columns_makes_a_page(tmp_path: Path) -> None:
     [
         ("x.csv", "schema,subject,offset\n4,hf,7\n", "no column dtype"),
         ("x.csv", "schema,subject,offset\n3,hf,7\n", "measure again"),
-        ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,7,1,<b>\n", "a verdict '<b>'"),
-        ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,nan,1,broken\n", "without an offset"),
-        ("x.jsonl", '{"subject": "hf", "offset": Infinity}', "not a report"),
-        ("x.jsonl", '{"subject": "hf", "offset": 1, "drift_rms": 1' + "0" * 400 + "}", "not a report"),
-        ("x.html", "<html>", "is for readers"),
-        ("x.jsonl", '{"subject": "hf", "offset": 1, "schema": 99}', "newer ropeaudit"),
+        ("x.csv", "implementation,dtype,offset,drift_rms,verdict\nhf,bf16,7,1,<b>\n", "a verdict '<b>'"),
         (
             "x.csv",
-            "subject,dtype,offset,drift_rms,verdict,attention_tv_mean,top1_flips\nhf,bf16,7,1,broken,0.5,inf\n",
+            "implementation,dtype,offset,drift_rms,verdict\nhf,bf16,nan,1,broken\n",
+            "without an offset",
+        ),
+        ("x.jsonl", '{"implementation": "hf", "offset": Infinity}', "not a report"),
+        ("x.jsonl", '{"implementation": "hf", "offset": 1, "drift_rms": 1' + "0" * 400 + "}", "not a report"),
+        ("x.html", "<html>", "is for readers"),
+        ("x.jsonl", '{"implementation": "hf", "offset": 1, "schema": 99}', "newer ropeaudit"),
+        (
+            "x.csv",
+            "implementation,dtype,offset,drift_rms,verdict,attention_tv_mean,top1_flips\nhf,bf16,7,1,broken,0.5,inf\n",
             "values that no audit gives",
         ),
     ],
@@ -349,7 +358,7 @@ def test_drawings(snapshot) -> None:
     assert charts[0].marks == [Mark(242, 257, "bfloat16"), Mark(16777202, 16777217, "float32")]
     assert [line.label for line in charts[0].lines] == ["float32", "bfloat16"]
     for line in charts[0].lines:
-        stored = [one for one in RESULTS if (one.subject, one.dtype) == ("uniform", line.label)]
+        stored = [one for one in RESULTS if (one.implementation, one.dtype) == ("uniform", line.label)]
         assert [(p.x, p.y) for p in line.points] == [(one.offset, one.drift_rms) for one in stored]
         assert line.floor == stored[0].floor_rms
     assert svg.draw(charts[0], svg.shared_axes(charts), 0) == snapshot

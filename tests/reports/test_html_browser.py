@@ -171,7 +171,7 @@ def test_filtering_by_text_and_verdict(page: Any) -> None:
     field.click()
     field.send_keys("HF 5000")
     until(page, lambda: page.find_element("id", "count").text == "2 of 12 cases")
-    assert set(column(page, "subject")) == {"hf"}
+    assert set(column(page, "implementation")) == {"hf"}
     boxes = page.find_elements("name", "verdict")
     assert [box.get_attribute("value") for box in boxes] == ["broken", "growing", "sound"]
     boxes[0].click()
@@ -271,21 +271,21 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(page: Any) -> None:
 
 
 def test_hostile_names_stay_text(chromium: Any, tmp_path: Path) -> None:
-    results = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "verdict": HOSTILE}
+    results = [one.as_dict() | {"implementation": HOSTILE, "model": HOSTILE, "verdict": HOSTILE}
              for one in shift((0, 100), "bf16", "hf", seq_len=9, heads=1, head_dim=8)]  # fmt: skip
     about = {"command": HOSTILE, "environment": {HOSTILE: HOSTILE}, "stages": {HOSTILE: {HOSTILE: HOSTILE}}}
-    screen = ["subject", "model", "offset", "drift_rms", "verdict"]
+    screen = ["implementation", "model", "offset", "drift_rms", "verdict"]
     text = reports.render("html", Report(results, screen, screen, (), HOSTILE, [HOSTILE], HOSTILE, about))
     path = tmp_path / "hostile.html"
     path.write_text(text)
     for kind in ("browser", "performance"):
         chromium.get_log(kind)
     chromium.get(path.as_uri())
-    header(chromium, "subject").click()
+    header(chromium, "implementation").click()
     chromium.find_element("id", "filter").send_keys("<script>pwned")
     until(chromium, lambda: chromium.find_element("id", "count").text == "2 of 2 cases")
     shown = HOSTILE.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
-    assert column(chromium, "subject") == [shown] * 2
+    assert column(chromium, "implementation") == [shown] * 2
     assert chromium.find_element("tag name", "h1").text == shown
     assert chromium.title.startswith(shown[:60])
     assert chromium.execute_script("return typeof window.pwned") == "undefined"
@@ -299,7 +299,7 @@ def test_ten_thousand_rows_stay_usable(chromium: Any, tmp_path: Path) -> None:
         one.as_dict() | {"model": f"m{i // 100}", "offset": i, "drift_rms": 1 / (1 + i)}
         for i in range(10_000)
     ]
-    screen = ["subject", "model", "offset", "drift_rms", "floor_rms", "verdict"]
+    screen = ["implementation", "model", "offset", "drift_rms", "floor_rms", "verdict"]
     path = tmp_path / "many.html"
     path.write_text(reports.render("html", Report(rows, list(records.COLUMNS), screen, headline="Many.")))
     chromium.get(path.as_uri())

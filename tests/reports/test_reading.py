@@ -88,7 +88,7 @@ def test_rows_of_the_same_cell_have_the_same_identity() -> None:
         ("x.parquet", "PAR1", "not a report"),
         (
             "x.jsonl",
-            json.dumps({"schema": records.SCHEMA + 1, "subject": "", "offset": 0}),
+            json.dumps({"schema": records.SCHEMA + 1, "implementation": "", "offset": 0}),
             "newer ropeaudit",
         ),
     ],
@@ -106,7 +106,7 @@ def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -
     path = tmp_path / "few.csv"
     path.write_text("schema,subject,offset,drift_rms,unknown\n4,hf,1000,0.5,9\n")
     [row] = read(str(path))
-    assert {"schema": 4, "subject": "hf", "offset": 1000, "drift_rms": 0.5}.items() <= row.items()
+    assert {"schema": 4, "implementation": "hf", "offset": 1000, "drift_rms": 0.5}.items() <= row.items()
     assert (row["model"], row["scaling"], row["backend"]) == (
         "none",
         "default",

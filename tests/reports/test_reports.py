@@ -40,7 +40,7 @@ def test_a_number_is_never_cut_in_a_plain_table() -> None:
 
 @pytest.mark.parametrize("form", ["table", "markdown"])
 def test_hostile_names_are_text(form: str) -> None:
-    text = reports.render(form, Report([{"subject": HOSTILE}], ["subject"], ["subject"]))
+    text = reports.render(form, Report([{"implementation": HOSTILE}], ["implementation"], ["implementation"]))
     assert "\x1b" not in text
     assert len(text.splitlines()) == 3
     if form == "markdown":

@@ -34,10 +34,10 @@ def written(form: str, row: Record, name: str) -> str:
 def test_names_come_back(name, form, row) -> None:
     text = written(form, row, name)
     (result,) = reading.parse("x", form, text)
-    assert (result["subject"], result["source"], result["offset"]) == (name, name, 7)
+    assert (result["implementation"], result["source"], result["offset"]) == (name, name, 7)
     if form == "jsonl":
         assert len(text.splitlines()) == 1
-        assert json.loads(text)["subject"] == name
+        assert json.loads(text)["implementation"] == name
 
 
 @given(name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
@@ -47,21 +47,21 @@ def test_any_name_comes_back(form, row, name) -> None:
     if name.lower() == "nan":
         return
     (result,) = reading.parse("x", form, written(form, row, name))
-    assert result["subject"] == name
+    assert result["implementation"] == name
 
 
 @pytest.mark.parametrize("name", NAMES + FORMULAS)
 def test_pandas_reads_them(name, row) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(io.StringIO(written("csv", row, name), newline=""), keep_default_na=False)
-    assert [restored(one) for one in frame["subject"]] == [name]
+    assert [restored(one) for one in frame["implementation"]] == [name]
     frame = pandas.read_json(io.StringIO(written("jsonl", row, name)), lines=True, dtype=False)
-    assert list(frame["subject"]) == [name]
+    assert list(frame["implementation"]) == [name]
 
 
 def test_no_cell_is_a_formula_and_no_number_is_text(row) -> None:
     negative = dataclasses.replace(row, drift_bias=-1.5, offset=-3, subject="=1+1")
-    report = Report([negative.as_dict()], ["subject", "offset", "drift_bias"], ())
+    report = Report([negative.as_dict()], ["implementation", "offset", "drift_bias"], ())
     assert reports.render("csv", report).splitlines()[1] == "'=1+1,-3,-1.5"
 
 

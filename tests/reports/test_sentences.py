@@ -239,8 +239,14 @@ def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
 def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
     """Where a pair alone is off, though a recipe explains it, the sentence says where."""
     [row] = shift([1000], ["fp16"], ["hf"], heads=1, seq_len=32, head_dim=16)
-    place = {"place_side": "k", "place_batch": 1, "place_head": 0, "place_position": 1001, "place_pair": 1}
-    off = replace(row, place_excess=25.2, within_tolerance="no", resembles="tf32 angles", **place)
+    place = {
+        "rotation_side": "k",
+        "rotation_batch": 1,
+        "rotation_head": 0,
+        "rotation_position": 1001,
+        "rotation_pair": 1,
+    }
+    off = replace(row, rotation_excess=25.2, within_tolerance="no", resembles="tf32 angles", **place)
     assert off.drift_relative < off.tolerance
     text = headlines.headline([off], off)
     who = "Out of tolerance: hf in float16 at offset 1000"

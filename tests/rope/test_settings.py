@@ -70,7 +70,7 @@ def test_whole_p_rope_is_rope_and_no_p_rope_is_no_position() -> None:
     plain = rows((0, 1000, 2**20), ("fp64", "fp32", "bf16"))
     whole = rows((0, 1000, 2**20), ("fp64", "fp32", "bf16"), scaling="proportional:fraction=1")
     for a, b in zip(plain, whole, strict=True):
-        assert (a.drift_max, a.drift_rms, a.self_drift_rms) == (b.drift_max, b.drift_rms, b.self_drift_rms)
+        assert (a.drift_max, a.drift_rms, a.change_rms) == (b.drift_max, b.drift_rms, b.change_rms)
     changes = {"accumulate": "fp64"}  # without position all that is left is the sum of products
     none = rows(
         (0, 1000, 131071),
@@ -81,10 +81,10 @@ def test_whole_p_rope_is_rope_and_no_p_rope_is_no_position() -> None:
         changes=changes,
     )
     for record in none:
-        assert record.drift_max == record.self_drift_max == 0.0
+        assert record.drift_max == record.change_max == 0.0
         assert record.verdict == "exact"
     gaussian = rows((0, 1000, 131071), ("fp64", "fp32", "bf16"), scaling="proportional:fraction=0")
-    assert {record.self_drift_max for record in gaussian} == {0.0}
+    assert {record.change_max for record in gaussian} == {0.0}
     without = rows((0, 1000, 131071), ("fp64", "fp32", "bf16"), rotary_dim=0)
     for a, b in zip(gaussian, without, strict=True):
         assert (a.drift_max, a.drift_rms, a.drift_bias) == (b.drift_max, b.drift_rms, b.drift_bias)
@@ -99,12 +99,12 @@ def test_clipping_at_infinity_is_rope_and_a_clip_is_structure() -> None:
 
 
 def test_all_axes_together_are_one_axis_and_one_axis_moves_its_pairs_alone() -> None:
-    figures = ("drift_max", "drift_rms", "self_drift_rms", "reference_rms")
+    figures = ("drift_max", "drift_rms", "change_rms", "reference_rms")
     plain, together = (rows(1000, "bf16", "uniform", mrope=mrope) for mrope in (None, "4,6,6"))
     for name in figures:
         assert getattr(plain[0], name) == getattr(together[0], name)
     one = {axis: rows(1000, "bf16", "uniform", mrope="4,6,6", axis=axis)[0] for axis in "thw"}
-    assert one["t"].self_drift_rms > one["w"].self_drift_rms > 0  # the first pairs are the fast ones
+    assert one["t"].change_rms > one["w"].change_rms > 0  # the first pairs are the fast ones
     assert one["h"].structural_max == 0.0
     assert one["t"].axes == "split 4/6/6, shifted t"
 

@@ -129,7 +129,7 @@ def rows(paths: list[str]) -> dict[str, float]:
     results = shift(
         100_000, "fp32", implementations=[f"{path}:f" for path in paths], heads=2, seq_len=4, head_dim=8
     )
-    return {os.path.basename(row.subject): row.drift_rms for row in results}
+    return {os.path.basename(row.implementation): row.drift_rms for row in results}
 
 
 def test_no_code_changes_the_rows_of_another(tmp_path) -> None:
@@ -188,7 +188,7 @@ def test_functions_that_code_replaces_are_so_for_itself_alone(tmp_path) -> None:
 
     def rows_of(*specs: str) -> dict[str, float]:
         results = shift(100, "fp32", recipes=["hf"], implementations=specs, **SIZES)
-        return {row.subject: row.drift_rms for row in results}
+        return {row.implementation: row.drift_rms for row in results}
 
     together = rows_of(*specs)
     alone = rows_of(specs[2])

@@ -179,7 +179,7 @@ def test_numpy_code_and_adapters_without_torch_stay_on_the_cpu(capsys, tmp_path)
 def test_recipes_beside_code_stay_emulated(capsys) -> None:
     arguments = ["--impl", own("rotate"), "--recipe", "hf", "--device", NAME, *SMALL, *TWO]
     results = rows(capsys, "shift", *arguments)
-    assert [(one["subject"], one["device"]) for one in results] == [("hf", "cpu")] * 2 + [
+    assert [(one["implementation"], one["device"]) for one in results] == [("hf", "cpu")] * 2 + [
         (own("rotate"), PLACE)
     ] * 2
     assert only_here()

@@ -88,7 +88,7 @@ def test_drift_is_that_of_all_heads_together(file, tmp_path, name, kv_heads) -> 
     assert wanted > 0.3
     (row,) = shift(500, "fp32", implementations=f"{file}:{name}", qk=str(qk))
     assert row.drift_relative == pytest.approx(wanted, rel=1e-5)  # float32 against 0.3
-    assert row.verdict == "misplaced"
+    assert row.verdict == "wrong_rotation"
     (row,) = shift(500, "fp32", implementations=f"{file}:right", qk=str(qk))
     assert row.drift_relative < 1e-6
 
@@ -140,7 +140,7 @@ def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch
     ]
     assert main([*command, "--heads", "4", "--seq-len", "64", "--head-dim", "32"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["records"]
-    assert row["verdict"] == "misplaced"
+    assert row["verdict"] == "wrong_rotation"
     assert row["drift_relative"] < 1e-6
 
 

@@ -199,11 +199,11 @@ def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     command = "shift --impl transformers-llama,x-transformers,mlx --recipe hf --heads 1 --seq-len 8 -f csv -q"
     command += " --dtype fp32 --offset 0"
     assert main(command.split()) == 0
-    results = [(one["subject"], one["layout"]) for one in rows(capsys.readouterr().out)]
+    results = [(one["implementation"], one["layout"]) for one in rows(capsys.readouterr().out)]
     names = ["hf", "transformers-llama", "x-transformers", "mlx"]
     assert results == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
     assert main([*command.split(), "--layout", "interleaved"]) == 0
-    verdicts = {one["subject"]: one["verdict"] for one in rows(capsys.readouterr().out)}
+    verdicts = {one["implementation"]: one["verdict"] for one in rows(capsys.readouterr().out)}
     assert verdicts == dict.fromkeys(names, "sound") | {"transformers-llama": "refused"}
     assert main([*command.split(), "--model", "llama-3.1-8b"]) == 0
     assert {one["layout"] for one in rows(capsys.readouterr().out)} == {"half"}
@@ -213,7 +213,7 @@ def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
     plant(monkeypatch, Planted)
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
     (result,) = rows(capsys.readouterr().out)
-    assert (result["verdict"], result["resembles"]) == ("misplaced", "half pairs")
+    assert (result["verdict"], result["resembles"]) == ("wrong_rotation", "half pairs")
     plant(monkeypatch, Planted, layouts=("half",))
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
     (result,) = rows(capsys.readouterr().out)

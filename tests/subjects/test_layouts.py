@@ -142,7 +142,7 @@ def pair(request, tmp_path) -> tuple[str, str]:
 def judged(*specs: str) -> list[bool]:
     """Whether each drifts by next to nothing."""
     rows = list(shift(implementations=specs, **SMALL))
-    assert [row.subject for row in rows] == list(specs)
+    assert [row.implementation for row in rows] == list(specs)
     return [row.drift_relative < 1e-5 for row in rows]
 
 
@@ -179,7 +179,7 @@ def test_processes_give_the_rows_of_one_for_all_layouts_at_once(tmp_path, capsys
     assert outputs[0] == outputs[1]
     rows = list(csv.DictReader(io.StringIO(outputs[0])))
     assert len(rows) == 2 * 2 * len(LAYOUTS)
-    assert all(("right" in row["subject"]) == (float(row["drift_relative"]) < 1e-4) for row in rows)
+    assert all(("right" in row["implementation"]) == (float(row["drift_relative"]) < 1e-4) for row in rows)
 
 
 def test_a_file_that_changed_is_read_again(pair, tmp_path) -> None:

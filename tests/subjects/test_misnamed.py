@@ -41,7 +41,7 @@ def audited(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fault_is_named_as_what_it_is_or_not_at_all(name) -> None:
     results = audited(name)
-    assert "misplaced" in [one.verdict for one in results]
+    assert "wrong_rotation" in [one.verdict for one in results]
     seen = {(one.resembles or "").removeprefix("q alone: ").removeprefix("k alone: ") for one in results}
     assert seen == {name or "" for name in NAMES[name]}
 
@@ -55,7 +55,7 @@ def test_what_some_calls_do_is_not_said_of_all() -> None:
 
 def test_a_row_of_positions_for_each_batch_element_is_right() -> None:
     assert {one.resembles for one in audited("row_of_each")} == {None}
-    assert all(one.place_excess < 1 for one in audited("row_of_each"))
+    assert all(one.rotation_excess < 1 for one in audited("row_of_each"))
 
 
 def test_half_of_the_dims_is_refused_with_the_flag_to_try() -> None:

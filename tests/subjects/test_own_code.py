@@ -225,7 +225,7 @@ def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> N
     code, report, err = run(path, "interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"half"}
-    assert {row["verdict"] for row in report["records"]} == {"misplaced"}
+    assert {row["verdict"] for row in report["records"]} == {"wrong_rotation"}
     assert "behaves like interleaved pairs; it is audited as half, as asked" in err
     _, report, err = run(path, "interleaved", "--dtype", "fp32", capsys=capsys)
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
@@ -240,7 +240,7 @@ def test_two_layouts_in_one_command(path, capsys) -> None:
         capsys=capsys,
     )
     assert code == 0
-    results = [(row["subject"].rpartition(":")[2], row["layout"]) for row in report["records"]]
+    results = [(row["implementation"].rpartition(":")[2], row["layout"]) for row in report["records"]]
     assert results[::2] == [("hf", "interleaved"), ("interleaved", "interleaved"), ("bhsd", "half")]
 
 
@@ -275,8 +275,8 @@ def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
 ) -> None:
     _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", capsys=capsys)
     (row,) = report["records"]
-    assert (row["verdict"], row["within_tolerance"]) == ("misplaced", "no")
-    assert side in (None, row["place_side"])
+    assert (row["verdict"], row["within_tolerance"]) == ("wrong_rotation", "no")
+    assert side in (None, row["rotation_side"])
     assert error_line in (None, row["resembles"])
 
 
@@ -538,7 +538,7 @@ def test_arrays_of_other_libraries_and_a_position_offset_are_called_right(name, 
     case = {"heads": 1, "seq_len": 32, "head_dim": 64}
     [record] = shift(100, "bf16", implementations=f"{foreign}:{name}", **case)
     assert record.verdict == "sound"
-    assert record.place_excess < 1
+    assert record.rotation_excess < 1
 
 
 def test_what_numpy_does_not_have_is_refused_with_a_wrapper_also_where_quiet(foreign, capsys) -> None:

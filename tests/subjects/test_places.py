@@ -41,19 +41,19 @@ def dtypes(some):
 @pytest.mark.parametrize(("name", "dtype"), dtypes(FAULTS))
 def test_a_fault_is_misplaced_and_named(name, dtype) -> None:
     results = audited(name, dtype)
-    wrong = [one for one in results if one.verdict == "misplaced"]
+    wrong = [one for one in results if one.verdict == "wrong_rotation"]
     assert wrong
-    assert all(one.place_excess > 1 and one.within_tolerance == "no" for one in wrong)
+    assert all(one.rotation_excess > 1 and one.within_tolerance == "no" for one in wrong)
     assert any(FAULTS[name] in (one.resembles or "") for one in wrong), [one.resembles for one in wrong]
 
 
 @pytest.mark.parametrize(("name", "dtype"), dtypes(RIGHT))
 def test_a_right_kernel_is_in_place(name, dtype) -> None:
     for one in audited(name, dtype, kv_heads=1):
-        assert 0 < one.place_excess < 1
+        assert 0 < one.rotation_excess < 1
         assert one.resembles is None
         assert one.drift_rms < 0.01
-        assert one.verdict != "misplaced"
+        assert one.verdict != "wrong_rotation"
 
 
 def test_a_call_is_given_no_more_than_a_part_of_the_positions() -> None:
@@ -76,16 +76,16 @@ def test_what_explains_a_call_is_asked_of_calls_from_other_positions() -> None:
 def test_a_base_is_told_of_four_pairs_and_more() -> None:
     for pairs, seen in ((4, True), (3, False)):
         (one,) = audited("other_base", "fp32", (1000,), head_dim=2 * pairs)
-        assert one.verdict == "misplaced"
+        assert one.verdict == "wrong_rotation"
         assert ("base 1.05e+04" in (one.resembles or "")) == seen
 
 
 @pytest.mark.slow
 def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     results = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
-    assert [one.verdict for one in results] == ["misplaced"]
+    assert [one.verdict for one in results] == ["wrong_rotation"]
     (sound,) = audited("x_offset", offsets=(32768,), sample=200, seq_len=5000)
-    assert sound.verdict != "misplaced"
+    assert sound.verdict != "wrong_rotation"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_known_recipe_keeps_its_own_verdict(change, message) -> None:
     result = verification.check(rotator, setting, parse("bf16"), vectors, 4001)
     assert result.excess > 1
     assert result.recipe
-    assert not result.misplaced
+    assert not result.wrong_rotation
     assert message in result.resembles
 
 
@@ -120,7 +120,7 @@ def test_a_fault_behind_a_recipe_is_misplaced() -> None:
     result = verification.check(
         own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.GivenVectors(x, x, at), 4001
     )
-    assert result.misplaced
+    assert result.wrong_rotation
     assert "k: no rotation" in result.resembles
 
 
@@ -343,12 +343,12 @@ def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_
     function = loading.load(kernel).thing
     assert (loading.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
     if name == "first_row":
-        assert one.verdict == "misplaced"
+        assert one.verdict == "wrong_rotation"
         assert one.resembles.startswith("batch element 1 alone")
         with pytest.raises(AssertionError, match="batch element 1 alone"):
             assert_shift_invariant(function, head_dim=64, whole=False)
     else:
-        assert one.place_excess < 1
+        assert one.rotation_excess < 1
         assert_shift_invariant(function, head_dim=64, whole=False)
 
 
@@ -455,4 +455,4 @@ def test_the_gate_of_the_command_line(name, code, capsys) -> None:
     command = ["shift", "--impl", f"{KERNELS}:{name}", "--offset", "0,32k,128k", *size]
     assert main([*command, "--fail-if", "drift_rms>0.01"]) == code
     headline = capsys.readouterr().out.splitlines()[0]
-    assert headline.startswith("Misplaced" if code else "Within tolerance (3 of 3 cases)")
+    assert headline.startswith("Wrong rotation" if code else "Within tolerance (3 of 3 cases)")

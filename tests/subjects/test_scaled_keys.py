@@ -63,8 +63,8 @@ def test_after_the_rotation_keys_depend_on_the_position_and_before_it_they_do_no
         for group in GROUPS:
             line = ("--offset", "1000", "--recipe", "fp64-angles", "--set", f"{stage}=e4m3:{group}")
             [row] = rows(capsys, "shift", *line)
-            own[stage, group] = row["self_drift_rms"]
-            assert row["subject"] == f"fp64-angles[{stage}=e4m3:{group}]"
+            own[stage, group] = row["change_rms"]
+            assert row["implementation"] == f"fp64-angles[{stage}=e4m3:{group}]"
             assert f"keys={stage}:float8_e4m3:{group}" in row["stages"]
             assert row["predicted_rms"] is None
             assert 0.01 < row["drift_relative"] < 0.06

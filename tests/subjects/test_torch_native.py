@@ -66,8 +66,12 @@ def differing(**given: object) -> list[str]:
     """Cells of one audit in which they differ by more than that."""
     wrong = []
     for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
-        cell = f"{ours.subject} {ours.dtype} {ours.offset}"
-        assert (theirs.subject, theirs.dtype, theirs.offset) == (ours.subject, ours.dtype, ours.offset)
+        cell = f"{ours.implementation} {ours.dtype} {ours.offset}"
+        assert (theirs.implementation, theirs.dtype, theirs.offset) == (
+            ours.implementation,
+            ours.dtype,
+            ours.offset,
+        )
         assert (theirs.backend, theirs.version, theirs.device) == ("torch", torch.__version__, "cpu")
         assert theirs.distinct_positions == ours.distinct_positions, cell
         assert theirs.nonfinite == ours.nonfinite, cell
@@ -475,7 +479,7 @@ def test_bad_choices(given: dict[str, str], error: type[Exception], error_line: 
 
 
 def test_the_command(capsys, snapshot) -> None:
-    chosen = "subject,dtype,offset,backend,device,distinct_positions,predicted_rms,verdict"
+    chosen = "implementation,dtype,offset,backend,device,distinct_positions,predicted_rms,verdict"
     arguments = ["--backend", "torch", "--device", "cpu", "--offset", "0,1000,128k", "--dtype", "fp16,bf16"]
     small = ["--recipe", "hf,uniform", "--heads", "1", "--seq-len", "40"]
     assert main(["shift", *arguments, *small, "--columns", chosen]) == 0

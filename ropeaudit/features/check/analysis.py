@@ -97,7 +97,7 @@ def _answered(target: str, which: Kind, results: Iterable[Checked]) -> Iterator[
         reasons.setdefault(one.finding.status, one.finding.detail)
         yield one
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
-        why = reasons.get("note") or reasons.get("not applicable")
+        why = reasons.get("info") or reasons.get("not applicable")
         finding = Finding("judged", "fail", f"no check judges it{f': {why}' if why else ''}")
         yield Checked(target, which, NONE, NONE, None, 0, finding)
 

@@ -71,7 +71,7 @@ def _of_buffers(alike: Sequence[Buffer]) -> Finding:
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     return Finding(
         f"stored {one.what}",
-        "fail" if one.wrong else "note" if one.agrees is None else "pass",
+        "fail" if one.wrong else "info" if one.agrees is None else "pass",
         f"{cast}{one.finding.rstrip('.')}{drift}",
         measured=math.nan if one.error is None else one.error,
         unit="relative" if one.what in ("inv_freq", "periods") else "radians",
@@ -113,7 +113,7 @@ def _structure(shifted: Shifted) -> Finding:
     switched = shifted.cause == "frequencies"  # as the scaling means it
     return Finding(
         "model structure",
-        "pass" if held else "note" if switched else "fail",
+        "pass" if held else "info" if switched else "fail",
         "logits of the float64 run change by no more than rounding"
         if held
         else f"logits of the float64 run change when positions move; the cause: {shifted.cause}",

@@ -19,8 +19,8 @@ _STATUS: dict[str, Status] = {
     "holds": "pass",
     "unseen": "pass",
     "fails": "fail",
-    "partly": "note",
-    "unjudged": "note",
+    "partly": "info",
+    "unjudged": "info",
 }
 
 
@@ -44,7 +44,7 @@ def findings(
             measured=math.nan if margin is None else margin,
             allowed=allowed,
             unit=unit,
-            where=f"{limit.at_zero.subject}: {_where(limit)}",
+            where=f"{limit.at_zero.implementation}: {_where(limit)}",
         )
 
 

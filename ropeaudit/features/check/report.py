@@ -92,8 +92,8 @@ class CheckColumns:
 
 COLUMNS = of.columns(CheckColumns)
 LEGEND = "pass: what was measured is within what is allowed, at the positions that `detail` names (-f json)."
-_MARGIN = "times its maximum: at least 1 is needed; see `ropeaudit limit`."
-_NOTE = "note: measured or read, and judged by nothing."
+_MARGIN = "headroom: last good position ÷ the model's maximum; 1 or more passes; see `ropeaudit limit`."
+_NOTE = "info: does not affect the exit code."
 
 
 def check_report(
@@ -128,7 +128,7 @@ def check_report(
 def _legend(results: Sequence[Checked]) -> str:
     margins = any(one.finding.unit == limits.UNIT for one in results)
     passed = any(one.finding.status == "pass" for one in results)
-    noted = any(one.finding.status == "note" for one in results)
+    noted = any(one.finding.status == "info" for one in results)
     second = " ".join(line for line, there in ((_MARGIN, margins), (_NOTE, noted)) if there)
     return "\n".join(filter(None, (LEGEND if passed else "", second)))
 

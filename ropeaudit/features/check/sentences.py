@@ -35,7 +35,7 @@ def headline(results: Sequence[Checked]) -> str:
 
 def _exposed(results: Sequence[Checked]) -> str:
     """Return in which environments, none of them requested, code is not right."""
-    noted = [one.finding.check for one in results if one.finding.status == "note"]
+    noted = [one.finding.check for one in results if one.finding.status == "info"]
     names = list(dict.fromkeys(name for name in noted if name.startswith("under ")))
     return f"; not right {', '.join(names)} (noted; --under judges it)" if names else ""
 
@@ -137,7 +137,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
             messages.append(f"{one.target}{layer}: {one.finding.detail}")
     noted: dict[str, str] = {}
     for one in results:
-        if one.finding.status == "note":
+        if one.finding.status == "info":
             noted.setdefault(
                 f"{one.target} {one.layer} {one.finding.check}",
                 f"{_target(one, several)}{one.finding.detail}",

@@ -62,7 +62,7 @@ class DecayColumns:
         "queries and keys of a head: every query is paired with every key",
         lambda one: one.curves.inputs.q.shape[1],
     )
-    subject: str | None = of(
+    implementation: str | None = of(
         "recipe, nan without one",
         lambda one: one.curves.recipe.recipe.name if one.curves.recipe else None,
         shown=_emulated,

@@ -71,7 +71,7 @@ class Explanation:
     resembles: str = ""
 
     @property
-    def subject(self) -> str:
+    def implementation(self) -> str:
         """The recipe's name, with the changes made to it; of code its own, and that name."""
         name = self.recipe.recipe.name
         return f"{self.code} (as {name})" if self.code else name

@@ -20,7 +20,7 @@ from ropeaudit.reports import settings
 from ropeaudit.runtime.columns import Column, Columns, Declare
 
 SCHEMA = 1
-REST = "sum and store"  # what is of no pair
+REST = "accumulation and output rounding"  # what is of no pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ExplainColumns:
     """The columns that rows of every kind have."""
 
     schema = of_case.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    subject = of_case.like(records.COLUMNS["subject"])
+    implementation = of_case.like(records.COLUMNS["implementation"])
     dtype = of_case.like(records.COLUMNS["dtype"], lambda one: one.recipe.dtype.name)
     offset = of_case.like(records.COLUMNS["offset"])
     settings = settings.COLUMNS
@@ -160,7 +160,7 @@ class PairColumns:
     """The columns of rows by frequency pair."""
 
     pair: str = of_pair(
-        "index of the frequency pair, the fastest first; sum and store: what is of no pair",
+        "index of the frequency pair, the fastest first; or accumulation and output rounding, of no pair",
         lambda one: REST if one.rest else one.index,
         shown=True,
     )

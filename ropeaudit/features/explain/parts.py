@@ -1,8 +1,8 @@
 """Where drift sits: by frequency pair, by query position, by head.
 
 A score is a sum over pairs, and so is its drift, but for what the accumulator and the score format add and
-for dims without position ("sum and store"). With q̂ = q* + δq of a pair and k̂ alike, its part is
-scale·(δq·k* + q̂·δk). Its share is Σ part·drift / Σ drift²: the shares of all parts add up to 1, and a
+for dims without position (accumulation and output rounding). With q̂ = q* + δq of a pair and k̂ alike, its part
+is scale·(δq·k* + q̂·δk). Its share is Σ part·drift / Σ drift²: the shares of all parts add up to 1, and a
 part that works against the others has a negative one.
 Letters: n sampled positions, d head_dim, p pairs.
 """
@@ -29,7 +29,7 @@ from ropeaudit.subjects.emulated import Table
 class Parts:
     """Sums over the visible scores of some heads; nan wherever one of them is not finite.
 
-    squares, products: of each pair's part with itself and with the drift, "sum and store" last: (p + 1,).
+    squares, products: of each pair's part with itself and with the drift, that of no pair last: (p + 1,).
     queries: squared drift by query, (n,). heads: the same by head. whole: of all. terms: squares of the sums
     of |terms| of a score. norms: sums of the norms of each pair of q and of k, (2, p).
     """

@@ -105,7 +105,7 @@ def _tables(results: Sequence[Explanation], kind: str) -> dict[str, Report]:
     """Return the rows of every kind, by its plural; people see those of `kind`, and what goes with stages."""
     whole = {name: [row for one in results for row in rows(one, name)] for name in KINDS}
     varying = settings.varying(whole["stage"])
-    cells = ["subject", "dtype", "offset"]
+    cells = ["implementation", "dtype", "offset"]
     first = settings.screen(whole["stage"], [] if len(results) == 1 else cells, [])
     constant = cells if "model" in varying else ()
     tables = {_PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ()) for name in KINDS}
@@ -145,7 +145,7 @@ def headline(results: Sequence[Explanation]) -> str:
 
 def _who(one: Explanation) -> str:
     model = "" if one.case.model_name == "none" else f"{one.case.model_name}: "
-    return f"{model}{one.recipe.dtype} {one.subject} at offset {one.offset}"
+    return f"{model}{one.recipe.dtype} {one.implementation} at offset {one.offset}"
 
 
 def _drift(one: Explanation) -> str:
@@ -245,15 +245,15 @@ def frequencies(one: Explanation) -> str:
     quick, slow, rest = float(held[:-1][fast].sum()), float(held[:-1][~fast].sum()), float(held[-1])
     message = (
         f"Frequencies: {count} fast pairs (wavelength below {length} tokens) hold {part(quick)} of the "
-        f"drift, {slow_count} slow ones {part(slow)}, sum and store {part(rest)}"
+        f"drift, {slow_count} slow ones {part(slow)}, accumulation and output rounding {part(rest)}"
     )
     if rest > _NEITHER or not count or not slow_count or max(quick, slow) <= 0:
         return f"{message}."
     times = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
     if not 1 / _ALIKE <= times <= _ALIKE:
-        which = "fast, positional" if times > 1 else "slow, semantic"
-        return f"{message}: pair for pair the {which} ones suffer more."
-    return f"{message}: pair for pair both suffer alike."
+        which = "high-frequency" if times > 1 else "low-frequency"
+        return f"{message}: {which} pairs account for more of it each."
+    return f"{message}: each of both accounts for as much."
 
 
 def notes(results: Sequence[Explanation]) -> list[str]:
@@ -269,7 +269,7 @@ def notes(results: Sequence[Explanation]) -> list[str]:
         sampled = one.sample
         if not sampled.covers(one.inputs):
             message.append(
-                f"{one.recipe.dtype} {one.subject}: {len(sampled.heads)} of {heads} heads and "
+                f"{one.recipe.dtype} {one.implementation}: {len(sampled.heads)} of {heads} heads and "
                 f"{sampled.positions.size} of {size} positions, evenly spread, were looked at."
             )
         if one.nonfinite:

@@ -22,7 +22,7 @@ def rows(result: Explanation, kind: str) -> list[dict[str, Any]]:
 
 def own_columns(kind: str) -> list[str]:
     """Return the columns that tell rows apart, without the setting."""
-    return ["subject", "dtype", "offset", *OWN[kind]]
+    return ["implementation", "dtype", "offset", *OWN[kind]]
 
 
 def _queries(result: Explanation) -> Iterator[QueriesPart]:

@@ -73,7 +73,7 @@ def limit(
     another than the CPU, which measures thousands of offsets at once there. Beside implementations the device
     is where they are called.
     dtypes, recipes, implementations, changes, cases, on_progress, case: as in `ropeaudit.shift`. Nothing is
-    proved of code, and a row with a misplaced pair meets no tolerance.
+    proved of code, and a row with a wrongly rotated pair meets no tolerance.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [first] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)

@@ -53,7 +53,7 @@ from ropeaudit.console.parameters import INTEGER, NAMES, WORD
     "--impl",
     NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance. "
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A wrong rotation meets no tolerance. "
     f"{options.EXECUTED}",
 )
 @click.option(
@@ -74,7 +74,7 @@ from ropeaudit.console.parameters import INTEGER, NAMES, WORD
     "gates",
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'first_failure_seen<131072', 'margin<1'. nan does; but where no "
+    help="Exit with 1 if a row fulfils it: 'first_failure_seen<131072', 'margin<1'. NaN fails, but where no "
     "failure was seen, no condition on first_failure_seen, first_failure, failure_position or "
     "value_at_failure is fulfilled. Repeatable.",
 )

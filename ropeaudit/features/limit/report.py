@@ -40,7 +40,9 @@ class LimitColumns:
     """The columns of `ropeaudit limit`."""
 
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    subject = of.like(records.COLUMNS["subject"], lambda one: one.at_zero.subject, shown=True)
+    implementation = of.like(
+        records.COLUMNS["implementation"], lambda one: one.at_zero.implementation, shown=True
+    )
     dtype = of.like(records.COLUMNS["dtype"], lambda one: one.at_zero.dtype, shown=True)
     device = of.like(
         records.COLUMNS["device"],
@@ -152,9 +154,9 @@ class LimitColumns:
 
 COLUMNS = of.columns(LimitColumns)
 LEGEND = (
-    "offsets are looked at from 0 up. proved up to: no offset from 0 to it fails: by an a-priori bound, or\n"
-    "because every offset was measured that the bound leaves open (exhaustive). measured up to: the largest\n"
-    "of `measured offsets` measured ones of which none fails; one neither measured nor proved may fail.\n"
+    "proved up to: guaranteed up to this offset: every one from 0 is measured or bounded (exhaustive: every\n"
+    "one that the bound leaves open is measured). measured up to: largest tested offset without a failure; untested\n"
+    "ones may still fail.\n"
     "first failure seen: the smallest offset measured to fail; first failure: where it is proved to be the\n"
     "first. All of it for these q and k. The last position of a sequence is its offset + seq_len - 1."
 )

@@ -100,7 +100,7 @@ def sentence(limit: Limit) -> str:
 def notes(limits: Sequence[Limit]) -> list[str]:
     """Return what the reader must know: models that fall short, remedies, frequencies that change."""
     texts, shown = [text for limit in limits for text in limit.findings], list[Record]()
-    for name in dict.fromkeys(limit.at_zero.subject for limit in limits if limit.called):
+    for name in dict.fromkeys(limit.at_zero.implementation for limit in limits if limit.called):
         texts.append(
             f"{name} is code: what it does was measured, in these calls and on these q and k, and no bound "
             "proves anything of it; scores are formed in float64."
@@ -116,7 +116,7 @@ def notes(limits: Sequence[Limit]) -> list[str]:
         failing = limit.at_failure
         if limit.standing == "fails" and failing is not None:
             texts.append(
-                f"{failing.model}: made for {limit.case.maximum:,} positions; {failing.subject} in "
+                f"{failing.model}: made for {limit.case.maximum:,} positions; {failing.implementation} in "
                 f"{failing.dtype} fails {limit.tolerance} at offset {_place(limit, failing.offset)}."
             )
         if failing is not None and (text := verdicts.note(failing)):
@@ -136,7 +136,7 @@ def notes(limits: Sequence[Limit]) -> list[str]:
 def _who(limit: Limit) -> str:
     zero = limit.at_zero
     model = "" if zero.model == "none" else f" ({zero.model})"
-    return f"{zero.subject} in {zero.dtype}{model} on {_count(zero.seq_len, 'token')}"
+    return f"{zero.implementation} in {zero.dtype}{model} on {_count(zero.seq_len, 'token')}"
 
 
 def _aside(limit: Limit) -> str:
@@ -167,11 +167,11 @@ def _proved(limit: Limit) -> str:
     if limit.called:
         return f"every offset up to {offset:,} was measured"
     if offset == 0:
-        return "proved at offset 0 alone"
+        return "guaranteed at offset 0 alone"
     how = {"bound": "by the bound", "exhaustive": "every offset measured"}[limit.proof]
     if limit.proof == "exhaustive" and limit.bound_up_to is not None:
         how = f"by the bound up to {limit.bound_up_to:,}, every later offset measured"
-    return f"proved up to offset {offset:,} ({how})"
+    return f"guaranteed up to offset {offset:,} ({how})"
 
 
 def _before(limit: Limit) -> str:
@@ -203,8 +203,8 @@ def _value(limit: Limit) -> str:
         return ""
     if record.verdict == "refused":
         return f"it is refused: {printable(record.why)}"
-    if record.verdict == "misplaced":
-        return f"verdict misplaced: it {verdicts.misplaced(record)}"
+    if record.verdict == "wrong_rotation":
+        return f"wrong rotation: it {verdicts.wrong_rotation(record)}"
     value = float(getattr(record, column))
     if math.isnan(value):
         if record.nonfinite:

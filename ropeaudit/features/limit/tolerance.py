@@ -11,10 +11,10 @@ from ropeaudit.errors import UnknownName, UsageError
 
 TOLERANCE = "drift_relative=0.01"
 _ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", "drift_relative")
-SELF = ("self_drift_max", "self_drift_rms")
+SELF = ("change_max", "change_rms")
 AT_LEAST = ("distinct_positions",)
 SIGNED = ("drift_bias",)
-MEANS = ("drift_rms", "drift_mean_abs", "drift_bias", "drift_relative", "self_drift_rms")
+MEANS = ("drift_rms", "drift_mean_abs", "drift_bias", "drift_relative", "change_rms")
 TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
 
 
@@ -28,9 +28,9 @@ class Tolerance:
     def holds(self, record: Record) -> bool:
         """Return whether a record meets it; nan does not, and drift_bias counts without its sign.
 
-        A row with a misplaced pair meets none: drift does not see what is wrong for q and k alike.
+        A row with a wrongly rotated pair meets none: drift does not see what is wrong for q and k alike.
         """
-        return record.verdict != "misplaced" and bool(self.accepts(float(getattr(record, self.column))))
+        return record.verdict != "wrong_rotation" and bool(self.accepts(float(getattr(record, self.column))))
 
     def accepts(self, value: Any) -> Any:
         """Return whether a value of the column meets it, or each of an array."""

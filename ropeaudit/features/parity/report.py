@@ -35,9 +35,9 @@ class ParityColumns:
 
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     a: str = of(
-        "first subject, with the changes made to it in brackets", lambda one: one.names[0], shown=True
+        "first implementation, with the changes made to it in brackets", lambda one: one.names[0], shown=True
     )
-    b: str = of("second subject", lambda one: one.names[1], shown=True)
+    b: str = of("second implementation", lambda one: one.names[1], shown=True)
     dtype = of.like(
         records.COLUMNS["dtype"],
         lambda one: one.dtype.name,
@@ -46,13 +46,13 @@ class ParityColumns:
     )
     offset = of.like(records.COLUMNS["offset"], shown=True)
     a_device: str = of(
-        "where the first subject was executed",
+        "where the first implementation was executed",
         lambda one: one.devices[0],
         shown=lambda one: one.devices[0] != "cpu",
         leaves=9,
     )
     b_device: str = of(
-        "where the second subject was executed",
+        "where the second implementation was executed",
         lambda one: one.devices[1],
         shown=lambda one: one.devices[1] != "cpu",
         leaves=10,
@@ -173,7 +173,7 @@ COLUMNS = of.columns(ParityColumns)
 LEGEND = (
     "parity: a's scores minus b's; drift: scores minus the exact ones; nearer: smaller drift rms.\n"
     "bits differing: of the elements of rotated q and k, rounded to the dtype.\n"
-    "Scores are scaled, before softmax. Parity is not accuracy: both goals are legitimate."
+    "Scores are scaled, before softmax."
 )
 
 

@@ -53,7 +53,7 @@ def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: s
     if name.endswith("]") and "[" in name:
         name, _, inner = name[:-1].rpartition("[")
         if not name or not inner.strip():
-            raise UsageError(f"subject {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
+            raise UsageError(f"implementation {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
         own = recipes.parse_changes([inner])
     named = {recipe.name for recipe in recipes.all_recipes()}
     if not name.endswith(".toml") and name not in named:

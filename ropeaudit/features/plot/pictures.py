@@ -13,9 +13,9 @@ from ropeaudit.rope.scaling_names import shortened
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
 _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "drift": ("shift", ("subject", "offset", "drift_rms")),
-    "stages": ("explain", ("subject", "offset", "stage", "share", "format")),
-    "bands": ("explain", ("subject", "offset", "pair", "wavelength", "part_rms")),
+    "drift": ("shift", ("implementation", "offset", "drift_rms")),
+    "stages": ("explain", ("implementation", "offset", "stage", "share", "format")),
+    "bands": ("explain", ("implementation", "offset", "pair", "wavelength", "part_rms")),
     "decay": ("decay", ("distance", "rms_relative", "bound", "men_sum", "setting", "source")),
     "safe": (
         "limit",

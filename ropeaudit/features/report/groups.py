@@ -18,7 +18,7 @@ from ropeaudit.reports.verdicts import badness, case_name, number, quality
 from ropeaudit.runtime.columns import Column, Declare, Together
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
-BY = ("subject", "dtype")
+BY = ("implementation", "dtype")
 COLUMN = "drift_rms"
 
 
@@ -107,7 +107,7 @@ class SummaryColumns:
         "its median over the rows that have a value", shown=True, shown_after="worst", leaves=1
     )
     worst_at: str = of(
-        "subject, dtype and offset of the worst row, with the settings that differ within the group",
+        "implementation, dtype and offset of the worst row, with the settings that differ within the group",
         lambda group: _place(group) if group.worst else "none",
         shown=True,
         shown_after="median",
@@ -164,7 +164,7 @@ def worst_report(
     known = reading.told(whole)
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     column = [group.column for group in results[:1]]
-    first = list(dict.fromkeys([*by, "subject", "dtype", "offset", *settings.independent(rows)]))
+    first = list(dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)]))
     return Report(
         rows=rows,
         columns=list(columns or known),
@@ -195,7 +195,7 @@ def headline(results: Sequence[Group]) -> str:
 
 def _place(group: Group) -> str:
     worst, by = group.worst or {}, group.names
-    names = [name for name in ("model", "subject", "dtype") if name in worst and name not in by]
+    names = [name for name in ("model", "implementation", "dtype") if name in worst and name not in by]
     words = [str(worst[name]) for name in names if worst[name] != "none"]
     several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
     words += [f"{name}={setting(worst.get(name))}" for name in several]

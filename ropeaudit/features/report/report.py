@@ -81,7 +81,7 @@ def _described(
 
 def _stages(rows: Sequence[Record]) -> dict[str, dict[str, str]]:
     """Return "subject dtype" -> stage -> format of the rows that tell."""
-    told = {f"{row.subject} {row.dtype}": row.stages.split() for row in rows if "=" in row.stages}
+    told = {f"{row.implementation} {row.dtype}": row.stages.split() for row in rows if "=" in row.stages}
     pairs = {name: [word.partition("=") for word in words] for name, words in told.items()}
     return {name: {stage: fmt for stage, _, fmt in words} for name, words in pairs.items()}
 

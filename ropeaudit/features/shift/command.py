@@ -134,7 +134,7 @@ if TYPE_CHECKING:
     type=WORD,
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
+    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails. With --baseline also "
     "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
 @click.option(

@@ -10,7 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.reports import Report
 
 COLUMNS = ("axis", "count", "values")
-_ALWAYS = ("subject", "dtype", "offset", "seq_len")
+_ALWAYS = ("implementation", "dtype", "offset", "seq_len")
 _LONGEST = 50  # characters of values
 LEGEND = (
     "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"

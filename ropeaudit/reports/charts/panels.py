@@ -22,7 +22,7 @@ from ropeaudit.reports.verdicts import severity
 MOST_CHARTS = 12
 MOST_POINTS = 120  # of a line: more would lie on one another
 STYLES = 7  # lines that look different, see report.css
-_NEEDED = frozenset({"subject", "dtype", "offset", "drift_rms", "floor_rms", "verdict"})
+_NEEDED = frozenset({"implementation", "dtype", "offset", "drift_rms", "floor_rms", "verdict"})
 _REPORTED = ("backend", "version", "device", "sample", "file")  # they tell rows apart as settings do
 _MERGED = ("seed",)  # rows that differ in it alone are one line: the largest drift counts
 
@@ -48,7 +48,7 @@ def charts(rows: Sequence[Row]) -> tuple[list[Chart], int]:
     names += [name for name in _REPORTED if len({repr(row.get(name)) for row in rows}) > 1]
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        key = (str(row["subject"]), *(_setting(name, row.get(name)) for name in names))
+        key = (str(row["implementation"]), *(_setting(name, row.get(name)) for name in names))
         grouped.setdefault(key, []).append(row)
     styles = {dtype: i % STYLES for i, dtype in enumerate(dict.fromkeys(str(row["dtype"]) for row in rows))}
     worst = sorted(grouped.items(), key=lambda item: max(map(severity, item[1])), reverse=True)

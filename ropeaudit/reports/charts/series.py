@@ -79,7 +79,7 @@ def _floor(rows: Iterable[Row]) -> float:
 
 def label(row: Row, columns: Iterable[str]) -> str:
     """Return the name of a row's line: subject, dtype and the settings that tell it apart from others."""
-    words = [str(row[name]) for name in ("subject", "dtype") if row.get(name) is not None]
+    words = [str(row[name]) for name in ("implementation", "dtype") if row.get(name) is not None]
     for name in columns:
         value = setting(row.get(name))
         words.append(value if name == "model" else f"{name}={value}")

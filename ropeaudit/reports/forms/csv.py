@@ -47,12 +47,12 @@ def decode(content: bytes) -> Iterator[Row]:
 
 def _check_header(names: Sequence[str]) -> None:
     """Raise ValueError unless the first line of a CSV names columns of a row."""
-    if "subject" in names and "offset" in names:
+    if "implementation" in names and "offset" in names:
         return
     for mark in ";\t":
         if "offset" in " ".join(names).split(mark):
             raise ValueError(f"its cells are parted by {mark!r}; save it with commas and decimal points")
-    raise ValueError("its first line has no subject and offset" if names else "it is empty")
+    raise ValueError("its first line has no implementation and offset" if names else "it is empty")
 
 
 def restored(text: str) -> str:

@@ -27,7 +27,9 @@ from ropeaudit.rope.scaling_names import shortened
 
 MOST_WORST, FIRST_NOTES, MOST_NOTES, MOST_IN_TICKET = 5, 6, 100, 50
 _TITLE = 120  # characters
-_JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drift_relative", "refused"})
+_JUDGED = frozenset(
+    {"implementation", "dtype", "offset", "verdict", "drift_rms", "drift_relative", "refused"}
+)
 
 
 def render(report: Report) -> str:
@@ -113,7 +115,7 @@ def _worst(rows: Sequence[Row]) -> str:
     worst: dict[tuple[str, str], Row] = {}
     for row in rows:
         if row.keys() >= _JUDGED and bad(row):
-            key = str(row["subject"]), str(row["dtype"])
+            key = str(row["implementation"]), str(row["dtype"])
             if key not in worst or severity(row) > severity(worst[key]):
                 worst[key] = row
     ranked = sorted(worst.values(), key=severity, reverse=True)[:MOST_WORST]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Piece: TypeAlias = tuple[str, str]  # text, style
 
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
-_BY_VERDICT = {"overflow": "bold red", "misplaced": "bold red", "refused": "dim"}
+_BY_VERDICT = {"overflow": "bold red", "wrong_rotation": "bold red", "refused": "dim"}
 _BY_STATUS = {"pass": "green", "fail": "bold red", "waived": "yellow", "not applicable": "dim"}
 WHOLE = 10_000  # columns: no table is wider
 
@@ -51,7 +51,7 @@ def show(report: Report, console: Console) -> None:
     if layout.names:
         for line in _table(report, layout):
             console.print(Text.assemble(*line), soft_wrap=True)
-    left = f"Left out for want of room: {', '.join(left_out)}." if left_out else ""
+    left = f"Hidden (terminal too narrow): {', '.join(left_out)}." if left_out else ""
     explained = _of_columns(report.legend, left_out, layout.names)
     report = report if whole else replace(report, legend=explained)
     legend = "\n".join(filter(None, [report.full_legend(), left]))

@@ -16,7 +16,7 @@ from ropeaudit.runtime.columns import Style
 # verdict -> a mark that tells it from the others without its colour
 SYMBOLS = {
     "overflow": "∞",
-    "misplaced": "⤨",
+    "wrong_rotation": "⤨",
     "broken": "✗",
     "growing": "↗",
     "coarse": "≉",

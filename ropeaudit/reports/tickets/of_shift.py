@@ -62,11 +62,11 @@ def ticket(
     if record is None:
         return None
     setting = setting_of(record)
-    wanted = record.subject, record.dtype, record.environment or "none"
+    wanted = record.implementation, record.dtype, record.environment or "none"
     factory = next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
     subject = factory.make(setting, None) if record.axes == "none" else None
     return Ticket(
-        f"RoPE in {record.dtype} ({_name(subject, record.subject)}{_under(record)}) {_short(record)}",
+        f"RoPE in {record.dtype} ({_name(subject, record.implementation)}{_under(record)}) {_short(record)}",
         f"{seen(record)}\n\n{_how(subject, record)}",
         expected(record),
         reproduction(lambda inline: snippet(record, setting, subject, inline))
@@ -113,7 +113,7 @@ def snippet(record: Record, setting: RopeSetting, subject: Subject | None, inlin
     setup = replace(Setup.of(record, setting), inline=inline)
     imports, lines, scores, path = of_subject.called(setup, subject)
     head = ["import torch", *imports, *setup.begin(), setup.exact(), *lines]
-    where = f"{record.subject}{_under(record)} in {record.dtype} at offset {record.offset}"
+    where = f"{record.implementation}{_under(record)} in {record.dtype} at offset {record.offset}"
     return Snippet(fitted([*head, *setup.end(scores)]), "drift_rms", record.drift_rms, where, path)
 
 
@@ -128,7 +128,7 @@ def _under(record: Record) -> str:
 def _short(record: Record) -> str:
     if record.nonfinite:
         return f"gives attention scores that are nan or infinite at offset {record.offset}"
-    if record.verdict == "misplaced" and not _drifts(record):
+    if record.verdict == "wrong_rotation" and not _drifts(record):
         return f"rotates {_pair(record)} to a wrong place"
     share = percent(record.drift_relative)
     return f"is off by {share} of the attention scores' RMS at offset {record.offset}"
@@ -137,8 +137,8 @@ def _short(record: Record) -> str:
 def _pair(record: Record) -> str:
     """Return which rotated pair is furthest from its place."""
     return (
-        f"{record.place_side}, batch element {record.place_batch}, head {record.place_head}, "
-        f"position {record.place_position}"
+        f"{record.rotation_side}, batch element {record.rotation_batch}, head {record.rotation_head}, "
+        f"position {record.rotation_position}"
     )
 
 
@@ -154,11 +154,11 @@ def seen(record: Record) -> str:
     model = "" if record.model in ("none", "unknown") else f" with the RoPE setting of {record.model}"
     given = f"{record.dtype}{_under(record)}"
     sentences = [f"With q and k in {given} at positions {first} to {last}{model}, {off}."]
-    if record.verdict == "misplaced" and not _drifts(record):
-        excess = short(record.place_excess or 0.0)
+    if record.verdict == "wrong_rotation" and not _drifts(record):
+        excess = short(record.rotation_excess or 0.0)
         sentences = [
             f"With q and k in {given} at positions {first} to {last}{model}, {_pair(record)}, is not "
-            f"rotated to its place: it is off by {excess} times what roundings explain."
+            f"rotated to its place: its error is {excess}× the rounding allowance."
         ]
     elif first:
         sentences.append(f"They should not change when {first} is added to every position.")
@@ -178,11 +178,12 @@ def _how(subject: Subject | None, record: Record) -> str:
         version = "" if record.version == "none" else f", version {record.version}"
         where = "" if record.device == "cpu" else f", on {record.device}"
         return (
-            f"The code itself was called ({record.subject}{version}){where}; scores were formed from it in "
-            "float64."
+            f"The code itself was called ({record.implementation}{version}){where}; scores were formed from it "
+            "in float64."
         )
     named: Recipe = recipe.recipe
     return (
         "What was executed is not the code but its arithmetic, each stage rounded to the number format that "
-        f"it has there: {record.subject}, {named.summary or 'a recipe'} (source: {named.source or 'none'})."
+        f"it has there: {record.implementation}, {named.summary or 'a recipe'} (source: "
+        f"{named.source or 'none'})."
     )

@@ -27,6 +27,6 @@ class Places:
     first: int = -1
 
     @property
-    def misplaced(self) -> bool:
+    def wrong_rotation(self) -> bool:
         """Whether a pair is out of place and no known recipe explains it; nan counts as out of place."""
         return not self.excess <= 1 and not self.recipe

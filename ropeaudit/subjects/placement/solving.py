@@ -126,7 +126,7 @@ def position(
     setting: RopeSetting,
     dtype: Format,
 ) -> str:
-    """Return as which position the first misplaced one is rotated.
+    """Return as which position the first wrong_rotation one is rotated.
 
     Nothing where it, or one in the middle or at the end, is rotated as none that was looked for.
     Shapes: at, off (s,), x, y (s, d).

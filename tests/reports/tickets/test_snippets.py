@@ -35,7 +35,9 @@ def snippets_of(audit: Audit) -> list[tuple[Snippet, float]]:
     for record in audit.run():
         setting = of_shift.setting_of(record)
         factory = next(
-            one for one in audit.factories() if (one.name, one.dtype.name) == (record.subject, record.dtype)
+            one
+            for one in audit.factories()
+            if (one.name, one.dtype.name) == (record.implementation, record.dtype)
         )
         try:
             snippet = of_shift.snippet(record, setting, factory.make(setting, None))
