@@ -16,9 +16,11 @@ FEWEST = 100  # scores below which no drift is called good enough
 VERDICTS: dict[str, str] = {
     "sound": f"drift at most {EXCESS:g} times the best achievable in the dtype",
     "exact": "drift within the certified error of the reference",
-    "coarse": f"drift over {EXCESS:g} times the best achievable in the dtype, and at most {GROWTH:g} times that "
+    "coarse": f"drift over {EXCESS:g} times the best achievable in the dtype, and at most {GROWTH:g} "
+    f"times that "
     "at offset 0; typical causes: rounded table, wrong base, narrow accumulator",
-    "growing": f"drift over {EXCESS:g} times the best achievable in the dtype, and over {GROWTH:g} times that "
+    "growing": f"drift over {EXCESS:g} times the best achievable in the dtype, and over {GROWTH:g} "
+    f"times that "
     "at offset 0",
     "broken": f"drift at least {100 * BROKEN_SHARE:.0f} % of the exact scores, in RMS",
     "wrong_rotation": "a rotated pair is not where its position says, and no known recipe explains it",

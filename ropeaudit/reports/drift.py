@@ -24,7 +24,8 @@ _LEGENDS = {
     "excess": "excess: drift ÷ best achievable in this dtype.",
     "rotation_excess": "rotation excess: rotation error ÷ allowed; above 1 a pair is rotated wrongly.",
     "drift_rms_low": "Sampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all "
-    "evenly where tokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over "
+    "evenly where tokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of "
+    "drift rms over "
     "all scores; the largest drift is a lower bound. A fault at one position of thousands is likely missed.",
     "attention_tv": "After softmax: attention tv: share of a row's weight that drift moves.",
     "top1_flips": "top1 flips: rows whose largest weight moves to another key.",

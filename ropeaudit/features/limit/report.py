@@ -155,7 +155,8 @@ class LimitColumns:
 COLUMNS = of.columns(LimitColumns)
 LEGEND = (
     "proved up to: guaranteed up to this offset: every one from 0 is measured or bounded (exhaustive: every\n"
-    "one that the bound leaves open is measured). measured up to: largest tested offset without a failure; untested\n"
+    "one that the bound leaves open is measured). measured up to: largest tested offset without a "
+    "failure; untested\n"
     "ones may still fail.\n"
     "first failure seen: the smallest offset measured to fail; first failure: where it is proved to be the\n"
     "first. All of it for these q and k. The last position of a sequence is its offset + seq_len - 1."

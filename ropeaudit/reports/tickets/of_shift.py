@@ -178,7 +178,8 @@ def _how(subject: Subject | None, record: Record) -> str:
         version = "" if record.version == "none" else f", version {record.version}"
         where = "" if record.device == "cpu" else f", on {record.device}"
         return (
-            f"The code itself was called ({record.implementation}{version}){where}; scores were formed from it "
+            f"The code itself was called ({record.implementation}{version}){where}; scores were formed "
+            f"from it "
             "in float64."
         )
     named: Recipe = recipe.recipe
