@@ -337,6 +337,7 @@ GROUPS: dict[str, Callable[[Identity], bool]] = {
     "bounds": lambda row: False,
     "detail": lambda row: False,
 }
+EVERY = (*CORE, *(name for group in GROUPS for name in COLUMNS if COLUMNS[name].group == group))
 CHOICES = (*COLUMNS, "all", "core", *GROUPS)  # what may be asked for by name
 GROUP_HINTS = {
     "code": "--impl has it",
@@ -361,7 +362,7 @@ def written(
     needed: columns whose groups are there too.
     """
     if named:
-        words = {"all": (*CORE, *(name for name in COLUMNS if name not in CORE))}
+        words = {"all": EVERY}
         words |= {group: of_group(group) for group in ("core", *GROUPS)}
         names = [one for name in named for one in words.get(name, (name,))]
         return list(dict.fromkeys(names)), [name for name in named if name not in words]

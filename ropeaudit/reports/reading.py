@@ -60,8 +60,7 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
 
 def told(rows: Sequence[Row]) -> list[str]:
     """Return the columns of which rows of files say something, but those that hold what absence implies."""
-    names = [*records.CORE, *(name for name in records.COLUMNS if name not in records.CORE)]
-    said = [name for name in names if any(name in row for row in rows)]
+    said = [name for name in records.EVERY if any(name in row for row in rows)]
     return [
         name
         for name in said

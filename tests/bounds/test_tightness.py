@@ -88,7 +88,9 @@ COARSE_TABLE = "fp16-table-in-bf16"
 NARROW = "fp8_e4m3", "fp8_e5m2"
 COLUMNS = "16 bits and more", COARSE_TABLE, "float8"  # of the table of method.md
 BASES = 1e2, 1e4, 5e5, 1e6, 1e8
-METHOD, REFERENCE = ((ROOT / "docs" / name).read_text("utf-8") for name in ("method.md", "reference.md"))
+METHOD, REFERENCE = (
+    (ROOT / "docs" / name).read_text("utf-8") for name in ("method.md", "reference-python.md")
+)
 
 
 def distinct(dtypes: tuple[str, ...] = DTYPES) -> dict[str, list[str]]:

@@ -1,12 +1,13 @@
-"""docs/reference.md is what --help, docstrings and lists say; options that commands share are described once.
+"""docs/reference-*.md are what --help, docstrings and lists say; options that commands share are described once.
 
-`python tests/documentation/test_reference_page.py` writes it.
+`python tests/documentation/test_reference_page.py` writes them.
 """
 
 import contextlib
 import csv
 import functools
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import every_command
 
 import ropeaudit
 import ropeaudit.testing
+from ropeaudit.audits import records
 from ropeaudit.main import cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+DOCS = Path(__file__).parents[2] / "docs"
 WIDTH = 100
 _SIZE = {
     "max_content_width": WIDTH,
@@ -83,31 +85,54 @@ def shared() -> dict[str, dict[tuple[str, str], str]]:
     return results | {"Other": rest} if rest else results
 
 
-def page() -> str:
-    """Return the page as it should be."""
+def pages() -> dict[str, str]:
+    """Return the pages as they should be, by file."""
+    made = {"commands": commands_page(), "columns": columns_page(), "python": python_page()}
+    return {f"reference-{name}.md": "\n\n".join(parts) + "\n" for name, parts in made.items()}
+
+
+GENERATED = "Generated from {}; a test compares it."
+
+
+def commands_page() -> Iterator[str]:
+    """Yield the paragraphs of the page on commands and options."""
     groups = shared()
-    parts = [
-        "# Reference",
-        "Generated from `--help`, docstrings and `ropeaudit list`; a test compares it. Sizes in options: "
-        "k = 1024, m = 1024².",
-        "## Commands",
-        f"```text\n{click.Context(cli, info_name='ropeaudit', **_SIZE).get_help().rstrip()}\n```",
-    ]
+    yield "# Reference: commands"
+    yield f"{GENERATED.format('`--help-all`')} Sizes in options: k = 1024, m = 1024²."
+    yield f"```text\n{click.Context(cli, info_name='ropeaudit', **_SIZE).get_help().rstrip()}\n```"
     for name in commands():
-        parts += [f"### ropeaudit {name}", *command(name, groups)]
-    parts += ["## Shared options", "A command names those that it takes; every one takes `-h`."]
+        yield from (f"## ropeaudit {name}", *command(name, groups))
+    yield from ("## Shared options", "A command names those that it takes; every one takes `-h`.")
     for group, records in groups.items():
-        parts += [f"### {group} options", f"```text\n{definitions(records)}\n```"]
-    parts += [
-        "## Columns",
-        "Of a report of `ropeaudit shift`, in every form (`ropeaudit list columns`).",
-        listed("columns"),
-    ]
-    parts += ["## Python", "`import ropeaudit` loads nothing else; a name is loaded when it is first used."]
+        yield from (f"### {group} options", f"```text\n{definitions(records)}\n```")
+
+
+def columns_page() -> Iterator[str]:
+    """Yield the paragraphs of the page on columns, the core first, then each group."""
+    yield "# Reference: columns"
+    yield (
+        f"{GENERATED.format('`ropeaudit list columns`')} Rows of `ropeaudit shift` have the core, settings that are not "
+        "the usual ones, and the groups that a request is about; `--columns all`, or names of groups and columns, "
+        "choose. CSV leaves sentences out. An empty cell: does not apply; nan: not a number."
+    )
+    header, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows("columns"))
+    place = header.index("group")
+    for group in dict.fromkeys(row[place] for row in rest):
+        lines = [header, ["---"] * len(header), *(row for row in rest if row[place] == group)]
+        table = [f"| {' | '.join([*row[:place], *row[place + 1 :]])} |" for row in lines]
+        yield from (f"## {group.capitalize()}", "\n".join(table))
+
+
+def python_page() -> Iterator[str]:
+    """Yield the paragraphs of the page on what may be imported."""
+    yield "# Reference: Python"
+    yield (
+        f"{GENERATED.format('docstrings')} `import ropeaudit` loads nothing else; a name is loaded when it is first "
+        "used."
+    )
     for home in (ropeaudit, ropeaudit.testing):
         for name in exported(home):
-            parts += [f"### {home.__name__}.{name}", documented(name, getattr(home, name))]
-    return "\n\n".join(parts) + "\n"
+            yield from (f"## {home.__name__}.{name}", documented(name, getattr(home, name)))
 
 
 def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
@@ -159,12 +184,6 @@ def rows(kind: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines()))
 
 
-def listed(kind: str) -> str:
-    """Return them as a table in Markdown."""
-    header, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows(kind))
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rest])
-
-
 def exported(home: object) -> list[str]:
     """Return the public names of a module."""
     names = getattr(home, "__all__", None)
@@ -213,34 +232,40 @@ def test_the_reference_is_what_help_and_docstrings_say() -> None:
     # in a process of its own: click keeps the first help option that a command is asked for
     line = [sys.executable, __file__, "print"]
     fresh = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
-    assert PAGE.read_text(encoding="utf-8") == fresh, "run python tests/documentation/test_reference_page.py"
+    for name, text in json.loads(fresh).items():
+        there = (DOCS / name).read_text(encoding="utf-8")
+        assert there == text, "run python tests/documentation/test_reference_page.py"
 
 
 def test_each_option_is_described_once_where_it_belongs() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = (DOCS / "reference-commands.md").read_text(encoding="utf-8")
     groups = shared()
     members = [record for records in groups.values() for record in records]
     assert len(members) == len(set(members))
     for name in commands():
-        section = text.partition(f"### ropeaudit {name}\n")[2].partition("\n#")[0]
+        section = text.partition(f"## ropeaudit {name}\n")[2].partition("\n#")[0]
         for record in options(name):
             begins = [f"\n  {record[0]}{end}" for end in (" ", "\n")]  # what follows a wide one is below it
             assert any(begin in section for begin in begins) == (record not in members), (name, record)
-    described = text.partition("## Shared options")[2].partition("## Columns")[0]
+    described = text.partition("## Shared options")[2]
     for flags, _ in members:
         assert described.count(f"\n{flags} ") == sum(flags == other for other, _ in members), flags
 
 
-def test_every_public_name_has_a_section() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+def test_every_column_and_every_public_name_has_its_place() -> None:
+    text = (DOCS / "reference-columns.md").read_text(encoding="utf-8")
+    assert all(f"\n| {name} |" in text for name in records.COLUMNS)
+    assert all(f"\n## {group.capitalize()}\n" in text for group in ("core", *records.GROUPS))
+    text = (DOCS / "reference-python.md").read_text(encoding="utf-8")
     for name in ropeaudit.__all__:
-        assert f"\n### ropeaudit.{name}\n" in text
-    assert "\n### ropeaudit.testing.assert_shift_invariant\n" in text
+        assert f"\n## ropeaudit.{name}\n" in text
+    assert "\n## ropeaudit.testing.assert_shift_invariant\n" in text
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["print"]:
         sys.stdout.reconfigure(encoding="utf-8")
-        sys.stdout.write(page())
+        sys.stdout.write(json.dumps(pages()))
     else:
-        PAGE.write_text(page(), encoding="utf-8")
+        for file, text in pages().items():
+            (DOCS / file).write_text(text, encoding="utf-8")

@@ -169,7 +169,13 @@ class ColumnColumns:
     """The columns of `ropeaudit list columns`."""
 
     column: str = of_column("its name", lambda one: one.name, shown=True)
+    group: str = of_column(
+        "with which others --columns takes it: core is always there",
+        lambda one: one.group or "core",
+        shown=True,
+    )
     meaning: str = of_column("what it holds", shown=True)
+    unit: str = of_column("unit of its numbers; empty where they have none", lambda one: one.unit)
     another_processor: str = of_column(
         "what of it another processor may change, at the same command",
         lambda one: summation.meaning(one.name),
@@ -199,6 +205,6 @@ LISTS: dict[str, tuple[Columns[Any], Callable[[], Iterable[Any]]]] = {
     "formats": (of_format.columns(FormatColumns), lambda: FORMATS),
     "models": (MODELS, _layers),
     "axes": (of_axes.columns(AxesColumns), axial_presets.all_presets),
-    "columns": (of_column.columns(ColumnColumns), records.COLUMNS.values),
+    "columns": (of_column.columns(ColumnColumns), lambda: map(records.COLUMNS.__getitem__, records.EVERY)),
     "verdicts": (of_verdict.columns(VerdictColumns), judging.VERDICTS.items),
 }
