@@ -89,7 +89,7 @@ def meaning(column: str) -> str:
         return "anything: a last digit decides"
     if declared.kind is not float:
         return "nothing, but verdicts at a threshold" if column in _JUDGED else "nothing"
-    if column.startswith("place_"):
+    if column.startswith("rotation_"):
         return "nothing of a recipe; of code what it computes"
     if declared.role in ("drift", "attention"):
         return "the order of sums"
@@ -132,7 +132,7 @@ def _attainable(row: Row) -> float:
 
 def _of_drift(column: str, order: Order, both: float) -> float:
     """Return it for a statistic of drift. both: the sum of its two values, in score units."""
-    against_itself = 2.0 if column.startswith("self_") else 1.0  # two errors instead of one
+    against_itself = 2.0 if column.startswith("change_") else 1.0  # two errors instead of one
     if column in _MAXIMA:
         return against_itself * order.single
     own = 0.0 if column == "drift_bias" else (against_itself * order.sums) ** 2 / both if both else math.inf

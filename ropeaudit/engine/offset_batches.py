@@ -51,7 +51,7 @@ MEASURED = (  # columns
 _MOST = 2**22  # scores of all heads at one offset: of more, offsets are worth a measurement each
 _AT_ONCE = 2**25  # scores of a head in a batch, on a device: an array of them takes 256 MiB
 _AT_ONCE_ON_CPU = 2**18  # they stay in a cache
-_LARGEST = (2, 7)  # which of the eight numbers are largest sizes, of drift and of self-drift
+_LARGEST = (2, 7)  # which of the eight numbers are largest sizes, of drift and of change from offset 0
 _quiet = np.errstate(invalid="ignore", over="ignore", under="ignore")  # q and k may have overflowed
 
 
@@ -123,7 +123,7 @@ class OffsetBatches:
 
     @_quiet
     def _numbers(self, offsets: NDArray[np.int64]) -> Tensor:
-        """Return the statistics over all heads, of drift and of self-drift. Shapes: (b,) -> (8, b)."""
+        """Return the statistics over all heads, of drift and of change from offset 0. Shapes: (b,) -> (8, b)."""
         judged = self.batches & (self.batches - 1) == 0
         judge, which = (
             (self.batches % self.heads if judged else -1),
@@ -226,7 +226,7 @@ class OffsetBatches:
         own = np.where(False if block.hidden is None else block.hidden, 0, mine - base)
         drift = kernel.minus_exact(NUMPY, mine.astype(np.float64), self._exactly(head), block.hidden)
         seen = numbers.cpu().tolist()
-        for values, some, name in ((drift, seen[:5], "drift"), (own, seen[5:], "self-drift")):
+        for values, some, name in ((drift, seen[:5], "drift"), (own, seen[5:], "change from offset 0")):
             ours = Statistics(Moments.MEANS if len(some) == 5 else Moments.LARGEST)
             ours.add(values, block)
             nonfinite = values.size - int(some[0])

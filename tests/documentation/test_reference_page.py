@@ -1,10 +1,9 @@
-"""docs/reference-*.md are what --help, docstrings and lists say; options that commands share are described once.
+"""docs/reference-*.md are what --help, docstrings and lists say; what commands share is described once.
 
 `python tests/documentation/test_reference_page.py` writes them.
 """
 
 import contextlib
-import csv
 import functools
 import inspect
 import json
@@ -19,7 +18,8 @@ import every_command
 
 import ropeaudit
 import ropeaudit.testing
-from ropeaudit.audits import records
+from ropeaudit.audits.records import COLUMNS
+from ropeaudit.audits.records import GROUPS as COLUMN_GROUPS
 from ropeaudit.main import cli
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -110,10 +110,11 @@ def commands_page() -> Iterator[str]:
 def columns_page() -> Iterator[str]:
     """Yield the paragraphs of the page on columns, the core first, then each group."""
     yield "# Reference: columns"
+    generated = GENERATED.format("`ropeaudit list columns`")
     yield (
-        f"{GENERATED.format('`ropeaudit list columns`')} Rows of `ropeaudit shift` have the core, settings that are not "
-        "the usual ones, and the groups that a request is about; `--columns all`, or names of groups and columns, "
-        "choose. CSV leaves sentences out. An empty cell: does not apply; nan: not a number."
+        f"{generated} Rows of `ropeaudit shift` have the core, settings that are "
+        "not the usual ones, and the groups that a request is about; `--columns all`, or names of groups and "
+        "columns, choose. CSV leaves sentences out. An empty cell: does not apply; nan: not a number."
     )
     header, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows("columns"))
     place = header.index("group")
@@ -126,10 +127,8 @@ def columns_page() -> Iterator[str]:
 def python_page() -> Iterator[str]:
     """Yield the paragraphs of the page on what may be imported."""
     yield "# Reference: Python"
-    yield (
-        f"{GENERATED.format('docstrings')} `import ropeaudit` loads nothing else; a name is loaded when it is first "
-        "used."
-    )
+    generated = GENERATED.format("docstrings")
+    yield (f"{generated} `import ropeaudit` loads nothing else; a name is loaded when it is first used.")
     for home in (ropeaudit, ropeaudit.testing):
         for name in exported(home):
             yield from (f"## {home.__name__}.{name}", documented(name, getattr(home, name)))
@@ -179,9 +178,10 @@ def definitions(records: Iterable[tuple[str, str]], title: str = "") -> str:
 @functools.cache
 def rows(kind: str) -> list[list[str]]:
     """Return the rows of `ropeaudit list`, its header first."""
-    line = [sys.executable, "-m", "ropeaudit", "list", kind, "-f", "csv"]
+    line = [sys.executable, "-m", "ropeaudit", "list", kind, "-f", "json"]
     text = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
-    return list(csv.reader(text.splitlines()))
+    items = json.loads(text)["records"]
+    return [list(items[0]), *([str(value) for value in item.values()] for item in items)]
 
 
 def exported(home: object) -> list[str]:
@@ -254,8 +254,8 @@ def test_each_option_is_described_once_where_it_belongs() -> None:
 
 def test_every_column_and_every_public_name_has_its_place() -> None:
     text = (DOCS / "reference-columns.md").read_text(encoding="utf-8")
-    assert all(f"\n| {name} |" in text for name in records.COLUMNS)
-    assert all(f"\n## {group.capitalize()}\n" in text for group in ("core", *records.GROUPS))
+    assert all(f"\n| {name} |" in text for name in COLUMNS)
+    assert all(f"\n## {group.capitalize()}\n" in text for group in ("core", *COLUMN_GROUPS))
     text = (DOCS / "reference-python.md").read_text(encoding="utf-8")
     for name in ropeaudit.__all__:
         assert f"\n## ropeaudit.{name}\n" in text
