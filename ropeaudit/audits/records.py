@@ -122,7 +122,7 @@ class Record(Identity):
         group="detail",
     )
     change_rms: float = column(
-        "root mean square of score minus its own score at offset 0; clipped angles add their structural change to it",
+        "root mean square of that difference; clipped angles add their structural change to it",
         unit="score",
         role="drift",
         shown=True,

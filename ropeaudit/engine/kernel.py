@@ -142,7 +142,7 @@ def measure(
     results: Sequence[CellStatistics],
     workspace: Workspace[A],
 ) -> None:
-    """Form a subject's scores of a block at every offset, the first one 0; gather drift and change from offset 0.
+    """Form a subject's scores of a block at every offset, the first one 0; gather drift and change from it.
 
     operands: rotated q and k at each offset, None where all scores are known to be nan; of a tile (r, d) and
     (d, c), of pairs (n, d) twice. results: of each offset.

@@ -123,7 +123,7 @@ class OffsetBatches:
 
     @_quiet
     def _numbers(self, offsets: NDArray[np.int64]) -> Tensor:
-        """Return the statistics over all heads, of drift and of change from offset 0. Shapes: (b,) -> (8, b)."""
+        """Return the statistics over all heads, of drift and of change. Shapes: (b,) -> (8, b)."""
         judged = self.batches & (self.batches - 1) == 0
         judge, which = (
             (self.batches % self.heads if judged else -1),
