@@ -50,11 +50,11 @@ if __name__ == "__main__":
     tokens = torch.randint(0, config.vocab_size, (1, 128))
     path = Path(tempfile.mkdtemp()) / "captured.safetensors"
     save_file(capture(model, tokens, layer=1), path)
-    columns = "subject,offset,heads,kv_heads,head_dim,distinct_positions,verdict"
+    columns = "implementation,offset,heads,kv_heads,head_dim,distinct_positions,verdict"
     audit = ["shift", "--qk", str(path), "--offset", "1000", "--dtype", "bf16"]
     sys.exit(main([*audit, "--recipe", "hf,uniform", "--columns", columns, "-f", "csv", "-q"]))
 
 # Output:
-# subject,offset,heads,kv_heads,head_dim,distinct_positions,verdict
+# implementation,offset,heads,kv_heads,head_dim,distinct_positions,verdict
 # hf,1000,8,2,32,128,sound
 # uniform,1000,8,2,32,20,broken

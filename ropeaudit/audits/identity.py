@@ -218,7 +218,7 @@ class Identity:
         "how many times stored keys were rotated again, and by how many tokens each time, as 64 x -16; empty "
         "where they are stored once",
         role="case",
-        group="structure",
+        group="keys",
         shown=lambda record: record.rerotated is not None,
     )
 

@@ -283,7 +283,7 @@ class Record(Identity):
         "--rerotate: mean relative change of the norm of the keys against the exact; empty without, of a "
         "sample, and where all keys are 0",
         shown=_rerotated,
-        group="structure",
+        group="keys",
         leaves=13,
     )
     within_tolerance: Within = column(
@@ -333,7 +333,8 @@ GROUPS: dict[str, Callable[[Identity], bool]] = {
     "grids": lambda row: row.grid is not None,
     "samples": lambda row: row.sample is not None,
     "scalings": lambda row: row.scaling != "default",
-    "structure": lambda row: (row.length, row.clip, row.rerotated) != (None, None, None),
+    "structure": lambda row: row.length is not None or row.clip is not None,
+    "keys": lambda row: row.rerotated is not None,
     "bounds": lambda row: False,
     "detail": lambda row: False,
 }

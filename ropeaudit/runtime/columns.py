@@ -183,7 +183,7 @@ class Columns(Mapping[str, Column[Any]], Generic[R]):
 
     @cached_property
     def compared(self) -> tuple[str, ...]:
-        """The columns that `ropeaudit diff` compares, in its order."""
+        """The columns that a comparison of reports looks at, in its order."""
         names = self.names(lambda column: column.compared > 0)
         return tuple(sorted(names, key=lambda name: self[name].compared))
 

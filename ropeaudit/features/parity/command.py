@@ -44,7 +44,7 @@ def parity(
     output: options.ReportOptions,
     ticketing: TicketOptions,
 ) -> int:
-    """Compare two subjects, such as a trainer A and a server B.
+    """Compare two implementations, such as a trainer A and a server B.
 
     Both see the same q and k. Reported is how far their scores are apart, how far each is from the exact
     scores, which of them is nearer, and how many elements of rotated q and k differ in their bits.

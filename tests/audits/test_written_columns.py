@@ -1,0 +1,273 @@
+"""Which columns files have: decided by the request, few, in a reader's order, and readable by a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from optional import needs
+
+from ropeaudit import shift, to_frame
+from ropeaudit.audits import records
+from ropeaudit.audits.identity import APART, case_of
+from ropeaudit.main import main
+
+SMALL = "--heads 1 --seq-len 12 --head-dim 8"
+KERNEL = str(Path(__file__).parents[2] / "examples" / "kernel.py")
+SHIFT = f"shift {SMALL} --offset 0,7 --dtype fp32,bf16"
+REPORTS = [
+    *("shift --offset 1000 --dtype fp16,bf16", SHIFT, f"{SHIFT} --recipe all", f"{SHIFT} --attention"),
+    *(
+        f"{SHIFT} --attention --softmax recipe --anchor 3",
+        f"{SHIFT} --columns all",
+        f"{SHIFT} --mask window:3",
+    ),
+    *(f"{SHIFT} --scaling yarn:factor=4,original=32", f"{SHIFT} --scaling linear:factor=2 --clip 3"),
+    *(
+        f"{SHIFT} --scaling dynamic:factor=4,maximum=16 --length shifted",
+        f"{SHIFT} --rotary-dim 4 --scale 0.5",
+    ),
+    *(f"{SHIFT} --set angle=fp64,table=fp32", f"{SHIFT} --qk ones", f"{SHIFT} --qk diagonal --attention"),
+    *(f"{SHIFT} --sample 50", f"{SHIFT} --layout interleaved --seed 0,1", f"{SHIFT} --base 100,1e6"),
+    *(
+        "shift --axes flux,dinov3 --grid 3x4 --axis w --heads 1 --dtype bf16",
+        f"{SHIFT} --rerotate 0,3 --turn -2",
+    ),
+    *(f"{SHIFT} --mrope 2,1,1 --axis h", f"{SHIFT} --offset 131072 --dtype fp16 --recipe uniform"),
+    *(
+        f"{SHIFT} --columns core,bounds",
+        f"{SHIFT} --columns detail",
+        f"{SHIFT} --columns structure,attention",
+    ),
+    *(f"{SHIFT} --set output=e4m3:head", f"{SHIFT} --backend torch", f"{SHIFT} --engine torch"),
+    f"shift --model llama-3.1-8b,qwen2.5-7b {SMALL} --recipe hf --dtype bf16 --offset 0",
+    "shift --model all --heads 1 --kv-heads 1 --seq-len 4 --recipe hf --dtype bf16 --offset 0 --layer all",
+    *(f"{SHIFT} --impl {KERNEL}:apply_rope", f"{SHIFT} --impl {KERNEL}:careless --offset 1000 --recipe hf"),
+    f"{SHIFT} --impl {KERNEL}:apply_rope --under autocast:bf16",
+    *(
+        f"limit {SMALL} --dtype fp16,bf16 --up-to 99",
+        f"limit {SMALL} --model llama-3.1-8b --dtype bf16 --up-to 9",
+    ),
+    *(f"explain {SMALL} --dtype bf16 --recipe uniform --by {kind}" for kind in ("stage", "pair", "head")),
+    *(f"explain {SMALL} --dtype bf16 --recipe uniform,hf --by {kind}" for kind in ("position",)),
+    *(f"parity hf meta {SMALL}", f"parity hf[angle=fp64] uniform {SMALL} --dtype bf16"),
+    *("decay --head-dim 16 --distance 1-64*2", "decay --head-dim 16 --distance 1-64*2 --dtype bf16"),
+    *("list recipes", "list models", "list columns", "list verdicts", "list formats", "list axes"),
+    *("list implementations", "list environment", "list frequencies --head-dim 16 --dtype bf16"),
+    "list frequencies --model llama-3.1-8b --dtype bf16,fp16",
+    pytest.param("check llama-3.1-8b --dtype bf16", marks=pytest.mark.slow),
+    pytest.param(f"check {KERNEL}:apply_rope --dtype bf16 --up-to 4096", marks=pytest.mark.slow),
+    *(
+        "report {rows}",
+        "report {rows} --by implementation,dtype",
+        "report {rows} --by model --column drift_max",
+    ),
+    *("report {rows} --by dtype --worst", "report {rows} --against {rows} --all", "report {rows} {rows}"),
+]
+
+
+def printed(line: str, codes: tuple[int, ...] = (0, 1)) -> str:
+    """Return what a command prints to stdout."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        code = main([*line.split(), "-f", "csv"])
+    assert code in codes, line
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    printed(f"{SHIFT} -o {path}")
+    return path
+
+
+@pytest.mark.parametrize("line", REPORTS)
+def test_every_line_has_as_many_fields_as_the_header(line: str, rows: Path) -> None:
+    """Split at commas alone, as awk -F, does; no cell of ours is quoted."""
+    text = printed(line.format(rows=rows))
+    header, *lines = text.splitlines()
+    assert lines or "report" in line
+    assert {one.count(",") for one in lines} <= {header.count(",")}
+    assert '"' not in text
+
+
+def test_sixty_reports_are_read_so() -> None:
+    assert len(REPORTS) >= 60
+
+
+def test_by_default_a_row_has_28_columns_and_none_is_empty_but_two() -> None:
+    found = list(csv.DictReader(io.StringIO(printed("shift"))))
+    assert list(found[0]) == [name for name in records.CORE if not records.COLUMNS[name].sentence]
+    assert len(found[0]) <= 28
+    empty = {name for name in found[0] if all(row[name] == "" for row in found)}
+    assert empty == {"refused", "diagnosis"}
+
+
+@pytest.mark.parametrize(
+    ("ask", "others"),
+    [
+        (SHIFT, f"{SHIFT} --offset 131072 --dtype fp16 --recipe uniform"),
+        (f"{SHIFT} --attention", f"{SHIFT} --attention --offset 131072 --dtype fp16 --recipe uniform"),
+        (
+            f"shift --impl {KERNEL}:apply_rope {SMALL}",
+            f"shift --impl {KERNEL}:careless {SMALL} --offset 1000",
+        ),
+    ],
+)
+def test_the_request_decides_and_never_the_values(ask: str, others: str) -> None:
+    assert printed(ask).splitlines()[0] == printed(others).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "there"),
+    [
+        ("--attention", {"softmax", "anchor", *records.of_group("attention")}),
+        ("--sample 50", {"sample", "drift_rms_low", "drift_rms_high"}),
+        ("--scaling linear:factor=2", {"scaling"}),
+        ("--clip 2", {"clip", "structural_max", "structural_rms"}),
+        ("--rerotate 3", {"rerotated", "key_norm_growth"}),
+        ("--layout interleaved", {"layout"}),
+        ("--rotary-dim 4", {"rotary_dim"}),
+        ("--qk ones", {"source"}),
+        ("--fail-if bound_max>9", set(records.of_group("bounds"))),
+        ("--fail-if worst_query>99", set(records.of_group("detail"))),
+    ],
+)
+def test_a_request_brings_its_settings_and_groups(more: str, there: set[str]) -> None:
+    header = printed(f"{SHIFT} --seq-len 24 {more}").splitlines()[0].split(",")
+    core = [name for name in records.CORE if not records.COLUMNS[name].sentence]
+    told = {name for name in there if not records.COLUMNS[name].sentence}
+    assert set(header) - set(core) == told
+    assert [name for name in header if name in core] == core
+
+
+def test_columns_are_chosen_by_name_by_group_or_all() -> None:
+    def header(names: str) -> list[str]:
+        return printed(f"{SHIFT} --columns {names}").splitlines()[0].split(",")
+
+    told = [name for name in records.EVERY if not records.COLUMNS[name].sentence]
+    assert header("all") == told
+    assert sorted(records.EVERY) == sorted(records.COLUMNS)
+    assert header("offset,drift_rms") == ["offset", "drift_rms"]
+    assert header("bounds,offset") == [*records.of_group("bounds"), "offset"]
+    assert header("offset,reason") == ["offset", "reason"]  # a sentence that was asked for
+
+
+def test_every_column_is_in_the_core_or_in_one_group() -> None:
+    for name, column in records.COLUMNS.items():
+        assert (name in records.CORE) == (column.group == ""), name
+        assert column.group in ("", *records.GROUPS), name
+
+
+def test_a_case_is_all_that_was_requested() -> None:
+    [row] = shift(7, "bf16", "hf", heads=1, seq_len=4, head_dim=8)
+    values = row.as_dict()
+    assert case_of(values) == row.case
+    for name in records.IDENTITY:
+        value = values[name]
+        other = "another" if isinstance(value, str) or value is None else value + 1
+        assert (case_of(values | {name: other}) == row.case) == (name in APART), name
+    assert len(row.case) == 12
+    assert int(row.case, 16) >= 0
+    bf16, fp16 = (next(shift(7, dtype, "hf", heads=1)).case for dtype in ("bf16", "fp16"))
+    assert bf16 != fp16
+
+
+def test_metadata_hold_what_all_rows_agree_on_of_this_csv(rows: Path, tmp_path: Path) -> None:
+    about = json.loads(Path(f"{rows}.meta.json").read_text())
+    assert about["constants"]["backend"] == "numpy"
+    assert not set(about["constants"]) & {"offset", "dtype", "implementation", "seq_len"}
+    copy = tmp_path / "rows.csv"
+    about["constants"]["model"] = "mine"
+    for text, model in ((rows.read_text(), "mine"), (rows.read_text().replace("hf,", "meta,"), "none")):
+        copy.write_text(text)
+        Path(f"{copy}.meta.json").write_text(json.dumps(about))
+        found = csv.DictReader(io.StringIO(printed(f"report {copy} --columns model,offset")))
+        assert {row["model"] for row in found} == {model}
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.json"])
+def test_a_run_goes_on_from_the_columns_that_it_wrote(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    whole = printed(f"{SHIFT} -o {path}")
+    first = path.read_bytes()
+    assert printed(f"{SHIFT} -o {path} --resume") == whole
+    if not name.endswith("json"):  # which holds its command and the time
+        assert path.read_bytes() == first
+    assert printed(f"{SHIFT} --offset 0,7,9 -o {path} --resume", (0,)).startswith(whole.splitlines()[0])
+    before = path.read_bytes()
+    with contextlib.redirect_stderr(io.StringIO()) as seen:
+        assert (
+            main(
+                [
+                    *SHIFT.split(),
+                    *["--offset", "0,7,9", "--columns", "core,bounds", "--resume", "-o"],
+                    str(path),
+                ]
+            )
+            == 2
+        )
+    assert "has no column attainable_rms, which is asked for now" in seen.getvalue()
+    assert path.read_bytes() == before
+
+
+def test_a_row_changed_by_hand_is_no_row_of_the_sweep(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "x.csv"
+    printed(f"{SHIFT} -o {path}")
+    path.write_text(path.read_text().replace("bfloat16,7,", "bfloat16,8,"))
+    assert main([*SHIFT.split(), "-o", str(path), "--resume"]) == 2
+    assert "holds 2 rows of another sweep, such as hf bfloat16 at offset 8" in capsys.readouterr().err
+
+
+@needs("pyarrow")
+def test_pandas_reads_typed_columns_and_writes_what_report_reads(rows: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(rows)
+    assert frame["offset"].dtype == frame["seq_len"].dtype == "int64"
+    assert frame["drift_rms"].dtype == frame["base"].dtype == "float64"
+    before = printed(f"report {rows}")
+    for name in ("again.csv", "again.parquet"):
+        again = tmp_path / name
+        frame.to_csv(again, index=False) if name.endswith("csv") else frame.to_parquet(again)
+        assert printed(f"report {again}") == before
+    assert printed(f"report {rows}") == rows.read_text()
+
+
+def test_a_data_frame_has_the_columns_of_the_request_typed() -> None:
+    results = list(shift((0, 131072), "fp16", "uniform", heads=1, seq_len=12))
+    frame = to_frame(results)
+    assert list(frame) == list(records.CORE)
+    assert frame["verdict"].dtype == pd.CategoricalDtype(records.COLUMNS["verdict"].choices)
+    assert frame["verdict"].tolist() == [one.verdict for one in results]
+    assert str(frame["offset"].dtype) == "Int64"
+    assert frame["refused"].isna().all()
+    assert frame["drift_rms"].isna().tolist() == [False, True]  # overflow: not a number
+    assert list(to_frame(results, ["offset", "bounds"])) == ["offset", *records.of_group("bounds")]
+
+
+def test_a_refused_row_says_a_code_in_csv_and_a_sentence_in_json(tmp_path: Path) -> None:
+    kernel = tmp_path / "short.py"
+    kernel.write_text(
+        "def turn(x, positions):\n    if positions.max() > 100:\n        raise ValueError('too far, \"really\"')\n"
+        "    return x\n"
+    )
+    line = f"shift --impl {kernel}:turn {SMALL} --offset 0,1000 --dtype fp32 -o {tmp_path}/x.json"
+    found = list(csv.DictReader(io.StringIO(printed(line))))
+    assert [row["refused"] for row in found] == ["", "raises"]
+    assert all("reason" not in row for row in found)
+    told = json.loads((tmp_path / "x.json").read_text())["records"]
+    assert told[0]["reason"] is None
+    assert 'too far, "really"' in told[1]["reason"]
+
+
+def test_a_record_without_its_sentence_still_says_why() -> None:
+    [row] = shift(7, "bf16", "hf", heads=1, seq_len=4, head_dim=8)
+    assert row.why == ""
+    assert dataclasses.replace(row, refused="raises").why == "a call failed"
+    assert dataclasses.replace(row, refused="raises", reason="ValueError: no").why == "ValueError: no"
