@@ -238,6 +238,7 @@ def rows_of(names: Sequence[str], jobs: int) -> tuple[list[Mapping[str, Any]], l
             line = ["shift", "--impl", ",".join(left), "--dtype", ",".join(DTYPES), "--jobs", str(jobs)]
             line += ["--offset", ",".join(map(str, OFFSETS)), "--under", ",".join(UNDER), "-o", str(out)]
             line += ["--heads", str(HEADS), "--seq-len", str(SEQ_LEN), "--head-dim", str(head_dim), "-q"]
+            line += ["--columns", "all"]
             run = [sys.executable, "-m", "ropeaudit", *line]
             subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
             groups: dict[str, list[Mapping[str, Any]]] = {}
@@ -263,11 +264,12 @@ def careful(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
 
 def explained(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an implementation is like, and what a cast of its class does; this calls it."""
-    from ropeaudit import module, trace
+    from ropeaudit import module
+    from ropeaudit.features.explain.tracing import trace
     from ropeaudit.subjects.placement import likeness
 
     case = Case(head_dim=row["head_dim"], layout=row["layout"], seq_len=SEQ_LEN, heads=HEADS)
-    [traced] = trace(name, row["dtype"], TRACED, cases=case)
+    traced = trace(factories.implementation(name), parse(row["dtype"]), case, TRACED)
     best = traced.nearest()
     result: dict[str, Any] = {
         "behaves": likeness.words(best[0].group.resolved) if best else traced.fault,
@@ -327,7 +329,7 @@ def _cell(row: Mapping[str, Any], beside: Mapping[tuple[Any, ...], float]) -> Ce
     return Cell(
         *(row["dtype"], row["offset"], row["environment"], row["drift_relative"]),
         row["drift_rms"] / hf if hf else math.nan,
-        *(row["verdict"], row["within_tolerance"], row["resembles"] or "", row["refused"]),
+        *(row["verdict"], row["within_tolerance"], row["resembles"] or "", row["reason"] or ""),
     )
 
 
