@@ -397,7 +397,7 @@ def test_names_of_any_length_and_script_are_drawn(kind, folder, tmp_path, capsys
     whole = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
     for row in whole["records"]:
         row.update(
-            subject=f"模型{'x' * 3000}{row.get('implementation')}",
+            implementation=f"模型{'x' * 3000}{row.get('implementation')}",
             setting=f"{'y' * 3000}{row.get('setting')}",
         )
     path = tmp_path / "long.json"

@@ -25,7 +25,7 @@ def row() -> Record:
 
 
 def written(form: str, row: Record, name: str) -> str:
-    named = dataclasses.replace(row, subject=name, source=name)
+    named = dataclasses.replace(row, implementation=name, source=name)
     return reports.encoded(form, Report([named.as_dict()], list(records.COLUMNS), ())).decode()
 
 
@@ -60,7 +60,7 @@ def test_pandas_reads_them(name, row) -> None:
 
 
 def test_no_cell_is_a_formula_and_no_number_is_text(row) -> None:
-    negative = dataclasses.replace(row, drift_bias=-1.5, offset=-3, subject="=1+1")
+    negative = dataclasses.replace(row, drift_bias=-1.5, offset=-3, implementation="=1+1")
     report = Report([negative.as_dict()], ["implementation", "offset", "drift_bias"], ())
     assert reports.render("csv", report).splitlines()[1] == "'=1+1,-3,-1.5"
 

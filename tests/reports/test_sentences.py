@@ -103,7 +103,7 @@ def test_a_note_of_growth_names_the_setting_in_which_rows_differ() -> None:
 def test_three_subjects_that_grow_are_named_and_the_rest_counted() -> None:
     (one,) = shift(2**20, "fp32", "hf", **TINY)
     drifts = {f"own{i}": 1e-4 * (i + 1) for i in range(5)}
-    results = [replace(one, subject=name, drift_relative=drift) for name, drift in drifts.items()]
+    results = [replace(one, implementation=name, drift_relative=drift) for name, drift in drifts.items()]
     (note,) = headlines.growth_notes(results)
     assert re.findall(r"own\d", note) == ["own0", "own1", "own2"]
     assert note.endswith("; and 2 more.")
