@@ -35,7 +35,7 @@ S = "--heads 1 --seq-len 3 --head-dim 4"
 R = f"{S} --recipe hf --dtype fp16"
 LINES = f"""
 shift {R} --offset 0,7
-shift {R} --offset 7 -f csv --columns subject,offset,drift_rms --no-header
+shift {R} --offset 7 -f csv --columns implementation,offset,drift_rms --no-header
 shift {R} --offset 7 -f json --mask window:2 --seed 1,2 --scale 0.5
 shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --accumulate fp64
 shift --qk x.npz --recipe hf --offset 7 --dtype fp16 -f csv
@@ -85,7 +85,7 @@ _WORDS = (
     "ones arange diagonal previous x.npz x.safetensors config.json a.csv a.json a.jsonl k.py:f "
     "k.py:nope module.safetensors . .. full causal window:0 half interleaved angle=fp64 angle=fp17 "
     "table=bf16 trig=fp16/fp16 drift_rms drift_rms>1e9 drift_rms=>1 drift_rms<nan seed==0 "
-    "subject,offset schema nowhere/x.json new.txt new.md all none linear:factor=4 yarn "
+    "implementation,offset schema nowhere/x.json new.txt new.md all none linear:factor=4 yarn "
     "dynamic:factor=1e300,original=4 llama3 1/1 2/1 0/0 [bold]x[/] %s {0} \\ -- é \u202e \x1b[2J \x00 "
     "\ud800 \u2028 csv json html table markdown parquet stage pair row"
 )

@@ -76,7 +76,9 @@ def test_what_is_refused_in_a_head_dim_is_tried_in_the_next(monkeypatch) -> None
         rows = list(ropeaudit.shift(0, "bf16", "hf", **case))
         built = {"a": 128, "b": 64, "c": 0} if names == ["all"] else dict.fromkeys(names, 64)
         every = [
-            replace(row, implementation=name, verdict="sound" if name != "c" and head_dim == takes else "refused")
+            replace(
+                row, implementation=name, verdict="sound" if name != "c" and head_dim == takes else "refused"
+            )
             for name, takes in built.items()
             for row in rows
         ]

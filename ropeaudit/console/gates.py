@@ -32,13 +32,14 @@ _GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 class Gate:
     """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a wrong rotation.
 
-    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
+    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x. meaning: of the column.
     """
 
     column: str
     sign: str
     bound: float
     relative: bool = False
+    meaning: str = ""
 
     def __str__(self) -> str:
         return f"{self.column}{self.sign}{self.bound:g}{'x' if self.relative else ''}"
@@ -100,7 +101,7 @@ def parse(
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from None
     if math.isnan(bound):
         raise UsageError(f"--fail-if {text!r}: nan compares with nothing")
-    return Gate(column, sign, bound, times)
+    return Gate(column, sign, bound, times, columns[column].meaning)
 
 
 def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
@@ -141,7 +142,7 @@ def _check_empty(gates: Sequence[Gate], judged: Sequence[tuple[Gate, Row]], coun
         if empty := [row for one, row in judged if one is gate and gate.not_asked(row)]:
             declared = COLUMNS.get(gate.column)
             hint = GROUP_HINTS.get(declared.group, "") if declared else ""
-            why = f"; {hint}" if hint else f", which is {declared.meaning}" if declared else ""
+            why = f"; {hint}" if hint else f"; it is {gate.meaning}"
             raise UsageError(
                 f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
                 f"{_who(empty[0])}{why}; leave the condition out"

@@ -268,7 +268,7 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
     refused(strange, "x.jsonl' holds 8 rows of another sweep, such as hf float64 at offset 8")
     refused(b"what\n", "is not a report of ropeaudit")
     refused(b"what\n", "does not hold rows of this version", "x.jsonl.part")
-    refused(b"offset,subject\n1,hf\n", "lacks the column 'dtype'", "x.csv")
+    refused(b"offset,implementation\n1,hf\n", "lacks the column 'dtype'", "x.csv")
     refused(b"# a\n", "--resume reads .csv, .json and .jsonl", "x.md")
 
 
@@ -347,7 +347,7 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
         merge(both[1:])
     assert main(["report", str(tmp_path / "none.csv")]) == 2
     capsys.readouterr()
-    (tmp_path / "few.csv").write_text("subject,offset\nhf,1\n")
+    (tmp_path / "few.csv").write_text("implementation,offset\nhf,1\n")
     assert main(["report", both[1], str(tmp_path / "few.csv"), "-f", "csv"]) == 2
     assert "lacks the column 'dtype'; write it again without --columns" in capsys.readouterr().err
 
@@ -426,7 +426,7 @@ def test_a_run_holds_a_million_rows() -> None:
 
     sweeps._not_too_many(audit(100), (1, 1))
     sweeps._not_too_many(audit(101), (1, 2))
-    message = "100 settings x 100 subjects x 101 offsets are 1,010,000 rows, and a run holds 1,000,000"
+    message = "100 settings x 100 implementations x 101 offsets are 1,010,000 rows, and a run holds 1,000,000"
     with pytest.raises(UsageError, match=f"{message}; .*--shard 1/2"):
         sweeps._not_too_many(audit(101), (1, 1))
 

@@ -209,7 +209,7 @@ def test_nothing_that_reads_as_fine_stands_above_a_bad_row(rows: list[Record]) -
         assert not bad
         assert not kinds & {"overflow", "wrong_rotation"}
     first = next((word for word in ("overflow", "wrong_rotation") if word in kinds), "")
-    assert text.startswith(first.capitalize() or ("Out of tolerance" if bad else ""))
+    assert text.startswith(first.replace("_", " ").capitalize() or ("Out of tolerance" if bad else ""))
     if match := re.match(r"([A-Z][a-z ]+) \((\d+) of (\d+) cases\)", text):
         assert int(match[3]) == len(rows)
         count = {"Out of tolerance": len(bad)}.get(match[1])
@@ -230,7 +230,7 @@ def test_the_headline_names_the_largest_drift_of_the_worst_kind(rows: list[Recor
     assert verdicts.size(largest) in drift.headline(rows)
 
 
-def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
+def test_a_wrong_rotation_breaks_every_gate_on_drift(monkeypatch) -> None:
     from ropeaudit.console import gates
 
     one = row(verdict="wrong_rotation", within_tolerance="no", drift_rms=1e-6, rotation_excess=55.0)
@@ -243,7 +243,7 @@ def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
     assert not gates.broken([gates.parse("drift_rms>0.01")], [row(drift_rms=1e-6)])
 
 
-def test_every_misplaced_row_has_a_note_that_says_where() -> None:
+def test_every_wrongly_rotated_row_has_a_note_that_says_where() -> None:
     seen = {
         "verdict": "wrong_rotation",
         "within_tolerance": "no",
@@ -254,9 +254,9 @@ def test_every_misplaced_row_has_a_note_that_says_where() -> None:
     rows = [row(**seen), row(**seen | {"offset": 2000, "rotation_excess": math.nan, "resembles": "nothing"})]
     first, second = drift.drift_report(rows, (), {}).notes
     assert first.startswith("hf in bfloat16 at offset 1000 rotates pair 3 of k at position 1004, head 0")
-    assert first.endswith("to the wrong place, off by 55 times what roundings explain.")
+    assert first.endswith("batch element 0 wrongly: error 55× the rounding allowance.")
     assert second.startswith("hf in bfloat16 at offset 2000 rotates pair 3 of k")
-    assert second.endswith("nan or infinite; it resembles nothing.")
+    assert second.endswith("wrongly: nan or infinite; it resembles nothing.")
 
 
 @pytest.mark.parametrize("typed", ["x", "-1", "nan", "inf", "%", ""])

@@ -169,7 +169,7 @@ def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
     os.close(leader)
     assert "\x1b[" in text
     assert "…" not in text
-    assert "Left out for want of room: change from offset 0 rms, drift max" in text.replace("_", " ")
+    assert "Hidden (terminal too narrow): change rms" in text.replace("_", " ")
 
 
 def test_a_terminal_without_a_width_still_shows_the_report() -> None:

@@ -190,7 +190,7 @@ def test_a_table_without_subjects_or_offsets_is_no_report(
     lines = [",".join(values), ",".join(map(str, values.values()))] if form == "csv" else [json.dumps(values)]
     path.write_text("\n".join(lines))
     assert main(["report", str(path), *(word.replace("FORM", form) for word in more)]) == 2
-    assert "no subject and offset" in capsys.readouterr().err
+    assert "no implementation and offset" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- remedies

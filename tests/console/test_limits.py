@@ -28,7 +28,7 @@ def test_ten_thousand_million_rows_are_refused_before_any_is_made(capsys, monkey
         assert main([*SMALL, "--seed", "1-9999+1", "--offset", "1-99999+1", *more]) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert "9,999 settings x 1 subjects x 99,999 offsets are 999,890,001 rows" in err
+        assert "9,999 settings x 1 implementations x 99,999 offsets are 999,890,001 rows" in err
         assert "--shard 1/1000" in err
 
 
@@ -133,7 +133,7 @@ FILES = {
     f'"vocab_size": {DIGITS}}}',
     "r.json": f'{{"records": [{{"implementation": "hf", "offset": {DIGITS}}}]}}',
     "r.jsonl": f'{{"implementation": "hf", "offset": {DIGITS}}}\n',
-    "r.csv": f"subject,offset\nhf,{DIGITS}\n",
+    "r.csv": f"implementation,offset\nhf,{DIGITS}\n",
     "r.toml": f'extends = "hf"\nangle = {DIGITS}\n',
     "w.toml": f"[[waive]]\ncheck = {DIGITS}\n",
     "a.toml": f"[mine]\naxes = {DIGITS}\n",

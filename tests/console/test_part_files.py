@@ -131,8 +131,8 @@ def _refused_or_stored(name: str, value: object) -> None:
         ("drift_max", 1, "drift_max 1 is no number"),
         ("drift_max", -1.0, "drift_max -1.0 is below 0"),
         ("scores", -1, "scores -1 is below 0"),
-        ("implementation", ["hf"], "subject ['hf'] is no text"),
-        ("implementation", None, "subject None is no value"),
+        ("implementation", ["hf"], "implementation ['hf'] is no text"),
+        ("implementation", None, "implementation None is no value"),
         ("verdict", "good", "verdict 'good' is none of sound, exact, coarse"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
-@pytest.mark.parametrize("content", [b"my notes, without a line's end", b"{1", b"subject;dtype"])
+@pytest.mark.parametrize("content", [b"my notes, without a line's end", b"{1", b"implementation;dtype"])
 def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tmp_path, capsys) -> None:
     path = tmp_path / name
     path.write_bytes(content)

@@ -29,7 +29,7 @@ CALLED = (
     "\ndef f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:\n    {}\n    return turned(x, positions)\n"
 )
 SMALL = shlex.split(
-    "--heads 1 --seq-len 3 --head-dim 4 --offset 100 --dtype fp32 -f csv --columns subject,verdict"
+    "--heads 1 --seq-len 3 --head-dim 4 --offset 100 --dtype fp32 -f csv --columns implementation,verdict"
 )
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX")
 
@@ -77,7 +77,7 @@ HARMLESS = {
 def test_stdout_is_the_report(how, tmp_path) -> None:
     seen = shifted(tmp_path, *HARMLESS[how], "-o", "x.json")
     assert (seen.returncode, seen.stdout.count("\n")) == (0, 2), seen
-    assert seen.stdout.startswith("subject,verdict\nk.py:f,")
+    assert seen.stdout.startswith("implementation,verdict\nk.py:f,")
     assert "Traceback" not in seen.stderr
     assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["k.py", "x.json"]
 
@@ -104,7 +104,7 @@ def test_code_that_leaves_is_refused(how, tmp_path) -> None:
 @posix
 def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
     seen = shifted(tmp_path, "", "sys.exit(3) if positions.max() > 50 else 0")
-    assert (seen.returncode, seen.stdout) == (0, "subject,verdict\nk.py:f,refused\n")
+    assert (seen.returncode, seen.stdout) == (0, "implementation,verdict\nk.py:f,refused\n")
     assert "it calls sys.exit(3)" in seen.stderr
 
 
@@ -184,7 +184,7 @@ def test_random_numbers_of_torch_come_again(spec, tmp_path) -> None:
     pytest.importorskip("torch")
     text = "import torch\ndef f(x, positions):\n    return x * (1 + 0.001 * torch.rand(x.shape))\n"
     (tmp_path / "t.py").write_text(text)
-    columns = [*SMALL[:-1], "subject,drift_max"]
+    columns = [*SMALL[:-1], "implementation,drift_max"]
     first, second = (ropeaudit(tmp_path, "shift", "--impl", spec, *columns) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout

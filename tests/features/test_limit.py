@@ -477,8 +477,8 @@ def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) ->
     assert main([*command, "--tolerance", "drift_rms=1e-3", "-f", "csv", "-o", f"{tmp_path / 'x.json'}"]) == 0
     first, second = rows(capsys.readouterr().out)
     assert list(first) == list(COLUMNS)
-    assert (first["proved_up_to"], first["first_failure_seen"], first["proof"]) == ("90", "nan", "exhaustive")
-    assert (second["proved_up_to"], second["measured_position"], second["proof"]) == ("nan", "nan", "none")
+    assert (first["proved_up_to"], first["first_failure_seen"], first["proof"]) == ("90", "", "exhaustive")
+    assert (second["proved_up_to"], second["measured_position"], second["proof"]) == ("", "", "none")
     assert (second["first_failure"], second["failure_position"]) == ("0", "15")
     text = {
         "implementation",
@@ -666,7 +666,9 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
     assert proved.startswith(
         "2 of 2 models hold through their own maximum; the smallest margin: uniform in float64"
     )
-    assert "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: proved up to" in proved
+    assert (
+        "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: guaranteed up to" in proved
+    )
     failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
     assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
     line = [

@@ -342,7 +342,7 @@ def test_a_text_is_read_and_cut(built, tmp_path, capsys) -> None:
     )
     seen = capsys.readouterr()
     (row,) = csv.DictReader(io.StringIO(seen.out))
-    assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "nan")
+    assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "")
     assert "the text was cut to 128 of its 240 tokens (the model's limit)" in seen.err
     result = report(capsys, folder, "--text", text, "--tokens", "20", "--offset", "9", "--dtype", "fp32")
     assert result["records"][0]["tokens"] == 20

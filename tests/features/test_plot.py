@@ -367,7 +367,7 @@ def test_words_of_the_command_are_those_of_the_drawing() -> None:
         (["DRIFT", "-o", "x.svg", "--dtype", "bf16"], "leave out --dtype"),
         (["DRIFT", "-o", "x.svg", "--kind", "heatmap"], "leave out FILE"),
         (["DRIFT", "-o", "x.svg", "--kind", "stages"], "draws a report of `ropeaudit explain`"),
-        (["SAFE", "-o", "x.svg"], "no subject and offset"),
+        (["SAFE", "-o", "x.svg"], "no implementation and offset"),
         (["none.json", "-o", "x.svg", "--kind", "safe"], "cannot be read"),
         (["x.csv", "-o", "x.svg", "--kind", "decay"], "is no .json file; type: ropeaudit decay"),
         (["-o", "x.svg", "--kind", "heatmap", "--offset", "0,1"], "these options make 2"),

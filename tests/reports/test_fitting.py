@@ -103,12 +103,10 @@ def test_constants_are_said_once_only_where_rows_agree() -> None:
 
 
 def test_a_legend_is_silent_of_columns_that_are_left_out() -> None:
-    report = drift_report(
-        list(shift([0, 1000], ["bf16"], ["hf"], cases=[Case(heads=1, seq_len=4)])), None, {}
-    )
+    report = drift_report(list(shift([0, 1000], ["bf16"], ["hf"], cases=[Case(heads=1, seq_len=4)])), (), {})
     wide, narrow = ("\n".join(shown(report, width)) for width in (100, 60))
-    assert "change from offset 0: minus" in " ".join(wide.split())
+    assert "change: score at the offset minus" in " ".join(wide.split())
     text = " ".join(narrow.split())
-    assert "Left out for want of room: change_rms" in text
+    assert "Hidden (terminal too narrow): change_rms" in text
     assert "drift: score at the offset minus the exact score; excess: drift rms over" in text
     assert "change from offset 0:" not in text

@@ -245,8 +245,8 @@ def test_a_file_of_few_columns_makes_a_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "fragment"),
     [
-        ("x.csv", "schema,subject,offset\n4,hf,7\n", "no column dtype"),
-        ("x.csv", "schema,subject,offset\n3,hf,7\n", "measure again"),
+        ("x.csv", "schema,implementation,offset\n4,hf,7\n", "no column dtype"),
+        ("x.csv", "schema,implementation,offset\n3,hf,7\n", "measure again"),
         ("x.csv", "implementation,dtype,offset,drift_rms,verdict\nhf,bf16,7,1,<b>\n", "a verdict '<b>'"),
         (
             "x.csv",
@@ -310,8 +310,8 @@ def test_table(tmp_path: Path, monkeypatch, capsys, snapshot) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", "sweep.jsonl", "-q"]) == 0
     assert capsys.readouterr().out == snapshot
-    assert main(["report", "sweep.jsonl", "-q", "-f", "csv", "--columns", "subject,offset"]) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == ["subject,offset", "uniform,0"]
+    assert main(["report", "sweep.jsonl", "-q", "-f", "csv", "--columns", "implementation,offset"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["implementation,offset", "uniform,0"]
 
 
 SMALL = "--seq-len 9 --heads 1"

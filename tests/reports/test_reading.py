@@ -79,9 +79,9 @@ def test_rows_of_the_same_cell_have_the_same_identity() -> None:
     ("name", "text", "fragment"),
     [
         ("x.md", "# x", "is for readers"),
-        ("x.csv", "a,b\n1,2\n", "no subject and offset"),
-        ("x.csv", "schema,subject,offset\n1,hf\n", "another number of cells"),
-        ("x.csv", "schema,subject,offset\n1,hf,many\n", "not a report"),
+        ("x.csv", "a,b\n1,2\n", "no implementation and offset"),
+        ("x.csv", "schema,implementation,offset\n1,hf\n", "another number of cells"),
+        ("x.csv", "schema,implementation,offset\n1,hf,many\n", "not a report"),
         ("x.json", "[]", "not a report"),
         ("x.json", "{", "not a report"),
         ("x.jsonl", "7\n", "not a report"),
@@ -104,7 +104,7 @@ def test_what_is_no_report_is_refused(name: str, text: str, fragment: str, tmp_p
 
 def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
-    path.write_text("schema,subject,offset,drift_rms,unknown\n4,hf,1000,0.5,9\n")
+    path.write_text("schema,implementation,offset,drift_rms,unknown\n4,hf,1000,0.5,9\n")
     [row] = read(str(path))
     assert {"schema": 4, "implementation": "hf", "offset": 1000, "drift_rms": 0.5}.items() <= row.items()
     assert (row["model"], row["scaling"], row["backend"]) == (
@@ -113,7 +113,7 @@ def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -
         "numpy",
     )  # its absence says so
     assert "unknown" not in row
-    path.write_text("schema,subject,offset,drift_rms,unknown\n3,hf,1000,0.5,9\n")
+    path.write_text("schema,implementation,offset,drift_rms,unknown\n3,hf,1000,0.5,9\n")
     with pytest.raises(BadInput, match="is of schema 3 and this version knows 4; measure again"):
         read(str(path))
 
@@ -211,7 +211,7 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
     [
         (",", ";", "cells are parted by ';'; save it with commas"),
         ("", None, "is empty"),
-        ("subject,", "sep=,\nsubject,", "first line has no subject and offset"),
+        ("implementation,", "sep=,\nsubject,", "first line has no implementation and offset"),
         (",float16,7,", ",float16,,", "has a row without an offset"),
         (",float16,7,", ",float16,7.5,", "row 2 has offset '7.5', which is no whole number"),
         (",float16,7,", ",float16,1e60,", "row 2 has offset '1e60', which is no whole number"),

@@ -28,7 +28,7 @@ def plan_report(
     rows = []
     for place, name in enumerate(records.IDENTITY):
         values = list(dict.fromkeys(cell[place] for cell in cells))
-        if name in _ALWAYS or (len(values) > 1 and name != "stages"):
+        if name in _ALWAYS or (len(values) > 1 and name not in ("stages", "case")):
             rows.append({"axis": name, "count": len(values), "values": _listed(values)})
     state = f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
     return Report(
