@@ -59,7 +59,7 @@ decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
 decay --qk x.npz --distance 0,1 -f json
 parity hf meta {S} --dtype fp16 --offset 7 -f csv
 parity hf uniform {S} --dtype bf16 --offset 0,7
-shift {S} --recipe hf --dtype fp16 --rerotate 1,2 --by 4 -f json
+shift {S} --recipe hf --dtype fp16 --rerotate 1,2 --turn 4 -f json
 limit {R} --tolerance drift_relative=0.01 --up-to 64 --budget 100
 limit {S} --recipe uniform --dtype bf16 --up-to 32 --budget 100 -f csv
 explain {R} --offset 7 --by stage -f json
@@ -78,7 +78,9 @@ list columns
 list environment -f json
 """
 VALID = [shlex.split(line) for line in LINES.strip().splitlines()]
-FLAGS = sorted({word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--by"})
+FLAGS = sorted(
+    {word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--column"}
+)
 _WORDS = (
     "0 1 -1 2 7 8 1.5 -0.0 1e5 1e308 1e-308 1e400 nan inf -inf None true 2^53 2^60 16k k 1_000 0x10 ١٠ "
     "² 1-8*2 1-8+2 8-1+1 0-99999+1 , ,, 1, fp16 bf16 fp64 e4m3 fp17 hf uniform meta hf,uniform x.toml "

@@ -61,7 +61,7 @@ def test_hugging_face_eager_as_it_was_read() -> None:
 
 def test_a_change_is_in_the_name_and_in_the_stages() -> None:
     changed = recipes.named("hf").changed({"angle": "fp64", "rotation_rounding": "once"})
-    assert changed.name == "hf[angle=fp64,rotation_rounding=once]"
+    assert changed.name == "hf[angle=fp64 rotation_rounding=once]"
     assert changed.resolve(BF16).stages()["angle"] == "float64"
     assert changed.rotation_rounding == "once"
 

@@ -130,7 +130,7 @@ class Identity:
     layout: str = column(
         "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
         role="setting",
-        group="detail",
+        group="code",
         implied="half",
     )
     head_dim: int = column("dims of a head", role="setting")

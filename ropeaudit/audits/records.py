@@ -370,15 +370,19 @@ def written(
     asked = {COLUMNS[name].group for name in needed} - {""}
     groups = asked | {group for group, about in GROUPS.items() if any(map(about, rows))}
     others = [name for name in COLUMNS if name not in CORE]
-    settings = [
-        name for name in others if name in IDENTITY and (COLUMNS[name].group in asked or _differs(rows, name))
-    ]
+    settings = [name for name in others if name in IDENTITY and _is_told(rows, name, asked, groups)]
     measured = [name for name in others if name not in IDENTITY and COLUMNS[name].group in groups]
     return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
 
 
-def _differs(rows: Sequence[Identity], name: str) -> bool:
-    """Return whether some row has another value of a setting than files without the column imply."""
+def _is_told(rows: Sequence[Identity], name: str, asked: Iterable[str], groups: Iterable[str]) -> bool:
+    """Return whether files have a setting: its group was asked for, or some row has not what absence implies.
+
+    Of a group that the request is about, settings that every row has are told in any case.
+    """
+    column = COLUMNS[name]
+    if column.group in asked or (column.group in groups and not column.optional):
+        return True
     if name == "stages":  # they follow from the recipe, and metadata hold them
         return False
     return any(getattr(row, name) != implied(name, {"head_dim": row.head_dim}) for row in rows)

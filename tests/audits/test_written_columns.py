@@ -254,7 +254,8 @@ def test_a_data_frame_has_the_columns_of_the_request_typed() -> None:
 def test_a_refused_row_says_a_code_in_csv_and_a_sentence_in_json(tmp_path: Path) -> None:
     kernel = tmp_path / "short.py"
     kernel.write_text(
-        "def turn(x, positions):\n    if positions.max() > 100:\n        raise ValueError('too far, \"really\"')\n"
+        "def turn(x, positions):\n    if positions.max() > 100:\n"
+        "        raise ValueError('too far, \"really\"')\n"
         "    return x\n"
     )
     line = f"shift --impl {kernel}:turn {SMALL} --offset 0,1000 --dtype fp32 -o {tmp_path}/x.json"

@@ -448,7 +448,9 @@ def test_curves_beneath_the_table(capsys) -> None:
     out = capsys.readouterr().out
     assert "uniform float16: drift rms over the offset (nan at 131072)\n" in out
     assert "uniform bfloat16: drift rms over the offset\n" in out
-    assert out.index("overflow") < out.index("over the offset") < out.index("change from offset 0: minus")
+    assert (
+        out.index("overflow") < out.index("over the offset") < out.index("change: score at the offset minus")
+    )
     assert main([*line, "-f", "csv"]) == 2
     assert "--curve goes with the table" in capsys.readouterr().err
 

@@ -108,5 +108,6 @@ def test_a_legend_is_silent_of_columns_that_are_left_out() -> None:
     assert "change: score at the offset minus" in " ".join(wide.split())
     text = " ".join(narrow.split())
     assert "Hidden (terminal too narrow): change_rms" in text
-    assert "drift: score at the offset minus the exact score; excess: drift rms over" in text
-    assert "change from offset 0:" not in text
+    assert "drift: score at the offset minus the exact score; scaled, before softmax." in text
+    assert "excess: drift ÷ best achievable" in text
+    assert "change: score" not in text

@@ -176,7 +176,7 @@ def test_the_norm_of_keys_is_kept_by_what_the_note_says(capsys) -> None:
     (narrow,) = measure("hf", [64], changes={"table": "fp32"})
     (cured,) = measure("hf", [64], changes={"table": "fp32", "rotation": "fp32"})
     assert narrow["key_norm_growth"] > 0.005 > 5 * abs(cured["key_norm_growth"])
-    command = ["shift", "--recipe", "hf", "--rerotate", "64", "--by", "16", "--dtype", "fp8_e4m3"]
+    command = ["shift", "--recipe", "hf", "--rerotate", "64", "--turn", "16", "--dtype", "fp8_e4m3"]
     assert main([*command, "--heads", "1", "--seq-len", "32", "--offset", "1024"]) == 0
     assert re.search(r"key norms change by \+\d{3} %", capsys.readouterr().err)
 
@@ -251,5 +251,5 @@ def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
     text = headlines.headline([off], off)
     who = "Out of tolerance: hf in float16 at offset 1000"
     assert text.startswith(f"{who} rotates pair 1 of k at position 1001, head 0, batch element 1")
-    assert "off by 25.2 times what roundings explain" in text
+    assert "error 25.2× the rounding allowance" in text
     assert f"though it {verdicts.size(off)}" in text

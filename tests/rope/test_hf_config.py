@@ -83,8 +83,8 @@ def test_longrope_takes_the_original_length_from_outside() -> None:
 
 def test_axes_of_images() -> None:
     split, woven = (from_config(config(name), name, "here") for name in ("qwen2-vl", "qwen3-vl"))
-    assert str(split.axes) == "split 16/24/24, shifted thw"
-    assert str(woven.axes) == "interleaved 24/20/20, shifted thw"
+    assert str(split.axes) == "split 16/24/24 shifted thw"
+    assert str(woven.axes) == "interleaved 24/20/20 shifted thw"
     assert woven.layers["full_attention"].base == 5e6
     assert split.layers["full_attention"].scaling.kind == "default"
 

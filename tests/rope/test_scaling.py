@@ -180,4 +180,6 @@ def test_a_list_must_have_one_element_per_pair() -> None:
     "typed", ["proportional:fraction=0.3", "longrope:original=4096,short=1.1;1,long=2.7;1.3"]
 )
 def test_numbers_are_echoed_as_they_were_typed(typed: str) -> None:
-    assert str(scaling.parse(typed)) == typed
+    kind, _, items = typed.partition(":")
+    assert str(scaling.parse(typed)) == f"{kind}({items.replace(',', ' ')})"
+    assert scaling.parse(str(scaling.parse(typed))) == scaling.parse(typed)

@@ -106,7 +106,7 @@ def test_all_axes_together_are_one_axis_and_one_axis_moves_its_pairs_alone() -> 
     one = {axis: rows(1000, "bf16", "uniform", mrope="4,6,6", axis=axis)[0] for axis in "thw"}
     assert one["t"].change_rms > one["w"].change_rms > 0  # the first pairs are the fast ones
     assert one["h"].structural_max == 0.0
-    assert one["t"].axes == "split 4/6/6, shifted t"
+    assert one["t"].axes == "split 4/6/6 shifted t"
 
 
 def test_sections_as_transformers_arranges_them() -> None:

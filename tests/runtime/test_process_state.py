@@ -201,7 +201,9 @@ def test_no_thread_works_beside_code_that_replaces_functions(tmp_path, monkeypat
     monkeypatch.setattr(threads, "_alone", False)
     started: list[int] = []
     pool = futures.ThreadPoolExecutor
-    monkeypatch.setattr(futures, "ThreadPoolExecutor", lambda size: started.append(size) or pool(size))
+    monkeypatch.setattr(
+        futures, "ThreadPoolExecutor", lambda size, **rest: started.append(size) or pool(size, **rest)
+    )
     for name, in_call in (("plain", "pass"), ("calls", "import numpy; numpy.cos = numpy.sin")):
         (tmp_path / f"{name}.py").write_text(MODULE.format("", in_call))
         started.clear()

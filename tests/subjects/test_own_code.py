@@ -288,7 +288,8 @@ def test_nan_is_a_verdict(path, capsys) -> None:
 def test_a_dtype_that_raises_is_a_row(path, capsys) -> None:
     code, report, _ = run(path, "raises_for_half", "--dtype", "fp32,bf16", "--offset", "0", capsys=capsys)
     assert code == 0
-    assert [row["refused"] for row in report["records"]] == ["none", "TypeError: float32 alone"]
+    assert [row["refused"] for row in report["records"]] == [None, "raises"]
+    assert [row["reason"] for row in report["records"]] == [None, "TypeError: float32 alone"]
 
 
 def test_prints_stay_out_of_the_report(path, capsys) -> None:

@@ -15,9 +15,9 @@ _KINDS = ("dtypes", "stage", "pair", "position", "head", "remedy")
 
 
 @command(
-    epilog="CODE: a name (`ropeaudit list implementations`), mypkg.rope:apply_rope or path/to/file.py:apply_rope, "
-    f"several separated by commas. {options.EXECUTED} Causes are explained in docs/causes.md. Exit code: 0 "
-    "done, 2 bad usage or input."
+    epilog="CODE: a name (`ropeaudit list implementations`), mypkg.rope:apply_rope or "
+    f"path/to/file.py:apply_rope, several separated by commas. {options.EXECUTED} Causes are explained in "
+    "docs/causes.md. Exit code: 0 done, 2 bad usage or input."
 )
 @options.words("CODE", "implementations", required=False)
 @options.axis(
