@@ -50,11 +50,10 @@ COSTLY = ("check", "module", "explain", "decay")
 SLOW = ["explain mine.py:turn", "plot --kind safe safe.json"]
 PAIRS = [
     *((line, "-o", "-o") for line in (SHIFT, CHECK, f"parity hf uniform {SIZES}", *REPORTS, *SLOW)),
-    *((f"{SHIFT} --ticket vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),
+    *((f"{SHIFT} --impl mine.py:turn --ticket vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),
     (CHECK, "-o", "--junit"),
     (f"{CHECK} --ticket vllm", "-o", "--ticket-file"),
     (f"{CHECK} --ticket vllm", "--junit", "--ticket-file"),
-    (f"parity hf uniform {SIZES} --ticket vllm", "-o", "--ticket-file"),
     ("module mine.py:cast --base 10000 --ticket vllm", "-o", "--ticket-file"),
 ]
 MEET = ["x.csv", "./x.csv", "ABSOLUTE", "y/../x.csv", "linked/x.csv", "soft.csv", "hard.csv"]

@@ -15,8 +15,6 @@ from ropeaudit.reports.tickets.reproduction import Reproduction
 from ropeaudit.reports.tickets.ticket import Ticket, file_name, reproduction
 from ropeaudit.subjects.factories import SubjectFactory
 
-_NOT_IN_SCORES = "the scores of one sequence do not show it, and a snippet prints nothing else"
-
 
 def worst(results: Sequence[Record]) -> Record | None:
     """Return the row of code that is out of tolerance, and the furthest of those that are finite."""
@@ -47,7 +45,11 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
 def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduction:
     """Return a snippet of a row that was run, or why there is none."""
     if record.within_tolerance == "no" and record.drift_relative <= record.tolerance:
-        return Reproduction(None, missing=_NOT_IN_SCORES)
+        missing = (
+            "the scores of one sequence do not show it, and a snippet prints nothing else: their drift, "
+            f"{percent(record.drift_relative)}, is within {percent(record.tolerance)}"
+        )
+        return Reproduction(None, missing=missing)
     wanted = record.implementation, record.dtype, record.environment
     factory = next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
     subject = factory.make(record.setting, None) if record.axes == "none" else None
