@@ -87,7 +87,7 @@ def test_a_ticket_has_the_headings_of_its_form_and_all_that_is_asked_for(
     assert "wrongly: error" in text
     assert "| distinct positions | 7 |" in text
     assert "| tolerance | 0.01 |" in text
-    assert "- `drift_rms` (score): root mean square of drift" in text
+    assert text.count("- `drift_rms` (score): root mean square of drift") == 1
     assert "$ " not in text
     assert TRACKERS[tracker].url in text
     assert f"{text.count(f'{FILL_IN}:')} place" in err
@@ -223,6 +223,7 @@ def test_module_and_check_write_tickets(here, believed, capsys) -> None:
     assert "Title: Misc. bug: config.json: limit in float16 fails" in text
     assert "There is no short snippet of it: no code was called, config.json is a config" in text
     assert "| check | limit |" in text
+    assert text.count("<summary>Columns of the CSV</summary>") == 1
     assert [one.column for one in believed] == ["largest_error"]
     for snippet, shown in zip(believed, printed(believed, folder=str(here)), strict=True):
         assert_small(snippet)

@@ -49,7 +49,8 @@ def needed(source: str | bytes, name: str) -> list[str] | None:
 
     `import torch` is left out: every snippet has it.
 
-    >>> needed("import torch\nimport math\na = 2\ndef f(x):\n    'Twice.'\n    return a * x\n", "f")
+    >>> source = "import torch\nimport math\na = 2\ndef f(x):\n    'Twice.'\n    return a * x\n"
+    >>> needed(f"{source}if __name__ == '__main__':\n    x = f(3)\n", "f")
     ['a = 2', 'def f(x):', '    return a * x']
     """
     try:
@@ -78,6 +79,8 @@ def _defined(node: ast.stmt) -> list[str]:
         return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):  # it is not run when imported
+        return []
     return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
 
 

@@ -34,7 +34,7 @@ class Ticket:
 
     def text(self, tracker: Tracker, environment: Mapping[str, object]) -> str:
         """Return the file: title and address, then the sections of the form."""
-        said = replace(self.report, rows=(), screen=(), legend="", metadata={}, further={})
+        said = Report((), (), (), headline=self.report.headline, notes=self.report.notes)
         parts = {
             "seen": reports.render("markdown", said).rstrip(),
             "expected": self.expected,
