@@ -7,7 +7,9 @@ import math
 import subprocess
 import sys
 
-from ropeaudit.reports.tickets.reproduction import LINES, Snippet
+from ropeaudit.reports.tickets.reproduction import Snippet
+
+LINES = 40  # twenty of them own code
 
 _RUNNER = """
 import contextlib, io, json, sys

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from ropeaudit.audits.identity import Identity
 from ropeaudit.audits.judging import REFUSALS, Refused, Verdict, Within
+from ropeaudit.rope import scaling as scalings
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import column, columns_of, row_class
 
 SCHEMA = 4  # earlier ones are refused: their rows are measured again
@@ -307,6 +310,20 @@ class Record(Identity):
     def why(self) -> str:
         """Why nothing was measured, in words; empty where it was."""
         return self.reason or (REFUSALS[self.refused] if self.refused else "")
+
+    @property
+    def setting(self) -> RopeSetting:
+        """The RoPE setting."""
+        return RopeSetting(
+            self.head_dim,
+            self.rotary_dim,
+            self.base,
+            "half" if self.layout == "half" else "interleaved",
+            self.scale,
+            scalings.parse(self.scaling),
+            self.length or 0,
+            math.inf if self.clip is None or math.isnan(self.clip) else self.clip,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return column -> value, in the order of `COLUMNS`."""

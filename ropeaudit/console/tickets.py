@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ropeaudit.console import output, output_files
@@ -16,7 +16,6 @@ from ropeaudit.errors import UsageError
 from ropeaudit.reports.tickets.trackers import FILL_IN, TRACKERS
 
 if TYPE_CHECKING:
-    from ropeaudit.console.options import QKOptions
     from ropeaudit.reports.tickets.ticket import Ticket
 
 _OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on says nothing of another one
@@ -31,8 +30,7 @@ class TicketOptions:
         "tracker",
         type=one_of("tracker", tuple(TRACKERS)),
         metavar="TRACKER",
-        help=f"Write a bug report in the form of a tracker: {', '.join(TRACKERS)}. Its snippet is run once. "
-        "Random q and k are those of --qk randn then, which a snippet can make.",
+        help=f"Write a bug report in the form of a tracker: {', '.join(TRACKERS)}. Its snippet is run once.",
     )
     ticket_file: str | None = option(
         "--ticket-file",
@@ -60,15 +58,6 @@ class TicketOptions:
 
 
 ticket_options = grouped(TicketOptions, "ticketing")
-
-
-def inputs(options: TicketOptions, given: QKOptions, sampled: bool = False) -> QKOptions:
-    """Return which q and k are audited: where nothing is said, those that a snippet can make.
-
-    sampled: whether --sample asks for some of their rows, which torch's generator does not give alone.
-    """
-    snippet = options.tracker is not None and not sampled
-    return replace(given, qk=("randn",)) if snippet and not given.qk else given
 
 
 def opened(options: TicketOptions) -> AbstractContextManager[OutputFile | None]:

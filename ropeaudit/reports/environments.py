@@ -9,7 +9,6 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.records import IDENTITY, Record
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent, printable
-from ropeaudit.reports.tickets import of_shift
 from ropeaudit.subjects.calling import exposure
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -70,7 +69,7 @@ def _clause(audit: Audit, record: Record, clean: Record) -> str:
     factory, measured = _factory(audit, record), None
     drift = f"scores drift by {_drift(record)} (clean: {_drift(clean)})"
     if factory is not None and factory.code is not None:
-        setting = of_shift.setting_of(record)
+        setting = record.setting
         measured = exposure.consequence(factory.code, setting, factory.dtype, record.offset, record.seq_len)
     return f"in {record.dtype} {f'{measured}, ' if measured else f'at offset {record.offset} '}{drift}"
 
@@ -83,7 +82,7 @@ def _cause(audit: Audit, record: Record) -> str:
     factory = _factory(audit, record)
     if factory is None or factory.code is None:
         return ""
-    return exposure.cause(factory.code, of_shift.setting_of(record), factory.dtype)
+    return exposure.cause(factory.code, record.setting, factory.dtype)
 
 
 def _factory(audit: Audit, record: Record) -> SubjectFactory | None:

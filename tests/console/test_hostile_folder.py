@@ -22,6 +22,14 @@ def f(x, positions):
     c, s, u, v = np.cos(a), np.sin(a), x[..., : d // 2], x[..., d // 2 :]
     return np.concatenate([u * c - v * s, v * c + u * s], -1).astype(x.dtype)
 """
+CARELESS = """
+import torch
+from helper import BASE
+def f(x, positions):
+    a = positions.to(x.dtype)[:, None] / BASE ** (torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    c, s, (u, v) = a.cos(), a.sin(), x.float().chunk(2, -1)
+    return torch.cat([u * c - v * s, v * c + u * s], -1).to(x.dtype)
+"""
 MODULE = """
 import torch
 class Rotary(torch.nn.Module):
@@ -38,8 +46,8 @@ LINES: dict[str, list[list[str]]] = {
         ["shift", "--impl", f"{CODE},packed.rope:f", *SMALL, "--dtype", "fp32", "--jobs", "2"],
         [
             "shift",
-            "--recipe",
-            "uniform",
+            "--impl",
+            "code/careless.py:f",
             *SMALL,
             "--dtype",
             "bf16",
@@ -87,6 +95,7 @@ def folder(tmp_path: Path) -> Path:
         )
         write(here / place / "helper.py", "BASE = 10000.0\n")
     write(here / "code" / "module.py", MODULE)
+    write(here / "code" / "careless.py", CARELESS)
     return here
 
 

@@ -242,7 +242,9 @@ def test_vectors_of_a_layer_type_do_not_take_the_place_of_weights_either(tmp_pat
 def test_a_name_of_the_files_that_runs_clear_is_refused(tmp_path, capsys) -> None:
     path = tmp_path / ".x.csv.abcdefgh.ropeaudit"
     path.write_text("mine")
-    more = ["--ticket", "vllm", "--ticket-file", str(path), "-o", str(tmp_path / "x.csv")]
+    (tmp_path / "mine.py").write_text("def f(x, positions):\n    return x\n")
+    more = ["--impl", f"{tmp_path}/mine.py:f", "-o", str(tmp_path / "x.csv")]
+    more += ["--ticket", "vllm", "--ticket-file", str(path)]
     assert main([*SMALL, *more]) == 2
     assert "has a name of ropeaudit's own, which runs remove; give another" in capsys.readouterr().err
     assert path.read_text() == "mine"

@@ -15,7 +15,19 @@ from ropeaudit.reports.tickets.reproduction import Reproduction, Snippet
 from ropeaudit.reports.tickets.trackers import FILL_IN, TRACKERS
 
 SMALL = ["--heads", "1", "--seq-len", "24", "--head-dim", "16"]
-SHIFT = ["shift", "--recipe", "uniform", "--dtype", "bf16", "--offset", "1000", *SMALL]
+SHIFT = ["shift", "--impl", "kernel.py:careless", "--dtype", "bf16", "--offset", "1000", *SMALL]
+KERNEL = """import torch
+
+def careless(x, positions):
+    n = x.shape[-1]
+    t = positions.to(x.dtype)[:, None] * 10000.0 ** -(torch.arange(0, n, 2, device=x.device) / n)
+    c, s = t.cos(), t.sin()
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * c - b * s, b * c + a * s], -1).to(x.dtype)
+
+def careful(x, positions):
+    return careless(x.float(), positions).to(x.dtype)
+"""
 # what each form asks for, as its headings stand there
 HEADINGS = {
     "vllm": ["Your current environment", "🐛 Describe the bug", "Before submitting a new issue..."],
@@ -34,7 +46,13 @@ HEADINGS = {
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
     return tmp_path
+
+
+def written(folder: Path) -> list[str]:
+    """Return the names of the files that a command wrote."""
+    return [path.name for path in folder.iterdir() if path.name not in ("kernel.py", "__pycache__")]
 
 
 @pytest.fixture
@@ -63,10 +81,14 @@ def test_a_ticket_has_the_headings_of_its_form_and_all_that_is_asked_for(
     assert f"It prints `drift_rms {snippet.value:.3g}` here" in text
     for line in ("python: ", "torch: ", "cpu: ", "gpu: ", "cuda: ", "tf32 matmul: ", "blas: "):
         assert f"\n{line}" in text
-    assert "| uniform | bfloat16 | 1000 |" in text
+    assert "| kernel.py:careless | bfloat16 | 1000 |" in text
     assert "adding an integer to every position changes nothing" in text
-    assert "at positions 1000 to 1023, attention scores are off by" in text
-    assert "Only 7 of the 24 positions are still rotated differently" in text
+    assert "kernel.py:careless in bfloat16 at offset 1000 drifts by" in text
+    assert "wrongly: error" in text
+    assert "| distinct positions | 7 |" in text
+    assert "| tolerance | 0.01 |" in text
+    assert text.count("- `drift_rms` (score): root mean square of drift") == 1
+    assert "$ " not in text
     assert TRACKERS[tracker].url in text
     assert f"{text.count(f'{FILL_IN}:')} place" in err
     assert "ticket written" in err
@@ -80,18 +102,51 @@ def test_the_number_is_printed_by_the_snippet_itself(here, capsys) -> None:
     number = re.search(r"its snippet printed drift_rms ([\d.]+) here", err)
     assert number
     assert float(number[1]) == pytest.approx(row["drift_rms"], rel=reproduction._AGREES)
-    assert row["source"] == "randn"
+    assert row["seed"] == 0
+    assert "source" not in row  # the q and k of a run without --ticket
+
+
+def test_a_ticket_changes_nothing_of_what_is_measured(here, believed, capsys) -> None:
+    assert main([*SHIFT, "-f", "csv"]) == 0
+    plain = capsys.readouterr().out
+    assert main([*SHIFT, "-f", "csv", "--ticket", "vllm"]) == 0
+    assert capsys.readouterr().out == plain
+    assert "default_rng(0)" in believed[0].text
+
+
+def test_a_title_names_no_folder(here, believed, capsys) -> None:
+    line = [one.replace("kernel.py", f"{here}/kernel.py") for one in SHIFT]
+    assert main([*line, "--ticket", "vllm"]) == 0
+    title = (here / "ticket-vllm.md").read_text(encoding="utf-8").splitlines()[1]
+    assert title.startswith("Title: [Bug]: RoPE of kernel.py:careless in bfloat16 at offset 1000: ")
+    assert str(here) not in title
+
+
+def test_recipes_have_no_ticket(here, believed, capsys) -> None:
+    assert main(["shift", "--recipe", "uniform", *SMALL, "--ticket", "vllm"]) == 2
+    assert "--ticket is about code that is called; give --impl" in capsys.readouterr().err
+    assert main([*SHIFT, "--recipe", "uniform", "--ticket", "vllm"]) == 0
+    text = (here / "ticket-vllm.md").read_text(encoding="utf-8")
+    assert "| uniform |" not in text
+
+
+def test_long_code_is_imported_and_its_snippet_runs_alone(here, capsys) -> None:
+    longer = KERNEL.replace("    n = x", "".join(f"    m{n} = {n}\n" for n in range(20)) + "    n = x")
+    (here / "code").mkdir()
+    (here / "code" / "longer.py").write_text(longer)
+    line = [one.replace("kernel.py", "code/longer.py") for one in SHIFT]
+    assert main([*line, "--ticket", "vllm"]) == 0
+    assert "its snippet printed drift_rms" in capsys.readouterr().err
+    text = (here / "ticket-vllm.md").read_text(encoding="utf-8")
+    assert "sys.path.insert(0, 'code')  # where longer.py lies\nfrom longer import careless\n" in text
+    assert f"{FILL_IN}: longer.py, which the snippet reads" in text
 
 
 def test_no_ticket_is_written_for_what_is_good_enough(here, believed, capsys) -> None:
-    tolerant = [*SHIFT, "--tolerance", "1000%"]
-    assert main([*tolerant, "--ticket", "vllm"]) == 0
-    assert "no ticket was written: no row is out of the tolerance of 1000 %" in capsys.readouterr().err
-    assert main(["parity", "hf", "hf", *SMALL, "--ticket", "vllm"]) == 0
-    assert "in no case do finite scores differ by more than 1 %" in capsys.readouterr().err
-    assert main(["parity", "hf", "meta", *SMALL, "--dtype", "bf16", "--ticket", "vllm"]) == 0
-    assert "in no case do finite scores differ by more than 1 %" in capsys.readouterr().err
-    assert list(here.iterdir()) == believed == []
+    careful = [one.replace("careless", "careful") for one in SHIFT]
+    assert main([*careful, "--recipe", "uniform", "--ticket", "vllm"]) == 0
+    assert "no ticket was written: no row of code is out of the tolerance of 1 %" in capsys.readouterr().err
+    assert written(here) == believed == []
 
 
 def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, believed, capsys) -> None:
@@ -101,7 +156,7 @@ def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, b
     assert (here / "ticket-vllm.md").read_text() == "what I wrote"
     assert main([*SHIFT, "--ticket", "vllm", "--ticket-file", "ticket-vllm.md"]) == 0
     assert "to 'ticket-vllm.md', in place of the file that was there: its" in capsys.readouterr().err
-    assert "uniform" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
+    assert "careless" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -126,13 +181,13 @@ def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, b
 def test_what_cannot_be_is_refused_before_the_work(options, message, here, believed, capsys) -> None:
     assert main([*SHIFT, *options]) == 2
     assert message in capsys.readouterr().err
-    assert list(here.iterdir()) == []
+    assert written(here) == []
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (["--qk", "gaussian"], "its q and k are gaussian"),
+        (["--qk", "diagonal"], "its q and k are diagonal"),
         (["--sample", "200"], "its scores are a sample"),
         (["--scaling", "proportional:fraction=0.5"], "the scaling proportional takes more than a few lines"),
     ],
@@ -155,24 +210,24 @@ def cast():
 """
 
 
-def test_module_parity_and_check_write_tickets(here, believed, capsys) -> None:
+def test_module_and_check_write_tickets(here, believed, capsys) -> None:
     (here / "mine.py").write_text(BUILD)
     assert main(["module", "mine.py:cast", "--base", "10000", "--ticket", "transformers"]) == 1
     text = (here / "ticket-transformers.md").read_text(encoding="utf-8")
     assert "Title: RoPE buffer inv_freq was cast to bfloat16, off by up to" in text
-    assert main(["parity", "hf", "uniform", *SMALL, "--ticket", "vllm"]) == 0
-    assert "differ by" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
     (here / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 60000}))
     code = main(["check", "config.json", "--recipe", "uniform", "--dtype", "fp16", "--ticket", "llama.cpp"])
     assert code == 1
     text = (here / "ticket-llama.cpp.md").read_text(encoding="utf-8")
-    assert "Checks that fail: limit in float16 (" in text
-    assert "at positions 59744 to 59999 with the RoPE setting of" in text
-    assert [one.column for one in believed] == ["largest_error", "parity_rms", "drift_rms"]
-    for snippet, text in zip(believed, printed(believed, folder=str(here)), strict=True):
+    assert "Title: Misc. bug: config.json: limit in float16 fails" in text
+    assert "There is no short snippet of it: no code was called, config.json is a config" in text
+    assert "| check | limit |" in text
+    assert text.count("<summary>Columns of the CSV</summary>") == 1
+    assert [one.column for one in believed] == ["largest_error"]
+    for snippet, shown in zip(believed, printed(believed, folder=str(here)), strict=True):
         assert_small(snippet)
-        assert same_digits(text, snippet.value)
+        assert same_digits(shown, snippet.value)
 
 
 FAULTS = """import torch
@@ -204,8 +259,7 @@ def test_a_fault_that_scores_do_not_show_has_no_snippet_that_prints_a_healthy_nu
         == 1
     )
     text = Path("t.md").read_text()
-    assert "batch element 1" in text.partition("\n")[2].partition("\n")[0]  # the title
-    assert "to a wrong place" in text
+    assert "batch element 1 wrongly: error" in text
     assert "should not change" not in text
     assert "the scores of one sequence do not show it" in text
 
@@ -217,6 +271,6 @@ def test_a_drift_that_only_the_check_judges_has_its_snippet(here, capsys) -> Non
         main(["check", "faults.py:longer", *line, "--ticket", "pytorch", "--ticket-file", "t.md", "-q"]) == 1
     )
     text = Path("t.md").read_text()
-    assert "Checks that fail: drift" in text
+    assert "Title: faults.py:longer: drift in bfloat16 fails" in text
     assert "It prints `drift_rms 0.008" in text
     assert "about something else" not in text

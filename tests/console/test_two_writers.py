@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="links")
 
 SIZES = "--heads 1 --seq-len 4 --head-dim 8"
 SHIFT = "shift --heads 1 --seq-len 24 --head-dim 16 --recipe uniform --dtype bf16 --offset 1000"
+TICKET = f"{SHIFT} --impl mine.py:turn --ticket"
 CHECK = "check c.json --recipe uniform --dtype fp16"
 CODE = """import torch
 def turn(x, positions):
@@ -50,11 +51,10 @@ COSTLY = ("check", "module", "explain", "decay")
 SLOW = ["explain mine.py:turn", "plot --kind safe safe.json"]
 PAIRS = [
     *((line, "-o", "-o") for line in (SHIFT, CHECK, f"parity hf uniform {SIZES}", *REPORTS, *SLOW)),
-    *((f"{SHIFT} --ticket vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),
+    *((f"{TICKET} vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),
     (CHECK, "-o", "--junit"),
     (f"{CHECK} --ticket vllm", "-o", "--ticket-file"),
     (f"{CHECK} --ticket vllm", "--junit", "--ticket-file"),
-    (f"parity hf uniform {SIZES} --ticket vllm", "-o", "--ticket-file"),
     ("module mine.py:cast --base 10000 --ticket vllm", "-o", "--ticket-file"),
 ]
 MEET = ["x.csv", "./x.csv", "ABSOLUTE", "y/../x.csv", "linked/x.csv", "soft.csv", "hard.csv"]

@@ -13,15 +13,14 @@ import tiny_models
 import torch
 from pretended_device import NAME, PLACE, alone, only_here
 
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import config_target
 from ropeaudit.main import main
-from ropeaudit.reports.tickets import of_code
-from ropeaudit.reports.tickets.inputs import Setup
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.reports.tickets import calls
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import devices
-from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.testing import assert_shift_invariant
 
 FILE = str(Path(kernels.__file__))
@@ -396,14 +395,13 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
 
 
 def test_the_snippet_of_a_ticket_moves_what_it_gives() -> None:
-    setting = RopeSetting.of(64)
-    setup = Setup(setting, 1, 1, 16, "causal", "randn", 0, "bfloat16", 100, inline=False)
-    code = Own(own("both"), kernels.both, device=NAME)
-    lines, both, _ = of_code.own_lines(setup, code)
-    assert both
+    case = Case(qk="randn", heads=1, seq_len=16, head_dim=64)
+    audit = Audit((case,), (), ("bf16",), (100,), implementations=(own("both"),), device=NAME)
+    [record] = audit.run()
+    snippet = calls.snippet(record, audit.factories()[0].make(record.setting, None))
     there = f".to('{PLACE}')"
     call = f"both(q=y{there}, k=y{there}, position_ids=at[None]{there})"
-    assert lines[-1] == f"    return ({call}[0][0].cpu(), {call}[1][0].cpu())"
+    assert f"    return ({call}[0][0].cpu(), {call}[1][0].cpu())" in snippet.lines
 
 
 # ---------------------------------------------------------------------------- jax, numba, Triton

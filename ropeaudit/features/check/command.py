@@ -120,7 +120,7 @@ def check(
         return check_report(results, columns, metadata, findings, waivers.notes(results, accepted))
 
     def ticket() -> Ticket | None:
-        return check_ticket(checked, cases[0], requested, check_report(checked, (), {}))
+        return check_ticket(checked, cases[0], requested, columns)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,

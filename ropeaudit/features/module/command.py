@@ -106,7 +106,7 @@ def module(
         tickets.write(
             ticketing,
             ticket_file,
-            lambda: module_ticket(audit, module_report(audit, (), {})),
+            lambda: module_ticket(audit, columns),
             "no buffer is wrong, and nothing that was run is off",
         )
     return code

@@ -115,7 +115,7 @@ def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: M
 
 
 def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
-    buffers, runs = _of_buffers(audit, columns, metadata), _of_runs(audit, columns, metadata)
+    buffers, runs = buffers_report(audit, columns, metadata), runs_report(audit, columns, metadata)
     if audit.ways:
         wrong, off = any(buffer.wrong for buffer in audit.buffers), any(one.wrong for one in audit.runs)
         further = {"buffers": buffers if wrong else replace(buffers, headline="")}
@@ -142,7 +142,8 @@ def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping
     )
 
 
-def _of_buffers(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+    """Return the report of buffers, whatever was requested."""
     results, columns = audit.buffers, None if audit.ways else columns
     return Report(
         rows=[COLUMNS.row(one) for one in results],
@@ -157,7 +158,8 @@ def _of_buffers(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
     )
 
 
-def _of_runs(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+def runs_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+    """Return the report of runs, whatever was requested."""
     results, declared = audit.runs, run_report.COLUMNS
     columns = columns if audit.ways else None
     return Report(

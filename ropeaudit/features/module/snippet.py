@@ -25,10 +25,10 @@ _MORE = 2  # times the error of cos
 _CLOSE = 1e-9  # relative: frequencies computed in float64 in another order
 
 
-def snippet(one: Run, builder: Builder, inline: bool = True) -> Snippet:
+def snippet(one: Run, builder: Builder) -> Snippet:
     """Return code that prints the largest error of cos, or of sin where that is far larger.
 
-    inline: whether few lines of own code are written out. Raises: NoSnippet.
+    Raises: NoSnippet.
     """
     seen, how = one.measured, one.reproduction
     if seen is None or how is None:
@@ -39,7 +39,7 @@ def snippet(one: Run, builder: Builder, inline: bool = True) -> Snippet:
         raise NoSnippet("it was run on another device or in several calls")
     part, function = how.part, "sin" if seen.sin_error > _MORE * seen.cos_error else "cos"
     place, _, name = builder.spec.rpartition(":")
-    lines, folder = own_source.imported(place, name, inline)
+    lines, file = own_source.imported(place, name)
     taken, arguments = _arguments(builder)
     submodule = f".get_submodule({part.name!r})" if part.name else ""
     lines = [*lines, *taken, f"build = lambda: {name}({arguments}).eval(){submodule}"]
@@ -52,7 +52,7 @@ def snippet(one: Run, builder: Builder, inline: bool = True) -> Snippet:
     lines.append(f'print("{function}_error", f"{{(values - exact).abs().max():.3g}}")')
     error = seen.cos_error if function == "cos" else seen.sin_error
     where = f"{one.module} {one.way}"
-    return Snippet(("import torch", *lines), f"{function}_error", error, where, folder)
+    return Snippet(("import torch", *lines), f"{function}_error", error, where, file)
 
 
 def _call(part: Part) -> Call:

@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 
-from ropeaudit.features.module import run_report
-from ropeaudit.features.module.analysis import ModuleAudit
-from ropeaudit.features.module.drift import NEAR
-from ropeaudit.features.module.snippet import snippet
-from ropeaudit.reports import Report
-from ropeaudit.reports.tickets import of_buffer, of_run
-from ropeaudit.reports.tickets.of_buffer import WrongBuffer
-from ropeaudit.reports.tickets.of_run import WrongRun
-from ropeaudit.reports.tickets.ticket import Ticket
-from ropeaudit.runtime.run_metadata import command_line
+from ropeaudit.features.module import buffer_snippet, run_report, snippet
+from ropeaudit.features.module.analysis import Buffer, ModuleAudit
+from ropeaudit.features.module.report import COLUMNS, buffers_report, runs_report
+from ropeaudit.features.module.runs import Run
+from ropeaudit.reports.numbers import short
+from ropeaudit.reports.tickets.ticket import Ticket, reproduction
 
 
-def module_ticket(audit: ModuleAudit, report: Report) -> Ticket | None:
+def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> Ticket | None:
     """Return the ticket of the run that is furthest off or the buffer that moves scores most; None without.
 
-    Runs come first where ways of loading were requested.
+    Runs come first where ways of loading were requested. columns: those of the report.
     """
     off = run_report.furthest_off(audit.runs)
-    if off is not None and (audit.ways or not any(buffer.wrong for buffer in audit.buffers)):
-        seen, builder = run_report.finding(off), audit.source.builder
-        assert builder is not None  # noqa: S101  # it was run
-        known = off.measured is None or off.measured.positions is not None
-        exact = f"those of whole positions times exact frequencies ({off.against})"
-        expected = exact if known else f"those of {off.against}"
-        code = partial(snippet, off, builder)
-        wrong_run = WrongRun(audit.source.spec, off.module, off.way, off.call, seen, expected, code)
-        return of_run.ticket(wrong_run, report, command_line())
-    one = max(
-        (buffer for buffer in audit.buffers if buffer.wrong),
-        key=lambda buffer: (buffer.drift_near or 0.0, buffer.error or 0.0),
-        default=None,
-    )
-    if one is None:
+    wrong = [buffer for buffer in audit.buffers if buffer.wrong]
+    if off is not None and (audit.ways or not wrong):
+        return _of_run(audit, off, columns)
+    if not wrong:
         return None
-    wrong = WrongBuffer(
-        audit.source.spec,
-        audit.source.built,
-        one.stored.name,
-        one.what,
-        one.stored.dtype,
-        one.cast,
-        one.error,
-        one.finding,
-        one.setting,
-        one.against,
-        one.drift_near,
-        NEAR,
-        audit.source.noun,
-        () if one.stored.use is None or one.how == "graph" else one.stored.use.snippet,
+    worst = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
+    return _of_buffer(audit, worst, columns)
+
+
+def _of_run(audit: ModuleAudit, one: Run, columns: Sequence[str] | None) -> Ticket:
+    builder, finding = audit.source.builder, run_report.finding(one)
+    assert builder is not None  # noqa: S101  # it was run
+    known = one.measured is None or one.measured.positions is not None
+    values = f"whole positions times exact frequencies ({one.against})" if known else one.against
+    called = f"{one.module} {one.way}, in eval mode, called as {one.call}"
+    expected = (
+        f"cos and sin should be those of {values}, up to the rounding of angles in float32 and of what is "
+        "returned: compute positions, frequencies and angles in float32 whatever the module's dtype, and "
+        "keep what they are computed from out of casts."
     )
-    return of_buffer.ticket(wrong, report, command_line())
+    return Ticket(
+        f"{one.module} {one.way}: {finding.partition(', where ')[0]}",
+        replace(runs_report(audit, columns, {}), headline=f"{called}: {finding}."),
+        run_report.COLUMNS.row(one),
+        expected,
+        reproduction(lambda: snippet.snippet(one, builder)),
+    )
+
+
+def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -> Ticket:
+    off = "" if one.error is None or not math.isfinite(one.error) else f", off by up to {short(one.error)}"
+    unit = " (relative)" if off and one.what in ("inv_freq", "periods") else ""
+    cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
+    return Ticket(
+        f"RoPE {audit.source.noun} {one.stored.name} {cast}{off}{unit}",
+        buffers_report(audit, columns, {}),
+        COLUMNS.row(one),
+        f"The values should be those of {one.against}, computed in float32 or wider and not rounded to a "
+        "narrower format afterwards: the relative error of a frequency is that of every angle, so the error "
+        "of an angle grows with the position, and no cast back restores what was rounded away. The exact "
+        "values follow from the base and the dims alone, as the snippet computes them in float64.",
+        reproduction(lambda: buffer_snippet.snippet(one, audit.source)),
+    )

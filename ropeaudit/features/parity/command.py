@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, WORD
-from ropeaudit.console.tickets import TicketOptions, ticket_options
-
-if TYPE_CHECKING:
-    from ropeaudit.reports import Report
 
 
 @command(
@@ -31,7 +26,6 @@ if TYPE_CHECKING:
 @options.qk_options
 @options.rope_options
 @options.report_options
-@ticket_options
 def parity(
     a: str,
     b: str,
@@ -42,7 +36,6 @@ def parity(
     vectors: options.QKOptions,
     rope: options.RopeOptions,
     output: options.ReportOptions,
-    ticketing: TicketOptions,
 ) -> int:
     """Compare two implementations, such as a trainer A and a server B.
 
@@ -50,30 +43,19 @@ def parity(
     scores, which of them is nearer, and how many elements of rotated q and k differ in their bits.
     """
     from ropeaudit.audits.arguments import formats
-    from ropeaudit.console import delivery, settings, tickets
+    from ropeaudit.console import delivery, settings
     from ropeaudit.features.parity import analysis, sides
     from ropeaudit.features.parity.report import COLUMNS, parity_report
-    from ropeaudit.features.parity.ticket import parity_ticket
 
     columns = output.chosen_columns(COLUMNS)
     pair, names = sides.subjects(a, b, changes, device)
-    cases, dtypes = settings.cases(rope, tickets.inputs(ticketing, vectors)), formats(dtype)
+    cases, dtypes = settings.cases(rope, vectors), formats(dtype)
     called = list(zip(names, pair, strict=True))
     made = [(name, sides.factory(one, fmt)) for fmt in dtypes for name, one in called]
-    results: list[analysis.Parity] = []
 
-    def report(measured: list[analysis.Parity], metadata: delivery.Metadata) -> Report:
-        results.extend(measured)
-        return parity_report(measured, columns, metadata)
-
-    with tickets.opened(ticketing) as ticket_file:
-        code = delivery.delivered(
-            lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
-            report,
-            output,
-            stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
-        )
-        if code == delivery.DONE:
-            nothing = "in no case do finite scores differ by more than 1 % of their RMS"
-            tickets.write(ticketing, ticket_file, lambda: parity_ticket(results, pair), nothing)
-    return code
+    return delivery.delivered(
+        lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
+        lambda measured, metadata: parity_report(measured, columns, metadata),
+        output,
+        stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
+    )

@@ -200,12 +200,13 @@ def shift(
     output.check_header(no_header)
     if curve and output.form != "table":
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
+    if ticketing.tracker and not impl:
+        raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
     if ticketing.tracker and rerotate:
         raise UsageError("--ticket shows keys that are rotated once; leave out --rerotate, or leave it out")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
     needed = [gate.column for gate in requested]
-    vectors = tickets.inputs(ticketing, vectors, sample is not None)
     on_axes = {"mrope": mrope, "axis": axis, "axes": axes, "grid": grid, "step": step}
     cases = settings.cases(
         rope, vectors, length=length, sample=sample, rerotate=rerotate, turn=turn, **on_axes
@@ -237,8 +238,10 @@ def shift(
         results, code = _measured(sweep, sweeping, output, needed, report, curve)
         if code:
             return code
-        nothing = f"no row is out of the tolerance of {percent(tolerance)}; --tolerance sets another"
-        tickets.write(ticketing, ticket_file, lambda: _ticket(audit, results), nothing)
+        nothing = f"no row of code is out of the tolerance of {percent(tolerance)}; --tolerance sets another"
+        tickets.write(
+            ticketing, ticket_file, lambda: _ticket(audit, results, output.columns, needed), nothing
+        )
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
 
 
@@ -276,13 +279,17 @@ def _changes(audit: Audit, results: list[Record]) -> list[str]:
     return environment_notes(audit, results)
 
 
-def _ticket(audit: Audit, results: list[Record]) -> Ticket | None:
-    """Return the ticket of the rows."""
+def _ticket(
+    audit: Audit, results: list[Record], columns: Sequence[str], needed: Sequence[str]
+) -> Ticket | None:
+    """Return the ticket of the worst row of code; None where every one is within tolerance."""
     from ropeaudit.reports.drift import drift_report
-    from ropeaudit.reports.tickets import of_shift
-    from ropeaudit.runtime.run_metadata import command_line
+    from ropeaudit.reports.tickets import drift
 
-    return of_shift.ticket(results, audit.factories(), drift_report(results, (), {}), command_line())
+    worst = drift.worst(results)
+    if worst is None:
+        return None
+    return drift.ticket(worst, drift_report(results, columns, {}, needed=needed), audit.factories())
 
 
 def _measured(

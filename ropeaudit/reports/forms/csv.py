@@ -24,14 +24,19 @@ def render(report: Report) -> str:
     """Return the data columns of every row, but those that hold sentences."""
     lines = _Lines()
     writer = csv.writer(lines, lineterminator="\r\n")  # so that either of them in a cell is quoted
-    declared = {name: report.declared.get(name) for name in report.columns}
-    names = [name for name, column in declared.items() if column is None or not column.sentence]
+    names = written(report)
     if report.header:
         writer.writerow(names)
-    users = {name for name, column in declared.items() if column is None or column.users}
+    users = {name for name in names if (column := report.declared.get(name)) is None or column.users}
     for row in report.rows:
         writer.writerow([_cell(row[name], name in users) for name in names])
     return lines.text.getvalue()
+
+
+def written(report: Report) -> list[str]:
+    """Return the columns that a file has: those of the report without sentences."""
+    declared = {name: report.declared.get(name) for name in report.columns}
+    return [name for name, column in declared.items() if column is None or not column.sentence]
 
 
 def decode(content: bytes) -> Iterator[Row]:

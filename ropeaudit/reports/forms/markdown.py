@@ -7,11 +7,12 @@ from typing import Any
 
 from ropeaudit.reports import Report
 from ropeaudit.reports.fitting import heading, is_number
+from ropeaudit.reports.forms.csv import written
 from ropeaudit.reports.numbers import printable
 
 
 def render(report: Report) -> str:
-    """Return the command, the finding, the table, the notes, the legend and the environment."""
+    """Return the command, the finding, the table, the notes, the legend, the columns and the environment."""
     parts, report = [], report.for_readers()
     if report.headline:
         parts.append(f"**{_escaped(report.headline)}**")
@@ -23,10 +24,21 @@ def render(report: Report) -> str:
         parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
     if legend := report.full_legend():
         parts.append(_escaped(legend.replace("\n", " ")))
+    parts += [columns_explained(report)] if report.rows and report.declared else []
     parts += [render(other).rstrip("\n") for other in report.further.values() if other.headline]
     for blocks in dict.fromkeys(tuple(_environment(one)) for one in sources):
         parts += blocks
     return "\n\n".join(parts) + "\n"
+
+
+def columns_explained(report: Report) -> str:
+    """Return a folded list of the columns that the CSV of a report has, with their units and meanings."""
+    lines = []
+    for name in written(report):
+        column = report.declared.get(name)
+        unit = f" ({_escaped(column.unit)})" if column is not None and column.unit else ""
+        lines.append(f"- `{name}`{unit}: {_escaped(column.meaning)}" if column is not None else f"- `{name}`")
+    return "\n".join(["<details>", "<summary>Columns of the CSV</summary>", "", *lines, "", "</details>"])
 
 
 def _table(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""The lines of a snippet that all have: q and k, the exact scores, and the number that is printed.
+"""The lines of a snippet about a row of scores: q and k, the exact scores, and the number that is printed.
 
 Letters of the snippets: q, k (h, s, d), at (s,), x and theta (p,), rotated pairs as complex numbers.
 """
@@ -6,136 +6,100 @@ Letters of the snippets: q, k (h, s, d), at (s,), x and theta (p,), rotated pair
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ropeaudit.audits.records import Record
 from ropeaudit.reports.tickets.reproduction import NoSnippet
 from ropeaudit.rope.scaled import attention_factor, effective_base, yarn_range
 from ropeaudit.rope.setting import RopeSetting
 
-# dtypes by their names in torch -> what snippets call them
-DTYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-}
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _MASKS = {"causal": "[:, at[:, None] >= at]", "full": ""}
+_NORMAL = (
+    "import numpy as np",
+    "generator = np.random.default_rng({seed})",
+    "def normal(*shape):  # numbers of 8 bits, which bfloat16 and float16 hold",
+    "    m, e = np.frexp(generator.standard_normal(shape))",
+    "    return torch.from_numpy(np.ldexp(np.rint(m * 256), e - 8)).half().to(torch.{dtype})",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What is measured: a RoPE setting, the sizes of q and k, and where they come from."""
-
-    setting: RopeSetting
-    heads: int
-    kv_heads: int
-    seq_len: int
-    mask: str
-    source: str
-    seed: int | None
-    dtype: str
-    offset: int
-    inline: bool = True  # whether few lines of own code are written into a snippet, or imported
-
-    @classmethod
-    def of(cls, record: Record, setting: RopeSetting) -> Setup:
-        """Return that of a row. Raises: NoSnippet for what takes more than a few lines."""
-        if record.sample:
-            raise NoSnippet("its scores are a sample; leave out --sample")
-        if record.axes != "none":
-            raise NoSnippet("it has several position axes")
-        return cls(
-            setting,
-            record.heads,
-            record.kv_heads,
-            record.seq_len,
-            record.mask,
-            record.source,
-            record.seed,
-            record.dtype,
-            record.offset,
-        )
-
-    @property
-    def factor(self) -> str:
-        """What multiplies cos and sin, as it stands before a product; empty for 1."""
-        value = attention_factor(self.setting.scaling)
-        return "" if value == 1.0 else f"{value!r} * "
-
-    @property
-    def shifted(self) -> str:
-        """The positions: an expression."""
-        return f"at + {self.offset}" if self.offset >= 0 else f"at - {-self.offset}"
-
-    def pairs(self, y: str) -> str:
-        """Return the two halves of each pair of dims of `y`: an expression of two tensors."""
-        d = self.setting
-        part = y if d.rotary_dim == d.head_dim else f"{y}[..., :{d.rotary_dim}]"
-        return f"{part}.chunk(2, -1)" if d.layout == "half" else f"{part}.unflatten(-1, (-1, 2)).unbind(-1)"
-
-    def begin(self) -> list[str]:
-        """Return the lines that make q, k, positions, exact rotated pairs. Raises: NoSnippet."""
-        d = self.setting
-        if d.clipped:
-            raise NoSnippet("its angles are clipped")
-        own = _dtype(self.dtype)
-        of = f"for h in ({self.heads}, {self.kv_heads})" if self.heads != self.kv_heads else "for _ in 'qk'"
-        h = "h" if self.heads != self.kv_heads else str(self.heads)
-        shape = f"{h}, {self.seq_len}, {d.head_dim}"
-        kinds = {
-            "randn": f"torch.randn({shape}).bfloat16().half().to({own})",
-            "ones": f"torch.ones({shape}, dtype={own})",
-            "arange": f"torch.arange({d.head_dim}).expand({shape}).to({own})",
-        }
-        if self.source not in kinds:
-            raise NoSnippet(f"its q and k are {self.source}, which torch alone does not make; try --qk randn")
-        lines = [f"torch.manual_seed({self.seed or 0})"] if self.source == "randn" else []
-        note = "  # 16-bit numbers" if self.source == "randn" else ""
-        lines.append(f"q, k = ({kinds[self.source]} {of}){note}")
-        if self.heads != self.kv_heads:
-            lines.append(f"k = k.repeat_interleave({self.heads // self.kv_heads}, 0)")
-        lines.append(f"at, x = torch.arange({self.seq_len}), {exponents(d)}")
-        return [*lines, *scaled(d)]
-
-    def exact(self) -> str:
-        """Return the line of q and k rotated exactly: by distances alone, in float64."""
-        d, halves = self.setting, self.pairs("y.double()")
-        turn = f"{self.factor}torch.exp(1j * at[:, None] * {theta(d)})"
-        return f"exact = [torch.complex(*{halves}) * {turn} for y in (q, k)]"
-
-    def end(self, scores: str) -> list[str]:
-        """Return the lines that print the RMS of scores minus exact ones, where the mask shows them."""
-        d, product = self.setting, "(exact[0] @ exact[1].mH).real"
-        if d.rotary_dim < d.head_dim:
-            rest = [f"{y}[..., {d.rotary_dim}:].double()" for y in "qk"]
-            product = f"({product} + {rest[0]} @ {rest[1]}.mT)"
-        error = f"error = scores - {self.scale()}{product}"
-        number = f"error{self.visible()}.square().mean().sqrt()"
-        return [f"scores = {scores}", error, f'print("drift_rms", f"{{{number}:.3g}}")']
-
-    def scale(self) -> str:
-        """Return the softmax scale, as it stands before a product."""
-        d = self.setting
-        usual = d.scale == 1.0 / math.sqrt(d.head_dim)
-        return f"{d.head_dim} ** -0.5 * " if usual else f"{d.scale!r} * "
-
-    def visible(self) -> str:
-        """Return the index that takes of scores what the mask shows."""
-        if self.mask in _MASKS:
-            return _MASKS[self.mask]
-        kind, _, width = self.mask.partition(":")
-        if kind != "window":
-            raise NoSnippet(f"its mask is {self.mask}")
-        return f"[:, (at[:, None] >= at) & (at[:, None] < at + {width})]"
+def begin(record: Record) -> list[str]:
+    """Return the lines that make q, k, positions and frequencies. Raises: NoSnippet."""
+    d = record.setting
+    for cannot, why in (
+        (record.sample, "its scores are a sample; leave out --sample"),
+        (record.axes != "none", "it has several position axes"),
+        (math.isfinite(d.clip), "its angles are clipped"),
+        (record.dtype not in _DTYPES, f"torch has no {record.dtype}"),
+    ):
+        if cannot:
+            raise NoSnippet(why)
+    lines = _vectors(record)
+    if record.heads != record.kv_heads:
+        lines.append(f"k = k.repeat_interleave({record.heads // record.kv_heads}, 0)")
+    lines.append(f"at, x = torch.arange({record.seq_len}), {exponents(d)}")
+    return [*lines, *scaled(d)]
 
 
-def _dtype(name: str) -> str:
-    if name not in DTYPES:
-        raise NoSnippet(f"torch has no {name}")
-    return f"torch.{name}"
+def _vectors(record: Record) -> list[str]:
+    """Return the lines that make the q and k of a row. Raises: NoSnippet."""
+    dtype, source, size = f"torch.{record.dtype}", record.source, f"{record.seq_len}, {record.head_dim}"
+    kinds = {
+        "gaussian": "normal({shape})",
+        "randn": f"torch.randn({{shape}}).bfloat16().half().to({dtype})",
+        "ones": f"torch.ones({{shape}}, dtype={dtype})",
+        "arange": f"torch.arange({record.head_dim}).expand({{shape}}).to({dtype})",
+    }
+    if source not in kinds:
+        raise NoSnippet(f"its q and k are {source}, which a few lines do not make; try --qk gaussian")
+    first = {
+        "gaussian": [line.format(seed=record.seed or 0, dtype=record.dtype) for line in _NORMAL],
+        "randn": [f"torch.manual_seed({record.seed or 0})"],
+    }
+    q, k = (kinds[source].format(shape=f"{heads}, {size}") for heads in (record.heads, record.kv_heads))
+    return [*first.get(source, []), f"q = {q}", f"k = {k}"]
+
+
+def exact(record: Record) -> str:
+    """Return the line of q and k rotated exactly: by distances alone, in float64."""
+    d = record.setting
+    part = "y.double()" if d.rotary_dim == d.head_dim else f"y.double()[..., :{d.rotary_dim}]"
+    halves = f"{part}.chunk(2, -1)" if d.layout == "half" else f"{part}.unflatten(-1, (-1, 2)).unbind(-1)"
+    turn = f"{factor(d)}torch.exp(1j * at[:, None] * {theta(d)})"
+    return f"exact = [torch.complex(*{halves}) * {turn} for y in (q, k)]"
+
+
+def end(record: Record, scores: str) -> list[str]:
+    """Return the lines that print the RMS of scores minus exact ones, where the mask shows them."""
+    d, product = record.setting, "(exact[0] @ exact[1].mH).real"
+    if d.rotary_dim < d.head_dim:
+        rest = [f"{y}[..., {d.rotary_dim}:].double()" for y in "qk"]
+        product = f"({product} + {rest[0]} @ {rest[1]}.mT)"
+    error = f"error = scores - {scale(d)}{product}"
+    number = f"error{_visible(record.mask)}.square().mean().sqrt()"
+    return [f"scores = {scores}", error, f'print("drift_rms", f"{{{number}:.3g}}")']
+
+
+def factor(d: RopeSetting) -> str:
+    """Return what multiplies cos and sin, as it stands before a product; empty for 1."""
+    value = attention_factor(d.scaling)
+    return "" if value == 1.0 else f"{value!r} * "
+
+
+def scale(d: RopeSetting) -> str:
+    """Return the softmax scale, as it stands before a product."""
+    usual = d.scale == 1.0 / math.sqrt(d.head_dim)
+    return f"{d.head_dim} ** -0.5 * " if usual else f"{d.scale!r} * "
+
+
+def _visible(mask: str) -> str:
+    """Return the index that takes of scores what the mask shows. Raises: NoSnippet."""
+    if mask in _MASKS:
+        return _MASKS[mask]
+    kind, _, width = mask.partition(":")
+    if kind != "window":
+        raise NoSnippet(f"its mask is {mask}")
+    return f"[:, (at[:, None] >= at) & (at[:, None] < at + {width})]"
 
 
 def exponents(d: RopeSetting) -> str:

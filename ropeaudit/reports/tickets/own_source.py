@@ -7,31 +7,41 @@ from pathlib import Path
 
 from ropeaudit.reports.tickets.reproduction import NoSnippet
 
-_MOST_LINES = 8  # of own code that are written into a snippet; longer code is imported
+_MOST_LINES = 20  # of own code that are written into a snippet; longer code is imported
 
 _RESERVED = {"q", "k", "at", "x", "exact", "scores", "error", "rotate", "scaled", "values", "theta"}
-_RESERVED |= {"build", "module"}
+_RESERVED |= {"build", "module", "normal", "generator", "np", "sys"}
 
 
-def imported(place: str, name: str, inline: bool = True) -> tuple[list[str], str]:
-    """Return the lines that make `name` of a file or module known, and the folder of what they import.
+def imported(place: str, name: str) -> tuple[list[str], str]:
+    """Return the lines that make `name` of a file or module known, and the file that they import.
 
-    inline: a file's few lines are written out, so that nothing but its packages is needed. Raises: NoSnippet.
+    A file's few lines are written out, so that nothing but its packages is needed. Raises: NoSnippet.
     """
     root = name.partition(".")[0]
     if not place.endswith(".py"):
-        return [f"from {place} import {root}"], ""
+        top = place.partition(".")[0]
+        local = next((one for one in (top, f"{top}.py") if Path(one).exists()), "")
+        found = ["import sys", 'sys.path.append(".")'] if local else []
+        return [*found, f"from {place} import {root}"], local
     path = Path(place)
     try:
         lines = needed(path.read_bytes(), root)
     except OSError as error:  # the code went to another folder, or removed its file
         raise NoSnippet(f"{place} can no longer be read: {error.strerror}") from None
-    folder = str(path.resolve().parent)
-    if inline and lines is not None and len(lines) <= _MOST_LINES:
-        return lines, folder
+    if lines is not None and len(lines) <= _MOST_LINES and not _siblings(lines, path.parent):
+        return lines, ""
     if not path.stem.isidentifier():
         raise NoSnippet(f"a file called {path.name} cannot be imported by its name")
-    return [f"from {path.stem} import {root}"], folder
+    folder = f"sys.path.insert(0, {str(path.parent)!r})  # where {path.name} lies"
+    return ["import sys", folder, f"from {path.stem} import {root}"], path.name
+
+
+def _siblings(lines: list[str], folder: Path) -> bool:
+    """Return whether lines import what lies in a folder."""
+    imports = (line.split()[1] for line in lines if line.startswith(("import ", "from ")))
+    tops = [one.partition(".")[0].rstrip(",") for one in imports]
+    return any(not top or (folder / top).exists() or (folder / f"{top}.py").exists() for top in tops)
 
 
 def needed(source: str | bytes, name: str) -> list[str] | None:
@@ -39,7 +49,8 @@ def needed(source: str | bytes, name: str) -> list[str] | None:
 
     `import torch` is left out: every snippet has it.
 
-    >>> needed("import torch\nimport math\na = 2\ndef f(x):\n    'Twice.'\n    return a * x\n", "f")
+    >>> source = "import torch\nimport math\na = 2\ndef f(x):\n    'Twice.'\n    return a * x\n"
+    >>> needed(f"{source}if __name__ == '__main__':\n    x = f(3)\n", "f")
     ['a = 2', 'def f(x):', '    return a * x']
     """
     try:
@@ -68,6 +79,8 @@ def _defined(node: ast.stmt) -> list[str]:
         return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):  # it is not run when imported
+        return []
     return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
 
 

@@ -3,17 +3,13 @@
 import pytest
 from snippets import assert_small, printed, same_digits
 
-from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.errors import NotEmulated
-from ropeaudit.reports.tickets import of_shift, own_source
-from ropeaudit.reports.tickets.reproduction import LINES, NoSnippet, Snippet, compared, reproduced
-from ropeaudit.reports.tickets.shortening import fitted
+from ropeaudit.reports.tickets import calls, own_source
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet, compared, reproduced
 
 SMALL = {"qk": "randn", "heads": 2, "seq_len": 48, "head_dim": 32}
-# cases with something of their own, each measured in a format where it shows
+# cases with something of their own
 CASES = {
     "plain": {},
     "grouped": {"kv_heads": 1, "seed": 7},
@@ -28,19 +24,20 @@ CASES = {
     "dynamic": {"scaling": "dynamic:factor=2,maximum=32"},
 }
 
+FUNCTIONS = {"window": "pairs", "part": "front"}  # of OWN, where it is not tables
+
 
 def snippets_of(audit: Audit) -> list[tuple[Snippet, float]]:
     """Return the snippets of an audit and their numbers, those that there are."""
     results = []
     for record in audit.run():
-        setting = of_shift.setting_of(record)
         factory = next(
             one
             for one in audit.factories()
             if (one.name, one.dtype.name) == (record.implementation, record.dtype)
         )
         try:
-            snippet = of_shift.snippet(record, setting, factory.make(setting, None))
+            snippet = calls.snippet(record, factory.make(record.setting, None))
         except NoSnippet:
             continue
         assert_small(snippet)
@@ -58,44 +55,44 @@ def check(results: list[tuple[Snippet, float]], **more: str) -> None:
     assert wrong == []
 
 
-def emulated() -> list[str]:
-    names = []
-    for recipe in recipes.all_recipes():
-        try:
-            recipe.resolve(parse("bf16"))
-        except NotEmulated:
-            continue
-        names.append(recipe.name)
-    return names
-
-
-def test_the_snippet_of_every_recipe_prints_its_row_with_torch_alone() -> None:
-    results = snippets_of(Audit((Case(**SMALL),), emulated(), ("bf16", "fp16"), (100_000,)))
-    assert len(results) > 40
-    for change in ({"rotation_rounding": "once"}, {"score": "bf16"}, {"accumulate": "fp64"}):
-        results += snippets_of(Audit((Case(**SMALL),), ("hf-sdpa",), ("bf16",), (0,), change))
-    assert len({round(value, 6) for _, value in results[-3:]}) == 3
+def test_the_snippet_of_every_setting_makes_its_q_and_k_and_prints_its_row(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    results = []
     for name, case in CASES.items():
-        # YaRN's ramp is rounded at each step in bfloat16, which a line does not do
-        some = ("hf-model-cast",) if name == "yarn" else ("uniform", "hf-model-cast")
-        of_case = snippets_of(Audit((Case(**SMALL | case),), some, ("bf16",), (1000, -30)))
-        assert len(of_case) == 2 * len(some), name
-        results += of_case
-    check(results, forbidden="numpy")
+        code = f"{tmp_path}/mine.py:{FUNCTIONS.get(name, 'tables')}"
+        sources = (case["qk"],) if "qk" in case else ("gaussian", "randn")
+        for source in sources:
+            audit = Audit(
+                (Case(**SMALL | case | {"qk": source}),), (), ("bf16",), (1000, -30), implementations=(code,)
+            )
+            of_case = snippets_of(audit)
+            assert len(of_case) == 2, (name, source)
+            assert all(("default_rng" in one.text) == (source == "gaussian") for one, _ in of_case)
+            results += of_case
+    check(results)
 
 
-def test_a_snippet_of_what_takes_more_than_a_few_lines_says_so() -> None:
+def test_a_snippet_of_randn_needs_torch_alone(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    audit = Audit(
+        (Case(**SMALL),), (), ("bf16", "fp16"), (1000,), implementations=(f"{tmp_path}/mine.py:tables",)
+    )
+    check(snippets_of(audit), forbidden="numpy")
+
+
+def test_a_snippet_of_what_takes_more_than_a_few_lines_says_so(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
     for case, why in (
-        ({"qk": "gaussian"}, "q and k are gaussian"),
-        ({"clip": 10.0}, "clipped"),
+        ({"qk": "diagonal"}, "q and k are diagonal"),
         ({"scaling": "proportional:fraction=0.5"}, "the scaling proportional"),
         ({"sample": 100, "qk": "ones"}, "a sample"),
     ):
-        audit = Audit((Case(**SMALL | case),), ("uniform",), ("bf16",), (1000,))
+        audit = Audit(
+            (Case(**SMALL | case),), (), ("bf16",), (1000,), implementations=(f"{tmp_path}/mine.py:tables",)
+        )
         [record] = audit.run()
-        setting = of_shift.setting_of(record)
         with pytest.raises(NoSnippet, match=why):
-            of_shift.snippet(record, setting, audit.factories()[0].make(setting, None))
+            calls.snippet(record, audit.factories()[0].make(record.setting, None))
 
 
 OWN = '''"""Own code."""
@@ -111,6 +108,11 @@ def rope(q, k, positions):
 def tables(x, cos, sin):
     x1, x2 = x.chunk(2, -1)
     return torch.cat([x1 * cos.to(x) - x2 * sin.to(x), x2 * cos.to(x) + x1 * sin.to(x)], -1)
+def front(x, cos, sin):
+    return torch.cat([tables(x[..., :16], cos, sin), x[..., 16:]], -1)
+def pairs(x, cos, sin):
+    x1, x2 = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([x1 * cos.to(x) - x2 * sin.to(x), x2 * cos.to(x) + x1 * sin.to(x)], -1).flatten(-2)
 '''
 
 
@@ -127,7 +129,7 @@ def test_the_snippet_of_own_code_holds_its_lines_or_imports_it(tmp_path) -> None
         results += snippets_of(Audit((Case(**SMALL),), (), ("bf16",), (1000,), implementations=(name,)))
     assert len(results) == len(names)
     assert all("unused" not in snippet.text and '"""' not in snippet.text for snippet, _ in results)
-    assert [snippet.text.count("import ") for snippet, _ in results] == [1, 1, 2]
+    assert [snippet.text.count("import ") for snippet, _ in results] == [1, 1, 3]
     check(results, forbidden="numpy", folder=str(tmp_path))
 
 
@@ -160,18 +162,6 @@ def test_a_snippet_that_raises_is_reported_in_a_line() -> None:
     result = reproduced(Snippet(("raise ValueError('a\\nb')",), "drift_rms", 0.5, "here"))
     assert not result.agrees
     assert "one raised" in result.missing
-
-
-def test_a_snippet_of_too_many_lines_is_none() -> None:
-    with pytest.raises(NoSnippet, match="16 lines"):
-        Snippet(("a = 1",) * (LINES + 1), "drift_rms", 0.5, "here")
-
-
-def test_what_is_used_twice_is_not_written_out() -> None:
-    lines = ["theta = f(1)", "a = theta + theta", "b = 2"]
-    assert fitted(lines, 1) == tuple(lines)
-    lines = ["theta = f(1)", "a = theta", "b = theta"]
-    assert fitted(lines, 1) == tuple(lines)
 
 
 def test_own_lines_that_would_hide_names_of_the_snippet_are_imported() -> None:
