@@ -16,7 +16,7 @@ _SECTIONS = {
     "--scale --mrope --axis --axes --grid --step --length --rerotate --by",
     "After softmax": "--attention --softmax --anchor",
     "What is judged, and the exit code": "--tolerance --fail-if --baseline --waive --junit",
-    "Report": "--format --color --output --columns --quiet --curve --no-header --ticket --ticket-file",
+    "Report": "--format --color --output --columns --quiet --no-header --ticket --ticket-file",
     "Long runs": "--resume --jobs --scheduler --shard --dry-run",
 }
 _HEADINGS = {flag: heading for heading, flags in _SECTIONS.items() for flag in flags.split()}

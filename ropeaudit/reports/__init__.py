@@ -44,7 +44,6 @@ REGISTRY = {
         ReportForm("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
         ReportForm("markdown", (".md", ".markdown")),
         ReportForm("html", (".html", ".htm")),
-        ReportForm("latex", (".tex",)),
     )
 }
 FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)

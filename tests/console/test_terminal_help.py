@@ -65,7 +65,7 @@ def test_examples_name_options_that_there_are(name, line) -> None:
         (["shift", "--recipe"], "uniform,vllm-c", ["uniform,vllm-cuda"]),
         (["limit", "--dtype"], "bf", ["bfloat16", "bf16"]),
         (["shift", "--model"], "llama-3.1-8", ["llama-3.1-8b"]),
-        (["shift", "--format"], "l", ["latex"]),
+        (["shift", "--format"], "h", ["html"]),
         (["shift", "--columns"], "drift_rel", ["drift_relative"]),
         (["shift", "--fail-if"], "drift_rel", ["drift_relative"]),
         (["limit", "--columns"], "bound_up", ["bound_up_to"]),

@@ -442,17 +442,6 @@ def test_shortened_names_stay_different() -> None:
     assert all(len(name) < 100 for name in stored)
 
 
-def test_curves_beneath_the_table(capsys) -> None:
-    line = ["shift", *SMALL, "--offset", "0,1,64,4k,128k", "--dtype", "fp16,bf16", "-q", "--curve"]
-    assert main(line) == 0
-    out = capsys.readouterr().out
-    assert "uniform float16: drift rms over the offset (nan at 131072)\n" in out
-    assert "uniform bfloat16: drift rms over the offset\n" in out
-    assert out.index("overflow") < out.index("over the offset") < out.index("change from offset 0: minus")
-    assert main([*line, "-f", "csv"]) == 2
-    assert "--curve goes with the table" in capsys.readouterr().err
-
-
 def test_no_crossing_is_marked_where_no_curve_makes_it(folder) -> None:
     whole = json.loads((folder / "decay.json").read_text(encoding="utf-8"))
     picture = plots.decay.draw(whole["records"], "a title")  # of a report of earlier versions, or of few rows
