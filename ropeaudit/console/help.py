@@ -61,7 +61,7 @@ EXAMPLES = {
         ("", "plot decay.json --kind decay -o decay.svg"),
     ),
     "plot": (
-        ("A sweep, as a figure for a paper", "plot x.jsonl -o x.pdf --size 5x3.5 --without title,bound"),
+        ("A sweep, as a figure for a paper", "plot x.jsonl -o x.pdf --size 3.5x2.5 --title ''"),
         ("One case by query and key", "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png"),
     ),
     "report": (
