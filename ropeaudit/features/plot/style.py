@@ -51,7 +51,7 @@ _POINTS = 10.0  # size of a text in a figure that is not small
 _TITLE_LINES = 3
 _NAME = 90  # characters of a name in a legend
 _BOXES = "the font lacks some characters of a name: boxes stand for them"
-_STYLE = {
+_STYLE: dict[Any, Any] = {  # of matplotlib's rcParams
     "figure.dpi": 150,
     "figure.titlesize": "medium",
     "figure.titleweight": "bold",
@@ -174,13 +174,15 @@ def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
 
 def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
     """Make the horizontal axis logarithmic, with a place for 0 and for what is below it."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
     linear = linear_part(values)
     if linear is not None:
         power = 10 ** math.ceil(math.log10(linear))
         axes.set_xscale("symlog", linthresh=power * (1 + 1e-9), linscale=0.7)  # no tick but 0 below it
-        axes.xaxis.get_major_locator().set_params(numticks=8)
+        ticks = SymmetricalLogLocator(base=10, linthresh=power * (1 + 1e-9))
+        ticks.set_params(numticks=8)
+        axes.xaxis.set_major_locator(ticks)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
@@ -229,14 +231,17 @@ def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[st
     return limited(groups, most, "cases")
 
 
-def _crowded(axes: Axes) -> bool:
-    """Return whether axes that are laid out are too low for their lines, or for the names of their bars."""
+def _crowded(axes: Axes, inches: float) -> bool:
+    """Return whether axes that are laid out are too low for their lines, or for the names of their bars.
+
+    inches: height of the figure.
+    """
     from matplotlib.ticker import FixedLocator
 
-    points = axes.get_window_extent().height / axes.get_figure().dpi * 72
+    points = axes.get_position().height * inches * 72
     names = axes.get_yticklabels() if isinstance(axes.yaxis.get_major_locator(), FixedLocator) else []
     lines = sum(name.get_text().count("\n") + 1 for name in names)
-    return points < _POINTS * scale() * max(1.5, 0.8 * lines)
+    return points < _POINTS * scale() * max(2.0, 0.8 * lines)
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
@@ -252,8 +257,9 @@ def encoded(picture: Picture, suffix: str) -> bytes:
         warnings.simplefilter("always")
         picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
     said = [str(warning.message) for warning in caught]
-    if any("not applied" in text for text in said) or any(map(_crowded, picture.figure.axes)):
-        width, height = picture.figure.get_size_inches()
+    width, height = picture.figure.get_size_inches()
+    crowded = any(_crowded(axes, height) for axes in picture.figure.axes)
+    if crowded or any("not applied" in text for text in said):
         raise UsageError(
             f"names, title and legend leave no room for the axes in {width:g} x {height:g} inches; give a "
             "larger --size, or --title ''"
