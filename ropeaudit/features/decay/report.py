@@ -18,9 +18,10 @@ from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
 
 LEGEND = (
-    "mean, rms relative: mean and RMS of the exact scores of every query with every key, over the RMS at "
-    "distance 0;\nbound: RoFormer's decay curve, section 3.4.3; men sum: sum of cos(distance theta_i), "
-    "which Men et al. want to be 0 or more."
+    "mean relative: mean of the exact scores of every query with every key, over their RMS at distance 0;\n"
+    "rms relative: their RMS over that at distance 0;\n"
+    "bound: RoFormer's decay curve, section 3.4.3;\n"
+    "men sum: sum of cos(distance theta_i), which Men et al. want to be 0 or more."
 )
 _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
 _CURVES = ("setting", "source", "distance", "rms_relative", "bound", "men_sum", "first_failing")
