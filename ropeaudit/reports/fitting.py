@@ -178,15 +178,15 @@ def explained(report: Report) -> str:
     """
     shown = [heading(name) for name in (*report.screen, *report.said_once)]
     hidden = [heading(name) for name in report.declared]
-    text, gone, before = "", False, ""
+    text, gone = "", False
     for part, space in re.findall(r"(.+?(?:[;.](?=\s)|$))(\s*)", report.legend, re.DOTALL):
         word, colon, _ = part.lower().partition(":")
         if colon:
             gone = any(name.startswith(word) for name in hidden) and not any(
                 name.startswith(word) for name in shown
             )
-        elif before != ";":
+        elif part[:1].isupper():  # a sentence of its own
             gone = False
-        text, before = text + (part + space) * (not gone), part[-1]
+        text += "" if gone else part + space
     text = text.rstrip()
     return f"{text[:-1]}." if text.endswith(";") else text

@@ -161,7 +161,7 @@ def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
 
     Return how many lines the names take.
     """
-    wrapped = [textwrap.fill(name, across() // 2, break_on_hyphens=False) for name in names]
+    wrapped = [textwrap.fill(name, int(0.6 * across()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(False, axis="y")
