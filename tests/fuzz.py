@@ -44,7 +44,7 @@ shift --impl k.py:f {S} --dtype fp32 --offset 7 --order bhsd -f json
 shift {R} --attention --softmax recipe --anchor 3 --offset 7 -f jsonl
 shift {R} --offset 7 --baseline a.csv --fail-if drift_rms>1.5x -f markdown
 shift {R} --offset 0,7 --sample 3 --fail-if drift_rms>0.5 -f csv
-shift {R} --offset 7 --curve --color
+shift {R} --offset 7 --color
 shift {R} --offset 0,7 --dry-run --shard 1/2
 shift {R} --offset 7 -o new.csv -o new.json -q -f html
 shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl

@@ -71,7 +71,7 @@ shift {SMALL}
 shift {SMALL} -f csv {OUT}
 shift {SMALL} -f json -o a.parquet --recipe fp64-angles,hf --dtype fp32
 shift {SMALL} --recipe hf,meta,vllm-cuda,mlx-fallback --dtype fp32,bf16,fp16 --offset 0,1000,128k -f jsonl
-shift {SMALL} --offset 1k-64k*4 --recipe uniform --curve
+shift {SMALL} --offset 1k-64k*4 --recipe uniform
 shift {SMALL} --attention --softmax recipe --offset 1000 --dtype bf16 -f csv
 shift {SMALL} --attention --anchor 4 --qk diagonal --offset 0,4096 --dtype fp16 -f markdown
 shift {SMALL} --impl IN/kernel.py:right --dtype bf16,fp32

@@ -113,9 +113,6 @@ NAMES: Mapping[str, Names] = {
     "--length": lambda: ["unshifted", "shifted"],
     "--softmax": lambda: ["fp64", "recipe"],
     "--layer": lambda: ["all", "full_attention", "sliding_attention"],
-    "--without": lambda: (
-        ["title", "legend", "predicted", "bound", "floor", "tolerance", "positions", "sum", "crossing"]
-    ),
     "TARGETS": _targets,
     "A": lambda: [*recipes(), *implementations()],
     "B": lambda: [*recipes(), *implementations()],

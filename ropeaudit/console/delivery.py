@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ropeaudit.console import output, rows
@@ -27,21 +26,19 @@ def delivered(
     *,
     stages: Stages | None = None,
     noun: str = "rows",
-    curves: Callable[[Sequence[T], int, bool], str] = lambda results, width, plain: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
-    metadata. noun: what an interruption counts. curves: from results, width and whether ASCII must do.
+    metadata. noun: what an interruption counts.
     broken: from the results, a line for each --fail-if that was broken.
     """
     with output.opened(options.outputs) as files:
         results, interrupted = rows.gathered(analysis, options.quiet)
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
-            draw = functools.partial(curves, results)
-            output.deliver(report(results, metadata), files, options, interrupted, draw)
+            output.deliver(report(results, metadata), files, options, interrupted)
     if interrupted:
         output.say_interrupted(f"{len(results)} {noun}", files)
     return INTERRUPTED if interrupted else judged(broken(results))

@@ -16,7 +16,7 @@ _SECTIONS = {
     "--scale --mrope --axis --axes --grid --step --length --rerotate --by",
     "After softmax": "--attention --softmax --anchor",
     "What is judged, and the exit code": "--tolerance --fail-if --baseline --waive --junit",
-    "Report": "--format --color --output --columns --quiet --curve --no-header --ticket --ticket-file",
+    "Report": "--format --color --output --columns --quiet --no-header --ticket --ticket-file",
     "Long runs": "--resume --jobs --scheduler --shard --dry-run",
 }
 _HEADINGS = {flag: heading for heading, flags in _SECTIONS.items() for flag in flags.split()}
@@ -61,7 +61,7 @@ EXAMPLES = {
         ("", "plot decay.json --kind decay -o decay.svg"),
     ),
     "plot": (
-        ("A sweep, as a figure for a paper", "plot x.jsonl -o x.pdf --size 5x3.5 --without title,bound"),
+        ("A sweep, as a figure for a paper", "plot x.jsonl -o x.pdf --size 3.5x2.5 --title ''"),
         ("One case by query and key", "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png"),
     ),
     "report": (

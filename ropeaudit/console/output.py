@@ -6,9 +6,9 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO
 
 from ropeaudit import reports
 from ropeaudit.console.options import ReportOptions, ScreenOptions
@@ -18,11 +18,9 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
-Draw: TypeAlias = Callable[[int, bool], str]
 _MOST_NOTES = 8
 _NARROWEST = 20  # columns of a terminal
 _LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html": "xmlcharrefreplace"}
-_CURVES = 48  # columns of a curve where no terminal says its width
 
 
 def metadata(options: ReportOptions) -> dict[str, Any]:
@@ -66,30 +64,21 @@ def deliver(
     files: Sequence[OutputFile],
     options: ReportOptions,
     interrupted: bool = False,
-    draw: Draw = lambda width, plain: "",
 ) -> None:
     """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
 
-    interrupted: the report is a part of what was asked for, and takes the place of no other. draw: the curves
-    that stand before the legend of a table, from width and whether ASCII must do.
+    interrupted: the report is a part of what was asked for, and takes the place of no other.
     """
     report = incomplete(report) if interrupted else report
-    write(report, replaceable(files, interrupted), draw)
-    out = streams.report()
-    width = _CURVES
-    if out.isatty():
-        import shutil  # in-function: it loads compressors
-
-        width = min(72, max(16, shutil.get_terminal_size().columns - 12))
-    plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-    print_report(_with_curves(report, draw(width, plain)) if options.form == "table" else report, options)
+    write(report, replaceable(files, interrupted))
+    print_report(report, options)
     say_notes(report, options)
 
 
-def write(report: Report, files: Sequence[OutputFile], draw: Draw) -> None:
-    """Write the files, tables with curves. Raises: BadOutput."""
+def write(report: Report, files: Sequence[OutputFile]) -> None:
+    """Write the files. Raises: BadOutput."""
     for file in files:
-        file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)
+        file.write(report)
 
 
 def incomplete(report: Report) -> Report:
@@ -112,13 +101,9 @@ def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> N
     say(f"interrupted: {done} were done{written}{message}{hint}")
 
 
-def _with_curves(report: Report, curves: str) -> Report:
-    return replace(report, legend="\n\n".join(filter(None, [curves, report.legend])))
-
-
 def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options.form in ("markdown", "latex"):
+    if options.form == "markdown":
         return
     if options.quiet:
         for text in report.refusals[:_MOST_NOTES]:

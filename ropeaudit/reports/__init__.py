@@ -44,7 +44,6 @@ REGISTRY = {
         ReportForm("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
         ReportForm("markdown", (".md", ".markdown")),
         ReportForm("html", (".html", ".htm")),
-        ReportForm("latex", (".tex",)),
     )
 }
 FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)
@@ -92,10 +91,12 @@ class Report:
         return without_constants(replace(self, rows=rows, folded=None, constant=()), self.constant)
 
     def full_legend(self) -> str:
-        """Return how to read it, after what holds in all rows."""
+        """Return how to read the columns that are shown, after what holds in all rows."""
+        from ropeaudit.reports.fitting import explained  # in-function: it builds on reports
+
         texts = ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in self.said_once.items())
         once = f"In all {len(self.rows)} rows: {texts}." if texts else ""
-        return "\n".join(filter(None, [once, self.legend]))
+        return "\n".join(filter(None, [once, explained(self)]))
 
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""

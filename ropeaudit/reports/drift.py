@@ -14,7 +14,6 @@ from ropeaudit.reports import Report, Row, headlines, settings, tabulated, verdi
 from ropeaudit.reports.numbers import percent, short
 
 if TYPE_CHECKING:
-    from ropeaudit.reports.charts.series import Series
     from ropeaudit.runtime.columns import Column
 
 # what a table says beneath it, of the columns that it shows
@@ -32,7 +31,6 @@ _LEGENDS = {
     "entropy": "entropy: of the weights of a row, in nats.",
     "attention_d": "attention d: against the anchor's offset.",
 }
-_MOST_CURVES = 8
 
 
 def drift_report(
@@ -108,34 +106,6 @@ def _refusals(results: Sequence[Record]) -> list[str]:
         f"refused: {subject}, {count} row{'s' * (count > 1)}: {reason}"
         for (subject, reason), count in reasons.items()
     ]
-
-
-def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> str:
-    """Return small curves as text: RMS drift over the offset, of every subject and dtype."""
-    if not results:
-        return ""
-    from ropeaudit.reports.charts.terminal import curves  # in-function: most reports have no curves
-
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    moving = ("offset", "length", "offset_t", "offset_h", "offset_w", "case")
-    for record in results:
-        same = (getattr(record, name) for name in records.IDENTITY if name not in moving)
-        groups.setdefault(tuple(same), []).append(record)
-    lines = [_curve(group) for group in groups.values()]
-    return curves([line for line in lines if len(line.points) > 1], _MOST_CURVES, width, plain)
-
-
-def _curve(group: Sequence[Record]) -> Series:
-    """Return the finite drift of a subject at offsets from 0 on; the label names offsets where it is not."""
-    from ropeaudit.reports.charts.series import Series, points
-
-    line = Series("", points((one.as_dict() for one in group if one.offset >= 0), "offset", "drift_rms"))
-    left_out = ""
-    if nonfinite := list(map(str, line.nonfinite())):
-        left_out = f" (nan at {', '.join(nonfinite[:3])}{', ...' if len(nonfinite) > 3 else ''})"
-    model = "" if group[0].model == "none" else f"{group[0].model} "
-    label = f"{model}{verdicts.called(group[0])} {group[0].dtype}: drift rms over the offset{left_out}"
-    return Series(label, [point for point in line.points if math.isfinite(point.y)])
 
 
 def headline(results: Sequence[Record]) -> str:

@@ -168,3 +168,25 @@ def _lines(text: str, width: int) -> list[str]:
         lines.append(rest[:end].rstrip())
         rest = rest[end:].lstrip()
     return [*lines, rest] if rest else lines
+
+
+def explained(report: Report) -> str:
+    """Return the legend of a report without what it says of declared columns that are not shown.
+
+    It explains "heading: words", one behind the other, with a semicolon or a full stop; a heading may be the
+    beginning of those of several columns.
+    """
+    shown = [heading(name) for name in (*report.screen, *report.said_once)]
+    hidden = [heading(name) for name in report.declared]
+    text, gone = "", False
+    for part, space in re.findall(r"(.+?(?:[;.](?=\s)|$))(\s*)", report.legend, re.DOTALL):
+        word, colon, _ = part.lower().partition(":")
+        if colon:
+            gone = any(name.startswith(word) for name in hidden) and not any(
+                name.startswith(word) for name in shown
+            )
+        elif part[:1].isupper():  # a sentence of its own
+            gone = False
+        text += "" if gone else part + space
+    text = text.rstrip()
+    return f"{text[:-1]}." if text.endswith(";") else text

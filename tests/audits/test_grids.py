@@ -223,24 +223,6 @@ def test_other_commands_refuse_a_grid_and_recurrences_too() -> None:
         list(ropeaudit.shift(0, "fp32", "hf", changes={"frequency_form": "recurrence"}, **GRID))
 
 
-def test_a_curve_goes_over_the_offsets_of_a_grid(capsys) -> None:
-    command = [
-        "shift",
-        "--axes",
-        "flux",
-        "--grid",
-        "3x3",
-        "--axis",
-        "w",
-        "--offset",
-        "0,10,500",
-        "--heads",
-        "1",
-    ]
-    assert main([*command, "--dtype", "bf16", "--recipe", "uniform", "--curve", "-q"]) == 0
-    assert "uniform bfloat16: drift rms over the offset" in capsys.readouterr().out
-
-
 def test_a_fraction_is_told_how_to_be_a_step(capsys) -> None:
     assert main(["shift", "--axes", "flux", "--grid", "4x4", "--offset", "0.5"]) == 2
     assert "--step 0.5" in capsys.readouterr().err

@@ -152,7 +152,7 @@ HUGE_NUMBERS = [
         "report r.jsonl",
         "'r.jsonl' is not a report of ropeaudit: it holds an integer of more than 4,300 digits",
     ),
-    ("plot --kind safe r.json -o x.svg", "it holds an integer of more than 4,300 digits"),
+    ("plot --kind limit r.json -o x.svg", "it holds an integer of more than 4,300 digits"),
     ("report r.csv", "row 1 has offset '1111"),
     (
         "shift --recipe r.toml",

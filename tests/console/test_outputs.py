@@ -79,7 +79,7 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("report a.json --by implementation", "a.json"),
     ("plot a.json", "a.json"),
     ("plot --kind stages why.json", "why.json"),
-    ("plot --kind safe safe.json", "safe.json"),
+    ("plot --kind limit safe.json", "safe.json"),
     ("plot --kind heatmap --qk x.npz", "x.npz"),
     ("module f.npz", "f.npz"),
     ("list frequencies --config c.json", "c.json"),

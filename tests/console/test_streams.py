@@ -122,9 +122,7 @@ def test_a_module_that_leaves_or_prints(tmp_path) -> None:
 
 
 def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_path) -> None:
-    line = shlex.split(
-        "shift --heads 1 --seq-len 4 --head-dim 4 --recipe hf,uniform --offset 1000 --curve --color"
-    )
+    line = shlex.split("shift --heads 1 --seq-len 4 --head-dim 4 --recipe hf,uniform --offset 1000 --color")
     for arguments in (line, ["list", "columns"], ["explain", "--help"]):
         seen = ropeaudit(tmp_path, *arguments, PYTHONIOENCODING="ascii", TERM="xterm")
         assert seen.returncode == 0

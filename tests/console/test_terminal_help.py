@@ -11,7 +11,6 @@ from click.shell_completion import ShellComplete
 
 from ropeaudit.console import completions, gates, help, values
 from ropeaudit.errors import UsageError
-from ropeaudit.features.plot import command as plot_command
 from ropeaudit.main import COMMANDS, cli, main
 
 TINY = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--offset", "0"]
@@ -65,7 +64,7 @@ def test_examples_name_options_that_there_are(name, line) -> None:
         (["shift", "--recipe"], "uniform,vllm-c", ["uniform,vllm-cuda"]),
         (["limit", "--dtype"], "bf", ["bfloat16", "bf16"]),
         (["shift", "--model"], "llama-3.1-8", ["llama-3.1-8b"]),
-        (["shift", "--format"], "l", ["latex"]),
+        (["shift", "--format"], "h", ["html"]),
         (["shift", "--columns"], "drift_rel", ["drift_relative"]),
         (["shift", "--fail-if"], "drift_rel", ["drift_relative"]),
         (["limit", "--columns"], "bound_up", ["bound_up_to"]),
@@ -76,7 +75,7 @@ def test_examples_name_options_that_there_are(name, line) -> None:
         (["report", "--columns"], "fil", ["file"]),
         (["check"], "llama-3.1-8", ["llama-3.1-8b"]),
         (["plot", "--kind"], "dec", ["decay"]),
-        (["plot", "--without"], "cros", ["crossing"]),
+        (["plot", "--kind"], "fre", ["frequencies"]),
         (["list"], "mod", ["models"]),
         (["list", "frequencies", "--columns"], "wave", ["wavelength"]),
         (["parity"], "vllm-c", ["vllm-cuda"]),
@@ -190,11 +189,6 @@ def test_no_color_on_a_terminal_has_no_escape_at_all() -> None:
     assert done.returncode == 0
     assert b"verdict" in text
     assert b"\x1b" not in text
-
-
-def test_parts_that_are_completed_are_those_of_the_pictures() -> None:
-    parts = {name for some in plot_command.PARTS.values() for name in some} | {"title", "legend"}
-    assert set(completions.NAMES["--without"]()) == parts
 
 
 def test_a_gate_reads_per_cent() -> None:

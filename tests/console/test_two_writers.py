@@ -48,7 +48,7 @@ REPORTS = [  # commands that write reports alone; slow ones behind
     f"limit {SIZES} --recipe hf --dtype fp16 --up-to 99",
 ]
 COSTLY = ("check", "module", "explain", "decay")
-SLOW = ["explain mine.py:turn", "plot --kind safe safe.json"]
+SLOW = ["explain mine.py:turn", "plot --kind limit safe.json"]
 PAIRS = [
     *((line, "-o", "-o") for line in (SHIFT, CHECK, f"parity hf uniform {SIZES}", *REPORTS, *SLOW)),
     *((f"{TICKET} vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),

@@ -16,8 +16,7 @@ from ropeaudit.features.decay import analysis, cosine_sum
 from ropeaudit.features.decay import report as reports_decay
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
-from ropeaudit.reports.charts import axes, terminal
-from ropeaudit.reports.charts.series import DataPoint, Series
+from ropeaudit.reports.charts import axes
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -212,22 +211,10 @@ def test_readable_and_dense_distances() -> None:
     assert axes.round_values(1000, 1032) == list(range(1000, 1033, 2))
     assert axes.round_values(7, 7) == [7]
     for first, last in ((0, 50000), (1000, 1010), (5, 5), (0, 2**53 - 1)):
-        result = terminal.dense(first, last)
+        result = axes.dense(first, last)
         assert result[0] == first
         assert result[-1] == last
         assert result == sorted(set(result))
-
-
-def test_a_curve_is_drawn() -> None:
-    def line(xs, ys) -> Series:
-        return Series("", [DataPoint(x, y) for x, y in zip(xs, ys, strict=True)])
-
-    falling = terminal.curve(line([0, 1, 2, 3], [3.0, 2.0, 1.0, 0.0]), width=4, height=2, plain=True)
-    assert falling == ["    3.00 ':.", "       0   ':", "         0  3"]
-    lines = terminal.curve(line([0, 8], [1.0, 1.0]), width=4, height=3)
-    assert lines == ["    1.00 ⠉⠉⠉⠉", "", "       0", "         0  8"]
-    crossing = terminal.curve(line(range(9), [1.0, -1.0] * 4 + [1.0]), width=9, height=2, plain=True)
-    assert [line.split()[0] for line in crossing[:2]] == ["1.00", "-1.00"]
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -258,24 +245,6 @@ def test_the_headline_says_what_the_literature_says(capsys) -> None:
     distances = [row["distance"] for row in report["records"]]
     assert len(distances) == 4 * 16
     assert distances[:16] == axes.round_values(0, 50000)
-
-
-def test_the_table_alone_has_curves(capsys) -> None:
-    dots = {chr(code) for code in range(0x2801, 0x2900)}
-    assert main(["decay", "--distance", "0-100", "--qk", "ones"]) == 0
-    table = capsys.readouterr().out
-    assert dots & set(table)
-    assert max(len(line) for line in table.splitlines() if dots & set(line)) < 60
-    for form in ("csv", "json", "jsonl", "markdown"):
-        assert main(["decay", "--distance", "0-100", "--qk", "ones", "-f", form]) == 0
-        assert not dots & set(capsys.readouterr().out)
-
-
-def test_a_curve_is_drawn_in_what_the_stream_knows(monkeypatch) -> None:
-    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr("sys.stdout", out)
-    assert main(["decay", "--distance", "0-100", "--qk", "ones"]) == 0
-    assert "\n    1.00 '''''''''':......\n" in out.buffer.getvalue().decode("ascii")
 
 
 def test_distances_are_lists_and_ranges(capsys) -> None:

@@ -2,13 +2,15 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from ropeaudit import shift
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports import Report
+from ropeaudit.main import main
+from ropeaudit.reports import Report, render
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.reports.fitting import columns_of_terminal, fitted, whole
 from ropeaudit.reports.forms import table
@@ -105,9 +107,21 @@ def test_constants_are_said_once_only_where_rows_agree() -> None:
 def test_a_legend_is_silent_of_columns_that_are_left_out() -> None:
     report = drift_report(list(shift([0, 1000], ["bf16"], ["hf"], cases=[Case(heads=1, seq_len=4)])), (), {})
     wide, narrow = ("\n".join(shown(report, width)) for width in (100, 60))
-    assert "change: score at the offset minus" in " ".join(wide.split())
+    assert "change: score at the offset minus the same implementation's" in " ".join(wide.split())
     text = " ".join(narrow.split())
     assert "Hidden (terminal too narrow): change_rms" in text
-    assert "drift: score at the offset minus the exact score; scaled, before softmax." in text
-    assert "excess: drift ÷ best achievable" in text
-    assert "change: score" not in text
+    assert "drift: score at the offset minus the exact score; scaled, before softmax. excess: drift ÷" in text
+    assert "change:" not in text
+    chosen = replace(report, screen=["offset", "excess"])
+    assert chosen.full_legend().startswith("excess: drift ÷ best achievable")
+    page = render("html", chosen)
+    assert "excess: drift" in page
+    assert "change: score" not in page
+
+
+def test_a_legend_drops_the_clauses_of_a_column_that_is_hidden(capsys) -> None:
+    command = ["decay", "--distance", "0,10", "--qk", "ones", "--columns", "distance,bound", "-f", "markdown"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "bound: RoFormer's decay curve, section 3.4.3." in text
+    assert "men sum:" not in text

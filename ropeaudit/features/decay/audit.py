@@ -17,8 +17,7 @@ from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
-from ropeaudit.reports.charts.axes import round_values
-from ropeaudit.reports.charts.terminal import dense
+from ropeaudit.reports.charts.axes import dense, round_values
 from ropeaudit.rope.setting import RopeSetting
 
 LARGEST = 65536  # distance where nothing says another

@@ -26,7 +26,7 @@ class Point:
         return float("nan") if values is None else float(values[self.index])
 
     def over(self, values: Array, by: Array | float) -> float:
-        """Return a curve over another, or over a number, at the distance; nan or infinite over 0."""
+        """Return a curve over another, or over a number, at the distance; empty or infinite over 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(np.divide(values[self.index], by if isinstance(by, float) else by[self.index]))
 
@@ -55,7 +55,7 @@ class DecayColumns:
         "where q and k come from: gaussian, ones, arange or a file", lambda one: one.curves.inputs.source
     )
     seed: int | None = of(
-        "seed of gaussian q and k; nan where none was used", lambda one: one.curves.inputs.seed
+        "seed of gaussian q and k; empty where none was used", lambda one: one.curves.inputs.seed
     )
     heads = of.like(records.COLUMNS["heads"], lambda one: one.curves.inputs.q.shape[0])
     vectors: int = of(
@@ -63,12 +63,12 @@ class DecayColumns:
         lambda one: one.curves.inputs.q.shape[1],
     )
     implementation: str | None = of(
-        "recipe, nan without one",
+        "recipe; empty without one",
         lambda one: one.curves.recipe.recipe.name if one.curves.recipe else None,
         shown=_emulated,
     )
     dtype: str | None = of(
-        "number format of the model, nan without a recipe",
+        "number format of the model; empty without a recipe",
         lambda one: one.curves.recipe.dtype.name if one.curves.recipe else None,
         shown=_emulated,
     )
@@ -109,7 +109,7 @@ class DecayColumns:
         shown=True,
     )
     first_failing: int | None = of(
-        "first distance, up to the largest one, at which men_sum < 0; nan where there is none",
+        "first distance, up to the largest one, at which men_sum < 0; empty where there is none",
         lambda one: one.curves.first,
         unit="tokens",
         leaves=4,

@@ -112,7 +112,7 @@ def decay(
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import audit
     from ropeaudit.features.decay.columns import COLUMNS
-    from ropeaudit.features.decay.report import decay_report, plotted
+    from ropeaudit.features.decay.report import decay_report
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
@@ -128,5 +128,4 @@ def decay(
         output,
         stages=delivery.stages(recipe for recipe in plan.recipes if recipe is not None),
         noun=f"of {len(plan)} cases",
-        curves=plotted,
     )

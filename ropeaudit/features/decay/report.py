@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +14,18 @@ from ropeaudit.features.decay.audit import DecayCurves
 from ropeaudit.features.decay.columns import COLUMNS, SCHEMA, Point
 from ropeaudit.features.decay.cosine_sum import searched
 from ropeaudit.reports import Report, tabulated
-from ropeaudit.reports.charts import terminal
-from ropeaudit.reports.charts.series import DataPoint, Series
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
 
 LEGEND = (
-    "mean, rms relative: mean and RMS of the exact scores of every query with every key, over the RMS at "
-    "distance 0;\nbound: RoFormer's decay curve, section 3.4.3; men sum: sum of cos(distance theta_i), "
-    "which Men et al. want to be 0 or more."
+    "mean relative: mean of the exact scores of every query with every key, over their RMS at distance 0;\n"
+    "rms relative: their RMS over that at distance 0;\n"
+    "bound: RoFormer's decay curve, section 3.4.3;\n"
+    "men sum: sum of cos(distance theta_i), which Men et al. want to be 0 or more."
 )
 _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
 _CURVES = ("setting", "source", "distance", "rms_relative", "bound", "men_sum", "first_failing")
-_MOST_SENTENCES, _MOST_CURVES = 3, 4
+_MOST_SENTENCES = 3
 
 
 def decay_report(
@@ -154,24 +153,3 @@ def _name(one: Decay) -> str:
 
 def _or_none(distance: int | None) -> str:
     return "none" if distance is None else str(distance)
-
-
-def plotted(results: Sequence[DecayCurves], width: int, plain: bool) -> str:
-    """Return small curves as text: RMS score of every q and k, and RoFormer's bound, over distance 0."""
-    shapes = _shapes(results)
-    lines = [
-        _curve(
-            f"{one.label} {one.inputs.source}: RMS score / that at distance 0",
-            one.distances,
-            one.scores.rms / one.start,
-        )
-        for one in shapes
-        if one.start
-    ]
-    for one in {(shape.label, shape.setting): shape for shape in shapes}.values():
-        lines.append(_curve(f"{one.label}: RoFormer's bound", one.distances, one.exact.bound))
-    return terminal.curves(lines, _MOST_CURVES, width, plain)
-
-
-def _curve(label: str, distances: Iterable[int], values: Iterable[float]) -> Series:
-    return Series(label, [DataPoint(x, float(y)) for x, y in zip(distances, values, strict=True)])

@@ -87,7 +87,7 @@ class TraceColumns:
         shown=True,
     )
     agrees: str | None = of(
-        "whether the narrowest dtype seen is that format; nan where it is not compared",
+        "whether the narrowest dtype seen is that format; empty where it is not compared",
         _agrees,
         shown=True,
         leaves=1,
@@ -121,7 +121,7 @@ COLUMNS = of.columns(TraceColumns)
 
 @dataclass(frozen=True, slots=True)
 class ProfilePoint:
-    """The drift of an implementation at an offset. predicted: of the nearest recipe, nan without one."""
+    """The drift of an implementation at an offset. predicted: of the nearest recipe; empty without one."""
 
     trace: Trace
     offset: int

@@ -15,7 +15,7 @@ from ropeaudit.runtime.columns import Declare, Together
 
 SCHEMA = 2
 _LENGTH = (
-    "positions that the frequencies stand for at offset 0 (longrope: the border, or one more); nan without"
+    "positions that the frequencies stand for at offset 0 (longrope: the border, or one more); empty without"
 )
 
 
@@ -61,14 +61,14 @@ class LimitColumns:
         _frequencies,
     )
     maximum: int | None = of(
-        "positions that the model is made for; nan where nothing says it",
+        "positions that the model is made for; empty where nothing says it",
         lambda one: one.case.maximum,
         unit="tokens",
         shown=_judged,
         leaves=5,
     )
     margin: float | None = of(
-        "positions up to which no failure was seen, proved or measured, divided by maximum; nan without a "
+        "positions up to which no failure was seen, proved or measured, divided by maximum; empty without a "
         "maximum, with unshifted frequencies, for a longer sequence, or if offset 0 fails",
         shown=_judged,
     )
@@ -84,7 +84,7 @@ class LimitColumns:
     )
     up_to: int = of("largest offset that was looked at; the smallest is 0", unit="tokens")
     proved_up_to: int | None = of(
-        "no offset from 0 to it fails: proved by the bound, or each measured; nan if 0 fails, and for code "
+        "no offset from 0 to it fails: proved by the bound, or each measured; empty if 0 fails, and for code "
         "unless every offset was measured",
         unit="tokens",
         shown=True,
@@ -96,10 +96,10 @@ class LimitColumns:
         leaves=2,
     )
     bound_up_to: int | None = of(
-        "largest offset up to which the a-priori bound proves the tolerance; nan if nowhere", unit="tokens"
+        "largest offset up to which the a-priori bound proves the tolerance; empty if nowhere", unit="tokens"
     )
     measured_up_to: int | None = of(
-        "largest measured offset below the first failure seen; others below it may fail; nan if offset 0 "
+        "largest measured offset below the first failure seen; others below it may fail; empty if offset 0 "
         "does",
         unit="tokens",
         shown=True,
@@ -111,10 +111,10 @@ class LimitColumns:
         leaves=4,
     )
     first_failure_seen: int | None = of(
-        "smallest offset that was measured to fail; nan if none was", unit="tokens", shown=True
+        "smallest offset that was measured to fail; empty if none was", unit="tokens", shown=True
     )
     first_failure: int | None = of(
-        "the same where every smaller offset is proved; nan where a smaller one may fail",
+        "the same where every smaller offset is proved; empty where a smaller one may fail",
         unit="tokens",
         shown=True,
         leaves=1,

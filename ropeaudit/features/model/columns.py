@@ -59,7 +59,7 @@ class RunColumns:
     torch: str = of_run("version that ran the model", lambda run: run.versions["torch"])
     source: str = of_run("tokens: random, ids, or the name of a text", lambda run: run.audit.tokens.source)
     seed: int | None = of_run(
-        "seed of random tokens; nan where none was used", lambda run: run.audit.tokens.seed
+        "seed of random tokens; empty where none was used", lambda run: run.audit.tokens.seed
     )
     tokens: int = of_run("how many tokens were read", lambda run: run.change.tokens)
     logits_rms: float = of_run(
@@ -117,7 +117,7 @@ class RunColumns:
         "what the shift adds to it", lambda run: _exp(run.shifted_loss) - _exp(run.loss), shown=True, leaves=7
     )
     score_drift_max: float | None = of_run(
-        "largest change of a score after RoPE, in all layers; nan where q and k are not seen",
+        "largest change of a score after RoPE, in all layers; empty where q and k are not seen",
         lambda run: run.scores.drift_max if run.scores else None,
         unit="score",
     )
@@ -130,7 +130,7 @@ class RunColumns:
     )
     threshold: float = of_run("--threshold, in score units", unit="score")
     first_layer: int | None = of_run(
-        "first layer in which some score changes by more than the threshold; nan where none does",
+        "first layer in which some score changes by more than the threshold; empty where none does",
         lambda run: parts.first_layer(run.shifted, run.threshold),
         shown=True,
     )
@@ -187,7 +187,7 @@ class HeadColumns:
         lambda head: SCORES.row(HeadScores([head])),
     )
     drift_pair: int | None = of_head(
-        "pair that adds most to the change; nan where nothing is rotated or changes",
+        "pair that adds most to the change; empty where nothing is rotated or changes",
         parts.drift_pair,
         shown=True,
     )

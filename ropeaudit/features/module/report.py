@@ -66,7 +66,7 @@ class ModuleColumns:
         shown=True,
     )
     drift_131072: float | None = of(
-        "the same of tokens 131072 apart; nan for tables, which end before",
+        "the same of tokens 131072 apart; empty for tables, which end before",
         lambda one: one.drift_far,
         shown=True,
         leaves=4,

@@ -144,7 +144,7 @@ class ParityColumns:
     worst_head = of.like(
         records.COLUMNS["worst_head"],
         lambda one: _place(one)[0],
-        "head of parity_max; nan where no score differs or some are not finite",
+        "head of parity_max; empty where no score differs or some are not finite",
         shown=True,
         leaves=1,
     )

@@ -20,21 +20,9 @@ if TYPE_CHECKING:
     from ropeaudit.features.plot.style import Picture
     from ropeaudit.recipes import Resolved
 
-_KINDS = ("drift", "heatmap", "stages", "bands", "decay", "safe")
+_KINDS = ("drift", "heatmap", "stages", "frequencies", "decay", "limit")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
-PARTS = {  # kind -> what --without may name, besides title and legend
-    "drift": ("predicted", "bound", "floor", "tolerance", "positions"),
-    "decay": ("bound", "sum", "crossing"),
-}
-_OWN = (
-    "file",
-    "kind",
-    "outputs",
-    "quiet",
-    "title",
-    "size",
-    "without",
-)  # the parameters that are none of the case
+_OWN = ("file", "kind", "outputs", "quiet", "title", "size")  # the parameters that are none of the case
 
 
 def _size(text: str, flag: str) -> tuple[float, float]:
@@ -50,9 +38,9 @@ def _size(text: str, flag: str) -> tuple[float, float]:
 
 
 @command(
-    epilog="Reports: drift: shift -o x.jsonl; stages and bands: explain -o x.json; decay: decay -o x.json; "
-    "safe: limit -o x.json. heatmap measures one case, which --offset to --scale describe. Exit code: 0 "
-    "done, 2 bad usage or input."
+    epilog="Reports: drift: shift -o x.jsonl; stages and frequencies: explain -o x.json; decay: "
+    "decay -o x.json; limit: limit -o x.json. heatmap measures one case, which --offset to --scale describe. "
+    "Exit code: 0 done, 2 bad usage or input."
 )
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option(
@@ -68,21 +56,15 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     type=one_of("--kind", _KINDS),
     default="drift",
     metavar="KIND",
-    help="drift over offset, heatmap over query and key, stages to blame, bands of frequencies, decay over "
-    "distance, safe: what `limit` proved and measured.  [default: drift]",
+    help="drift over offset, heatmap over query and key, stages to blame, frequencies that drift, decay "
+    "over distance, limit: what is guaranteed and what was tested.  [default: drift]",
 )
-@click.option("--title", metavar="TEXT", help="Title, in the place of the finding.")
+@click.option("--title", metavar="TEXT", help="Title, in the place of the finding; '' leaves it out.")
 @click.option(
     "--size",
     type=Parsed("size", _size),
     metavar="WxH",
     help="Width and height in inches, such as 6x4.  [default: as the content needs]",
-)
-@options.axis(
-    "--without",
-    NAMES,
-    "Parts to leave out: title, legend; of drift predicted, bound, floor, tolerance, positions; of decay "
-    "bound, sum, crossing.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
@@ -98,7 +80,6 @@ def plot(
     kind: str,
     title: str | None,
     size: tuple[float, float] | None,
-    without: tuple[str, ...],
     quiet: bool,
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
@@ -114,20 +95,23 @@ def plot(
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
-    _check_parts(kind, without)
     reports.needed("matplotlib", "a picture", "plot")
-    with output.opened(outputs, _suffix) as files:
-        with _blaming(file):
-            from ropeaudit.features.plot import style
+    from ropeaudit.features.plot import style
 
+    with output.opened(outputs, _suffix) as files:
+        with _blaming(file), style.sized(size):
             if kind == "heatmap" or file is None:
                 recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
                 picture = _heatmap(settings.cases(rope, vectors), recipes, offset or (1000,), quiet)
             else:
                 from ropeaudit.features.plot.pictures import picture as of_report
 
-                picture = of_report(kind, file, without)
-            style.adapt(picture, title, size, without)
+                picture = of_report(kind, file)
+            if title is not None:
+                picture.title = title
+                style.retitle(picture.figure, title)
+            if size is None:
+                picture.figure.set_figheight(picture.height)
             contents = [style.encoded(picture, target.form) for target in files]
         for target, content in zip(files, contents, strict=True):
             target.fill([content])
@@ -136,16 +120,6 @@ def plot(
             if text:
                 output.say(text)
     return 0
-
-
-def _check_parts(kind: str, without: tuple[str, ...]) -> None:
-    """Raise UnknownName if a part to leave out is none of a kind of picture."""
-    from ropeaudit.errors import UnknownName
-
-    known = ("title", "legend", *PARTS.get(kind, ()))
-    for name in without:
-        if name not in known:
-            raise UnknownName(f"part of --kind {kind}", name, known)
 
 
 def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,8 @@ _EXPECTED = {  # column -> how it is drawn, what it is called
 _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
-def draw(rows: Sequence[Row], without: Collection[str] = ()) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
-
-    without: parts that are not drawn: predicted, bound, floor, tolerance, positions.
-    """
+def draw(rows: Sequence[Row]) -> Picture:
+    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens."""
     measured = [row for row in rows if row.get("verdict") != "refused"]
     columns = varying_settings(measured)
     by_offset = sorted(measured, key=lambda row: row["offset"])
@@ -38,23 +35,21 @@ def draw(rows: Sequence[Row], without: Collection[str] = ()) -> Picture:
     shown, notes = style.limited(_worst(named), style.MOST_LINES, "lines, those that drift least,")
     lines = [replace(line, label=name) for name, line in shown.items()]
     title = _title(measured, [name for name in columns if name == "model"])
-    figure, (axes,) = style.figure(title, without=without)
+    figure, (axes,) = style.figure(title)
     axes.set_yscale("log")
     for line in lines:
         _line(axes, line)
     if len(lines) <= _MOST_EXPECTED:
-        _expected(axes, lines, without)
-    elif not {"predicted", "bound", "floor"} <= set(without):
+        _expected(axes, lines)
+    else:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
     _edges(axes, lines)
-    if "tolerance" not in without:
-        _out_of_tolerance(axes, lines)
+    _out_of_tolerance(axes, lines)
     style.offsets_axis(axes, [row["offset"] for row in measured])
-    if "positions" not in without:
-        _marks(axes, inexact_marks(measured))
+    _marks(axes, inexact_marks(measured))
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)")
-    style.legend(figure, axes, without)
+    style.legend(figure, axes)
     if len(measured) < len(rows):
         notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
     return Picture(figure, title, notes)
@@ -81,13 +76,11 @@ def _line(axes: Axes, line: Series) -> None:
         axes.fill_between([point.x for point in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
 
 
-def _expected(axes: Axes, lines: Sequence[Series], without: Collection[str]) -> None:
+def _expected(axes: Axes, lines: Sequence[Series]) -> None:
     """Draw floors, predictions and bounds in the colour of their line; the legend names them once."""
     labels = set()
     for line in lines:
         for column, (dash, text) in _EXPECTED.items():
-            if column.partition("_")[0] in without:
-                continue
             points = [(point.x, point.row.get(column)) for point in line.points]
             on_scale = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
             if on_scale:
@@ -114,7 +107,7 @@ def _out_of_tolerance(axes: Axes, lines: Sequence[Series]) -> None:
     if points:
         look: dict[str, Any] = {
             "marker": "o",
-            "markersize": 11,
+            "markersize": 11 * style.scale(),
             "markerfacecolor": "none",
             "markeredgecolor": style.RED,
         }
@@ -130,15 +123,14 @@ def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
     left, right = axes.get_xlim()
     within = sorted((mark for mark in marks if left <= mark.offset <= right), key=lambda mark: mark.offset)
     for letter, mark in zip(string.ascii_lowercase, within, strict=False):
-        words = f"{letter}: offset {mark.offset:,} reaches position {mark.position:,}"
-        words += f", first inexact in {mark.format}"
+        words = f"{letter}: position {mark.position:,}, first inexact in {mark.format}"
         look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
         axes.axvline(mark.offset, label=words, **look)
         axes.annotate(
             letter,
             (mark.offset, 1.0),
             xycoords=axes.get_xaxis_transform(),
-            fontsize=7,
+            fontsize="small",
             color=style.GREY,
             ha="center",
             va="bottom",

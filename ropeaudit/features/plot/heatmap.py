@@ -13,10 +13,9 @@ from ropeaudit.reports.numbers import short
 def draw(heatmap: Heatmap) -> Picture:
     """Return the picture; hidden scores are white, those that are not finite red."""
     from matplotlib.colors import ListedColormap, LogNorm
-    from matplotlib.patches import Patch
 
     title = _title(heatmap)
-    figure, (axes,) = style.figure(title, height=6.4)
+    figure, (axes,) = style.figure(title)
     shown = heatmap.drift[~heatmap.hidden & (heatmap.drift > 0)]
     low, high = (float(shown.min()), float(shown.max())) if shown.size else (1.0, 1.0)
     low = max(low, high * 1e-4, float(np.percentile(shown, 2)) if shown.size else 0.0)
@@ -34,16 +33,15 @@ def draw(heatmap: Heatmap) -> Picture:
             cmap=ListedColormap([style.RED]),
             interpolation="nearest",
         )
-        axes.legend(
-            handles=[Patch(color=style.RED, label="nan or infinite scores")], loc="upper right", fontsize=8
-        )
+        axes.plot([], [], "s", color=style.RED, label="nan or infinite scores")
+        style.legend(figure, axes)
     axes.grid(False)
     axes.set_xlabel("key n (index before the shift)")
     axes.set_ylabel("query m (index before the shift)")
     if shown.size:
-        over = "|drift|" if heatmap.heads == 1 else f"RMS drift over {heatmap.heads} heads"
-        figure.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min", shrink=0.85)
-    return Picture(figure, title)
+        over = "|drift|" if heatmap.heads == 1 else f"RMS drift of {heatmap.heads} heads"
+        figure.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min")
+    return Picture(figure, title, height=6.4)
 
 
 def _title(heatmap: Heatmap) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.features.plot import bands, decay, drift, safe, stages
+from ropeaudit.features.plot import decay, drift, frequencies, limit, stages
 from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports import form_of, reading
 from ropeaudit.rope.scaling_names import shortened
@@ -15,9 +15,9 @@ from ropeaudit.rope.scaling_names import shortened
 _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "drift": ("shift", ("implementation", "offset", "drift_rms")),
     "stages": ("explain", ("implementation", "offset", "stage", "share", "format")),
-    "bands": ("explain", ("implementation", "offset", "pair", "wavelength", "part_rms")),
+    "frequencies": ("explain", ("implementation", "offset", "pair", "wavelength", "part_rms")),
     "decay": ("decay", ("distance", "rms_relative", "bound", "men_sum", "setting", "source")),
-    "safe": (
+    "limit": (
         "limit",
         (
             "dtype",
@@ -30,34 +30,34 @@ _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
 }
-_TABLES = {"stages": ("stage", "stages"), "bands": ("pair", "pairs")}  # kind -> --by, table beside other rows
+# kind -> --by, table beside other rows
+_TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 
 
-def picture(kind: str, path: str, without: Collection[str] = ()) -> Picture:
+def picture(kind: str, path: str) -> Picture:
     """Draw a report: any data file of `ropeaudit shift`, the .json of other commands.
 
-    without: parts that are not drawn.
     Raises: BadInput, MissingPackage.
     """
     command = _SOURCES[kind][0]
     if kind == "drift":
         rows: Sequence[Mapping[str, Any]] = reading.read(path)
         _check(path, kind, rows, _SOURCES[kind][1])
-        return drift.draw(shortened(rows), without)
+        return drift.draw(shortened(rows))
     if form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))
     if kind == "decay":
         _check(path, kind, rows, _SOURCES[kind][1])
-        return decay.draw(whole.get("curves") or rows, headline, without)
+        return decay.draw(whole.get("curves") or rows, headline)
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
     _check(path, kind, rows, _SOURCES[kind][1])
-    if kind == "bands":
+    if kind == "frequencies":
         _check(path, kind, whole["records"], ("seq_len",))
-        return bands.draw(rows, whole["records"][0]["seq_len"])
-    return {"stages": stages.draw, "safe": safe.draw}[kind](rows, headline)
+        return frequencies.draw(rows, whole["records"][0]["seq_len"])
+    return {"stages": stages.draw, "limit": limit.draw}[kind](rows, headline)
 
 
 def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

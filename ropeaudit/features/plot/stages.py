@@ -12,6 +12,7 @@ from ropeaudit.recipes import STAGES
 from ropeaudit.reports.numbers import part
 
 _MOST = 6
+_LEAST = 0.0005  # of the drift: a smaller share reads 0.0 % and has no bar to be seen
 _CAUSES = ("aliasing", "sensitivity", "quantisation", "cancellation", "overflow")
 _COLOURS = dict(zip(_CAUSES, (style.RED, style.BLUE, style.GREEN, style.PURPLE, style.ORANGE), strict=True))
 _HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
@@ -19,31 +20,29 @@ _HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
 
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows by stage; `headline` is the finding of their report."""
-    cases, notes = style.cases(rows, _MOST)
+    seen = [row for row in rows if not _known(row) or abs(row["share"]) >= _LEAST]
+    cases, notes = style.cases(seen, _MOST)
+    if len(seen) < len(rows):
+        notes.append("stages that hold less than 0.05 % of the drift are left out")
     most = max(map(len, cases.values()), default=1)
-    figure, panels = style.figure(headline, len(cases), 1.3 + len(cases) * (0.6 + 0.2 * most), sharex=True)
+    figure, panels = style.figure(headline, len(cases), sharex=True)
     for axes, (name, group) in zip(panels, cases.items(), strict=True):
         order = sorted(group, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
+        words = []
         for place, row in enumerate(order):
-            cause, known = row.get("cause"), _known(row)
-            share = row["share"] if known else 0.0
+            cause, known = str(row.get("cause")), _known(row)
             look: dict[str, Any] = {
-                "color": _COLOURS.get(str(cause), style.GREY),
-                "hatch": _HATCHES.get(str(cause), ""),
+                "color": _COLOURS.get(cause, style.GREY),
+                "hatch": _HATCHES.get(cause, ""),
             }
-            axes.barh(place, 100 * share, edgecolor="white", **look)
-            text = f"{part(share)} {cause}" if known else f"not defined: {cause}"
-            axes.text(max(100 * share, 0.0) + 1, place, text, va="center", fontsize=7)
+            axes.barh(place, 100 * row["share"] if known else 0.0, edgecolor="white", **look)
+            words.append(f"{part(row['share'])} {cause}" if known else f"not defined: {cause}")
             if not known:
                 axes.plot([0], [place], marker="X", color=style.RED, clip_on=False)
-        axes.set_yticks(range(len(order)), [f"{row['stage']} ({row['format']})" for row in order], fontsize=7)
-        axes.invert_yaxis()
-        axes.set_title(name, fontsize=9, loc="left")
-        axes.grid(False, axis="y")
-    shares = [100 * row["share"] for group in cases.values() for row in group if _known(row)]
-    panels[-1].set_xlim(1.05 * min(0.0, *shares, 0.0), 1.25 * max(1.0, *shares, 1.0))
-    panels[-1].set_xlabel("share of the mean square drift (%), over all orders of the stages (Shapley)")
-    return Picture(figure, headline, notes)
+        style.bars(axes, [f"{row['stage']} ({row['format']})" for row in order], words)
+        axes.set_title(name)
+    panels[-1].set_xlabel("share of the mean square drift (%, Shapley)")
+    return Picture(figure, headline, notes, height=1.3 + len(cases) * (0.6 + 0.2 * most))
 
 
 def _known(row: Mapping[str, Any]) -> bool:

@@ -1,18 +1,22 @@
-"""What all pictures share: colours, marks, titles, edges, and how they become files.
+"""What all pictures share: colours, marks, sizes of texts, titles, edges, and how they become files.
 
 Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind; every line has a
-dash and a marker of its own too, so that a print without colours can be read.
+dash and a marker of its own too, so that a print without colours can be read. Matplotlib's constrained layout
+places the parts of a figure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from ropeaudit.errors import UsageError
 from ropeaudit.reports import Row
@@ -23,7 +27,6 @@ from ropeaudit.reports.numbers import printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 T = TypeVar("T")
 BLACK, ORANGE, SKY, GREEN, RED, BLUE, PURPLE = (
@@ -41,26 +44,74 @@ _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 MOST_LINES = 24
-_WIDTH = 8.6  # inches
-_READABLE = 5.0  # inches: texts of a narrower figure become smaller with it, or would cover each other
-_TITLE = 92  # characters of a line of a title of that width
-_FEW_LINES, _LINES = 4, 8  # of a title of several sentences, of one alone
-_LEGEND = 150  # characters of a line of a legend of that width
-_LABEL = 11  # characters of a label of an axis for each inch of it
-_LEAST_AXES = 1.0  # inches of height in which lines can be told apart
-_ROOM = "room for the axes; give a larger --size, or --without title,legend"
+SUFFIXES = ("svg", "png", "pdf")
+_SIZE = (8.6, 4.8)  # inches
+_FULL = (5.0, 3.5)  # inches: in a smaller figure texts and lines are smaller
+_POINTS = 10.0  # size of a text in a figure that is not small
+_TITLE_LINES = 3
 _NAME = 90  # characters of a name in a legend
 _BOXES = "the font lacks some characters of a name: boxes stand for them"
-SUFFIXES = ("svg", "png", "pdf")
+_STYLE: dict[Any, Any] = {  # of matplotlib's rcParams
+    "figure.dpi": 150,
+    "figure.titlesize": "medium",
+    "figure.titleweight": "bold",
+    "axes.titlesize": "small",
+    "axes.titlelocation": "left",
+    "axes.labelsize": "medium",
+    "axes.grid": True,
+    "axes.grid.which": "major",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "xtick.labelsize": "small",
+    "ytick.labelsize": "small",
+    "legend.fontsize": "x-small",
+    "legend.frameon": False,
+    "legend.handlelength": 3.0,
+    "legend.labelspacing": 0.3,
+    "legend.columnspacing": 1.2,
+    "svg.hashsalt": "ropeaudit",
+}
 
 
 @dataclass(slots=True)
 class Picture:
-    """A figure, the result that is its title, and notes of what it does not show."""
+    """A figure, the finding that is its title, and notes of what it does not show.
+
+    height: inches that the content needs at the default width.
+    """
 
     figure: Figure
     title: str
     notes: list[str] = field(default_factory=list)
+    height: float = _SIZE[1]
+
+
+@contextlib.contextmanager
+def sized(size: tuple[float, float] | None) -> Iterator[None]:
+    """Give figures that are drawn and written within it a size in inches, and texts that fit it."""
+    import matplotlib
+
+    width, height = size or _SIZE
+    scale = min(1.0, max(0.6, min(width / _FULL[0], height / _FULL[1])))
+    with matplotlib.rc_context(_STYLE | {"figure.figsize": (width, height), "font.size": _POINTS * scale}):
+        yield
+
+
+def scale() -> float:
+    """Return how large texts, lines and marks are: 1 unless the figure is small."""
+    import matplotlib
+
+    return float(matplotlib.rcParams["font.size"]) / _POINTS
+
+
+def across() -> int:
+    """Return how many characters of a title fit across a figure."""
+    import matplotlib
+
+    return int(72 * matplotlib.rcParams["figure.figsize"][0] / (0.65 * _POINTS * scale()))
 
 
 def line(number: int) -> dict[str, Any]:
@@ -69,127 +120,71 @@ def line(number: int) -> dict[str, Any]:
         "color": _COLOURS[number % len(_COLOURS)],
         "linestyle": _DASHES[number % len(_DASHES)],
         "marker": _MARKERS[number % len(_MARKERS)],
-        "markersize": 7.0 - 2.5 * number / (number + 3),  # earlier lines show under later ones
-        "linewidth": 2.6 - 1.5 * number / (number + 2),
+        "markersize": scale() * (7.0 - 2.5 * number / (number + 3)),  # earlier lines show under later ones
+        "linewidth": scale() * (2.6 - 1.5 * number / (number + 2)),
     }
 
 
-def figure(
-    title: str, panels: int = 1, height: float = 4.8, without: Collection[str] = (), **axes: Any
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a title and panels under each other."""
+def figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure with the first clause of a title, and panels under each other."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained", dpi=150)
+    figure = Figure(layout="constrained")
     places = figure.subplots(panels, 1, squeeze=False, **axes)[:, 0]
-    if "title" not in without:
-        retitle(figure, _sentences(title))
-    for place in places:
-        place.grid(True, which="major", color="#dddddd", linewidth=0.6)
-        place.set_axisbelow(True)
-        place.spines[["top", "right"]].set_visible(False)
+    retitle(figure, re.split(r"(?<=;) |(?<=\.) (?=[A-Z(])", title)[0].rstrip(";"))
     return figure, list(places)
 
 
 def retitle(figure: Figure, title: str) -> None:
-    """Set the title, in as many lines as it needs; the room for them comes on top of the axes."""
-    width = round(_TITLE * figure.get_figwidth() / _WIDTH)
-    text = textwrap.fill(printable(title).replace("$", r"\$"), width, max_lines=_LINES, placeholder=" …")
-    figure.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    """Set the title, in as many lines as it needs, up to a few; none if it is empty."""
+    text = printable(title).replace("$", r"\$")
+    lines = textwrap.fill(text, across(), max_lines=_TITLE_LINES, placeholder=" …")
+    figure.suptitle(lines, x=0.01, ha="left")
 
 
-def _sentences(title: str) -> str:
-    """Return as many clauses of a title, from its first on, as fit into a few lines; at least one."""
-    parts, shown = re.split(r"(?<=;) |(?<=\.) (?=[A-Z(])", title), ""
-    for part in parts:
-        if shown and len(textwrap.wrap(f"{shown} {part}", _TITLE)) > _FEW_LINES:
-            return re.sub(r";$", ".", shown)
-        shown = f"{shown} {part}".strip()
-    return shown
-
-
-def adapt(
-    picture: Picture, title: str | None, size: tuple[float, float] | None, without: Collection[str]
-) -> None:
-    """Give a picture the title and the size (inches) that were requested, and take its title or legend."""
-    figure = picture.figure
-    if title is not None:
-        picture.title = title
-        retitle(figure, title)
-    if size is not None:
-        resize(figure, *size)
-    if "title" in without:
-        figure.suptitle("")
-    if "legend" in without:
-        for one in [*figure.legends, *(axes.get_legend() for axes in figure.axes)]:
-            if one is not None:
-                one.remove()
-
-
-def resize(figure: Figure, width: float, height: float) -> None:
-    """Set the size in inches; title, legend and labels are laid out anew."""
-    title, legends = figure.get_suptitle(), list(figure.legends)
-    figure.set_size_inches(width, height)
-    if title:
-        retitle(figure, " ".join(title.split()).replace(r"\$", "$"))
-    share = height / max(1, len(figure.axes))
-    factor = min(1.0, width / _READABLE, share / _READABLE * 2)
-    for one in legends:
-        one.remove()
-    _shrink(figure, factor)
-    for one in legends:
-        texts = [text.get_text() for text in one.get_texts()]
-        _add_legend(figure, one.legend_handles, texts, factor)
-    for axes in figure.axes:
-        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), max(10, round(_LABEL * share))))
-
-
-def _shrink(figure: Figure, factor: float) -> None:
-    """Make all texts smaller by a factor, as they would be in a larger figure that is put in small."""
-    if factor == 1.0:
-        return
-    from matplotlib.text import Text
-
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            for label in axis.get_ticklabels()[:1]:
-                axis.set_tick_params(labelsize=factor * _points(label))
-    ticks = [text for axes in figure.axes for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
-    for text in figure.findobj(Text):
-        if text not in ticks:
-            text.set_fontsize(factor * _points(text))
-
-
-def _points(text: Text) -> float:
-    """Return the size of a text in points."""
-    return float(text.get_fontproperties().get_size_in_points())
-
-
-def legend(figure: Figure, axes: Axes, without: Collection[str] = ()) -> None:
+def legend(figure: Figure, axes: Axes) -> None:
     """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow."""
     handles, labels = axes.get_legend_handles_labels()
-    if not labels or "legend" in without:
-        return
-    lines = _add_legend(figure, handles, labels)
-    figure.set_figheight(figure.get_figheight() + 0.16 * lines)
+    once = dict(zip(labels, handles, strict=True))
+    if once:
+        columns = next((count for count in (4, 3, 2) if _width(list(once), count) < 1.6 * across()), 1)
+        figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=columns)
 
 
-def _add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], factor: float = 1.0) -> int:
-    """Add the legend in as many columns as fit into the figure; return its lines."""
-    room = _LEGEND * figure.get_figwidth() / _WIDTH / factor
-    columns = max(1, min(4, len(labels), int(room // (max(map(len, labels)) + 7))))
-    look: dict[str, Any] = {"fontsize": 7 * factor, "frameon": False, "handlelength": 3.5}
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, **look)
-    return -(-len(labels) // columns)
+def _width(labels: Sequence[str], columns: int) -> int:
+    """Return how many characters of a legend the columns take, each with its marks."""
+    return sum(8 + max(map(len, part)) for part in np.array_split(labels, columns) if len(part))
+
+
+def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
+    """Put names to the left of horizontal bars, the first on top, and words to their right.
+
+    Return how many lines the names take.
+    """
+    wrapped = [textwrap.fill(name, int(0.6 * across()), break_on_hyphens=False) for name in names]
+    axes.set_yticks(range(len(names)), wrapped)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+    right = axes.secondary_yaxis("right")
+    right.set_yticks(range(len(words)), words)
+    right.tick_params(length=0)
+    right.spines["right"].set_visible(False)
+    return sum(text.count("\n") + 1 for text in wrapped)
 
 
 def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
     """Make the horizontal axis logarithmic, with a place for 0 and for what is below it."""
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
     linear = linear_part(values)
     if linear is not None:
-        axes.set_xscale("symlog", linthresh=linear, linscale=0.4)
+        power = 10 ** math.ceil(math.log10(linear))
+        axes.set_xscale("symlog", linthresh=power * (1 + 1e-9), linscale=0.7)  # no tick but 0 below it
+        ticks = SymmetricalLogLocator(base=10, linthresh=power * (1 + 1e-9))
+        ticks.set_params(numticks=8)
+        axes.xaxis.set_major_locator(ticks)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.margins(x=0.03)
 
@@ -200,10 +195,11 @@ def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) ->
     label: in the legend, with a mark of no line's colour; empty where it stands there already.
     """
     look: dict[str, Any] = {"linestyle": "none", "marker": "X" if top else "v", "markeredgecolor": "white"}
+    look["markersize"] = 8 * scale()
     place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
-    axes.plot(xs, [1.0 if top else 0.0] * len(xs), markersize=8, markerfacecolor=colour, **look, **place)
+    axes.plot(xs, [1.0 if top else 0.0] * len(xs), markerfacecolor=colour, **look, **place)
     if label:
-        axes.plot([], [], markersize=8, markerfacecolor=GREY, label=label, **look)
+        axes.plot([], [], markerfacecolor=GREY, label=label, **look)
 
 
 def limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T], list[str]]:
@@ -216,17 +212,18 @@ def limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T]
     return shown, [note] if left else []
 
 
-def _fitting(name: str, taken: Iterable[str]) -> str:
-    """Return a name without its middle where it is too long; it stays different from those that are taken."""
-    if len(name) <= _NAME:
+def _fitting(name: str, others: Iterable[str]) -> str:
+    """Return a name without its middle where it is too long; it stays different from the others."""
+    most = min(_NAME, across())
+    if len(name) <= most:
         return name
-    half, known = _NAME // 2, set(taken)
+    half, known = most // 2, set(others)
     cut = f"{name[:half]}…{name[-half:]}"
     return next(one for n in range(len(known) + 1) if (one := f"[{n + 1}] {cut}" if n else cut) not in known)
 
 
 def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return rows by subject, dtype, offset and the settings that differ, and what is left out of them."""
+    """Return rows by implementation, dtype, offset and the settings that differ, and what is left out."""
     columns = series.varying_settings(rows)
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -234,49 +231,39 @@ def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[st
     return limited(groups, most, "cases")
 
 
-def _lay_out(picture: Picture) -> None:
-    """Hide labels of offsets that lie on their neighbour; note axes for which hardly any room is left.
+def _crowded(axes: Axes, inches: float) -> bool:
+    """Return whether axes that are laid out are too low for their lines, or for the names of their bars.
 
-    Raises: UsageError if there is no room at all: texts would lie on the lines.
+    inches: height of the figure.
     """
-    import warnings
+    from matplotlib.ticker import FixedLocator
 
-    figure = picture.figure
-    size = f"title and legend of {figure.get_figwidth():g} x {figure.get_figheight():g} inches"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.draw_without_rendering()
-    if any("not applied" in str(warning.message) for warning in caught):
-        raise UsageError(
-            f"{size} leave no room for the axes; give a larger --size, or --without title,legend"
-        )
-    for axes in figure.axes:
-        end = -math.inf
-        for tick in axes.xaxis.get_major_ticks():
-            extent = tick.label1.get_window_extent()
-            if tick.label1.get_text() and axes.viewLim.containsx(tick.get_loc()):
-                tick.label1.set_visible(extent.x0 > end)
-                end = extent.x1 if extent.x0 > end else end
-        height = axes.get_position().height * figure.get_figheight()
-        if height < _LEAST_AXES and f"{size} leave little {_ROOM}" not in picture.notes:
-            picture.notes.append(f"{size} leave little {_ROOM}")
+    points = axes.get_position().height * inches * 72
+    names = axes.get_yticklabels() if isinstance(axes.yaxis.get_major_locator(), FixedLocator) else []
+    lines = sum(name.get_text().count("\n") + 1 for name in names)
+    return points < _POINTS * scale() * max(2.0, 0.8 * lines)
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
     """Return the bytes of a file; the same picture gives the same bytes.
 
-    What cannot be drawn as it is becomes a note of the picture.
+    Raises: UsageError if title and legend leave no room for the axes.
     """
     import warnings
 
-    import matplotlib
-
     file = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}), warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _lay_out(picture)
         picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
-    if _BOXES not in picture.notes and any("Glyph" in str(warning.message) for warning in caught):
+    said = [str(warning.message) for warning in caught]
+    width, height = picture.figure.get_size_inches()
+    crowded = any(_crowded(axes, height) for axes in picture.figure.axes)
+    if crowded or any("not applied" in text for text in said):
+        raise UsageError(
+            f"names, title and legend leave no room for the axes in {width:g} x {height:g} inches; give a "
+            "larger --size, or --title ''"
+        )
+    if _BOXES not in picture.notes and any("Glyph" in text for text in said):
         picture.notes.append(_BOXES)
     return file.getvalue()

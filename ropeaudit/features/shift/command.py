@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -125,7 +124,6 @@ if TYPE_CHECKING:
 )
 @options.report_options
 @ticket_options
-@click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @sweep_options
 @options.no_header_option
 @click.option(
@@ -175,7 +173,6 @@ def shift(
     anchor: int | None,
     output: options.ReportOptions,
     ticketing: TicketOptions,
-    curve: bool,
     sweeping: SweepOptions,
     no_header: bool,
     gates: tuple[str, ...],
@@ -198,8 +195,6 @@ def shift(
 
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
-    if curve and output.form != "table":
-        raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
     if ticketing.tracker and not impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
     if ticketing.tracker and rerotate:
@@ -235,7 +230,7 @@ def shift(
         return earlier.beside(measured) if earlier else measured
 
     with tickets.opened(ticketing) as ticket_file:
-        results, code = _measured(sweep, sweeping, output, needed, report, curve)
+        results, code = _measured(sweep, sweeping, output, needed, report)
         if code:
             return code
         nothing = f"no row of code is out of the tolerance of {percent(tolerance)}; --tolerance sets another"
@@ -298,12 +293,10 @@ def _measured(
     chosen: options.ReportOptions,
     needed: Sequence[str],
     report: Callable[[SweepRun, Metadata], Report],
-    curve: bool,
 ) -> tuple[list[Record], int]:
     """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
     from ropeaudit.console import delivery, output, rows
     from ropeaudit.features.shift import sweeping as sweeps
-    from ropeaudit.reports.drift import plotted
 
     with (
         output.opened(chosen.outputs) as files,
@@ -315,12 +308,11 @@ def _measured(
         if results or not interrupted:
             measured = report(run, output.metadata(chosen))
             measured = output.incomplete(measured) if interrupted else measured
-            draw = functools.partial(plotted, results if curve else ())
             with sweeps.stored_rows_named(store):
-                output.write(measured, output.replaceable(files, interrupted), draw)
+                output.write(measured, output.replaceable(files, interrupted))
             if store and not interrupted:
                 store.remove()
-            output.deliver(measured, (), chosen, draw=draw)
+            output.deliver(measured, (), chosen)
         more = sweeps.how_to_go_on(store)
     if interrupted:
         output.say_interrupted(f"{len(results)} rows", files, more)

@@ -1,1 +1,1 @@
-"""Charts: what is plotted (`series`), where it stands (`axes`), and how it is drawn (`terminal`, `svg`)."""
+"""Charts: what is plotted (`series`), where it stands (`axes`), and how it is drawn (`svg`)."""

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ropeaudit.reports.charts.series import Series
 
 _WIDE = 20  # largest over smallest from which on an axis is logarithmic
@@ -56,6 +58,19 @@ def round_values(first: int, last: int) -> list[int]:
     return list(dict.fromkeys(values))
 
 
+def dense(first: int, last: int, count: int = 512) -> list[int]:
+    """Return about `count` distances: those of a curve, and evenly spaced ones of the farther half."""
+    parts = np.linspace(0.0, 1.0, count)
+    if is_wide(first, last):
+        low, high = math.log1p(first), math.log1p(last)
+        curved = np.rint(np.expm1(low + (high - low) * parts))
+    else:
+        curved = np.rint(first + (last - first) * parts)
+    far = np.rint(np.linspace((first + last) / 2, last, count // 4))
+    inner = (min(max(int(x), first), last) for x in np.concatenate([curved, far]))
+    return sorted({first, *inner, last})
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """One axis, from `first` to `last` as `measure` returns them."""
@@ -71,19 +86,6 @@ class Scale:
     def holds(self, value: float) -> bool:
         """Return whether a value stands on the axis."""
         return self.first <= self.measure(value) <= self.last
-
-
-def x_scale(xs: Sequence[int]) -> Scale:
-    """Return the axis from the first to the last of ascending distances, logarithmic where it is wide."""
-    measure = signed_log if is_wide(xs[0], xs[-1]) else float
-    return Scale(measure(xs[0]), measure(xs[-1]), measure)
-
-
-def y_scale(ys: Iterable[float]) -> Scale:
-    """Return the linear axis from the top down that holds all values and 0."""
-    values = [0.0, *ys]
-    top, bottom = max(values), min(values)
-    return Scale(top, bottom if bottom < top else top - 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def _paragraphs(lines: str) -> str:
 
 
 def _legend(report: Report) -> str:
-    return _paragraphs(report.legend.replace("\n", " "))
+    return _paragraphs(report.full_legend().replace("\n", " "))
 
 
 def _ticket(report: Report) -> str:

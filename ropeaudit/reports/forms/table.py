@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.fitting import Layout, columns_of_terminal, fitted, heading, is_number, whole
+from ropeaudit.reports.fitting import Layout, columns_of_terminal, fitted, is_number, whole
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.verdicts import quality
 
@@ -52,8 +51,8 @@ def show(report: Report, console: Console) -> None:
         for line in _table(report, layout):
             console.print(Text.assemble(*line), soft_wrap=True)
     left = f"Hidden (terminal too narrow): {', '.join(left_out)}." if left_out else ""
-    explained = _of_columns(report.legend, left_out, layout.names)
-    report = report if whole else replace(report, legend=explained)
+    report = replace(report, screen=layout.names)
+    report = report if whole else replace(report, legend=report.legend.replace("\n", " "))
     legend = "\n".join(filter(None, [report.full_legend(), left]))
     if report.header and legend:
         console.print()
@@ -62,23 +61,6 @@ def show(report: Report, console: Console) -> None:
         if other.headline:
             console.print()
             show(other, console)
-
-
-def _of_columns(legend: str, left_out: Sequence[str], names: Sequence[str]) -> str:
-    """Return a legend without what it says of columns that are left out, in lines that may be wrapped.
-
-    It explains "heading: words", one behind the other, with a semicolon or a full stop; a heading may be the
-    beginning of those of several columns. What stands above it, in paragraphs of its own, is drawn.
-    """
-    *drawn, last = legend.split("\n\n")
-    parts = []
-    for part in re.split(r"(?<=[;.])\s+", last.replace("\n", " ")):
-        word = part.partition(":")[0].lower()
-        gone = any(heading(name).startswith(word) for name in left_out)
-        if ":" not in part or not gone or any(heading(name).startswith(word) for name in names):
-            parts.append(part)
-    text = " ".join(parts)
-    return "\n\n".join([*drawn, f"{text[:-1]}." if text.endswith(";") else text])
 
 
 def _table(report: Report, layout: Layout) -> Iterator[list[Piece]]:

@@ -21,8 +21,9 @@ def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     axes.set_yscale("log")
     nonfinite: set[float] = set()
     zeros: set[float] = set()
+    level: dict[str, dict[str, Any]] = {}
     for number, (name, group) in enumerate(cases.items()):
-        look = style.line(number) | {"markersize": 3.5, "linewidth": 1.0}
+        look = style.line(number) | {"markersize": 3.5 * style.scale(), "linewidth": style.scale()}
         pairs = [row for row in group if _finite(row["wavelength"])]
         line = Series(name, points(pairs, "wavelength", "part_rms"), number)
         nonfinite.update(line.nonfinite())
@@ -32,20 +33,20 @@ def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
         for row in group:
             if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
                 dashes = (2 * number, (2, 2 * len(cases)))  # lines on one another take turns
-                dots = {"color": look["color"], "linestyle": dashes, "linewidth": 1.0}
-                axes.axhline(row["part_rms"], label=f"{name}: {row['pair']}", **dots)
+                axes.axhline(row["part_rms"], color=look["color"], linestyle=dashes, linewidth=1.0)
+                level[row["pair"]] = {"color": style.GREY, "linestyle": (0, (2, 2)), "linewidth": 1.0}
+    for text, dots in level.items():
+        axes.plot([], [], label=text, **dots)
     if nonfinite:
         style.edge(axes, sorted(nonfinite), True, style.RED, "nan or infinite")
     if zeros:
         style.edge(axes, sorted(zeros), False, style.GREY, "no drift at all")
     if length:
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
-        text = f"← fast   {length:,} positions   slow →"
-        axes.text(
-            length, 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=7
-        )
+        text, above = f"← fast   {length:,} positions   slow →", axes.get_xaxis_transform()
+        axes.text(length, 1.0, text, transform=above, ha="center", va="bottom", fontsize="small")
     axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
-    axes.set_ylabel("RMS drift of the pair (score units)")
+    axes.set_ylabel("RMS drift (score units)")
     style.legend(figure, axes)
     return Picture(figure, title, notes)
 
