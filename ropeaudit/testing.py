@@ -35,6 +35,7 @@ from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
 from ropeaudit.subjects.placement.verification import GivenVectors
 
+_NO_MATCH = "no known implementation matches"
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
@@ -176,15 +177,14 @@ class _Test:
                 f"pair {seen.pair} of {seen.side}"
             )
             result = f"a rotated pair is off by {seen.excess * right:.3g} relative to the pair"
-            unnamed = "no known implementation matches"
-            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.resembles or unnamed)
+            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.resembles or _NO_MATCH)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], str]) -> None:
         """Raise AssertionError."""
         behaves = like()
         raise AssertionError(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
-            + (f"; behaves like: {behaves}" if behaves else "")
+            + (f"; {behaves}" if behaves == _NO_MATCH else f"; behaves like: {behaves}" if behaves else "")
         )
 
 
@@ -208,7 +208,7 @@ def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: boo
                 test.check_places(rotator, vectors, offset, rows)
             rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
         scores = _scores(rotated[0], rotated[1], Emulated(test.resolved, setting))
-        test.check_scores(scores, offset, lambda: "no known implementation matches")
+        test.check_scores(scores, offset, lambda: _NO_MATCH)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
@@ -271,7 +271,7 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
         sizes = [likeness.rms_difference(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return f"drift as large as that of a {fmt} accumulator"
-    return "no known implementation matches"
+    return _NO_MATCH
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:

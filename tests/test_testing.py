@@ -264,7 +264,7 @@ def test_scores_that_nothing_explains_are_given_no_name() -> None:
     def scaled(q, k, positions):
         return 1.05 * narrow_sum(q.float(), k.float(), positions)
 
-    with pytest.raises(AssertionError, match="behaves like: no known implementation matches"):
+    with pytest.raises(AssertionError, match="no known implementation matches"):
         assert_shift_invariant(scores=scaled, dtype="fp32", **SMALL)
 
 

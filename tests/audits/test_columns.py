@@ -98,7 +98,7 @@ def test_one_line_puts_a_column_into_every_file_and_table(seen) -> None:
 
 
 def test_one_line_puts_a_column_into_lists_gates_and_choices(seen) -> None:
-    assert any(line.split() == ["toy", "a", "toy"] for line in seen["list"][1].splitlines())
+    assert any(line.split() == ["toy", "structure", "a", "toy"] for line in seen["list"][1].splitlines())
     code, text = seen["gate"]
     assert code == 1
     assert "failed: toy = 0.25 (toy>0.1)" in text

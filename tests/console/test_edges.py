@@ -226,7 +226,7 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
     [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
 )
 @pytest.mark.parametrize(
-    ("info", "error_line"),
+    ("note", "error_line"),
     [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)],
 )
 def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:

@@ -248,7 +248,7 @@ PLAIN_GATHERED = offset_batches._gathered
 
 
 def without(number: int, means: bool) -> Any:
-    """Return statistics of which one is off by a part in a million, of drift or of self-drift."""
+    """Return statistics of which one is off by a part in a million, of drift or of change from offset 0."""
 
     def gathered(values: torch.Tensor, of_drift: bool) -> torch.Tensor:
         numbers = PLAIN_GATHERED(values, of_drift).clone()
@@ -296,7 +296,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "heads": (offset_batches, "_merged", lambda parts: parts[0], "statistics of all heads of uniform"),
     **{
         f"{name} of {of}": (offset_batches, "_gathered", without(number, means), f"{name} of the {of} of")
-        for of, means, names in (("drift", True, 5), ("self-drift", False, 3))
+        for of, means, names in (("drift", True, 5), ("change from offset 0", False, 3))
         for number, name in enumerate(NUMBERS[:names])
     },
 }

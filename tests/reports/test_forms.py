@@ -27,7 +27,7 @@ def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, caps
     registered(monkeypatch, form, lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode())
     path = tmp_path / "x.toy"
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
-    assert path.read_bytes().startswith(b"\xff\x00\x01\xfesubject,")
+    assert path.read_bytes().startswith(b"\xff\x00\x01\xfeimplementation,")
     capsys.readouterr()
     assert main(["report", str(path), "--by", "implementation", "-f", "csv"]) == 0
     assert "hf" in capsys.readouterr().out

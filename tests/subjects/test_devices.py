@@ -387,7 +387,8 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
     again = only_here() - first
     capsys.readouterr()
     elsewhere = ["cpu" if word == NAME else word for word in common]
-    stored.unlink()
+    for there in tmp_path.iterdir():
+        there.unlink()
     assert main([*elsewhere, "--offset", "0", "-q"]) == 0
     assert main([*common, "--offset", "0", "--resume"]) == 2
     assert "on cpu); ask for them too, or give another -o" in capsys.readouterr().err
