@@ -37,12 +37,12 @@ LINES = f"""
 shift {R} --offset 0,7
 shift {R} --offset 7 -f csv --columns subject,offset,drift_rms --no-header
 shift {R} --offset 7 -f json --mask window:2 --seed 1,2 --scale 0.5
-shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --accumulate fp64
+shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --set accumulate=fp64
 shift --qk x.npz --recipe hf --offset 7 --dtype fp16 -f csv
 shift --qk x.safetensors --recipe x.toml --offset 7 --dtype fp32
 shift --impl k.py:f {S} --dtype fp32 --offset 7 --order bhsd -f json
 shift {R} --attention --softmax recipe --anchor 3 --offset 7 -f jsonl
-shift {R} --offset 7 --baseline a.csv --fail-if drift_rms>1.5x -f markdown
+shift {R} --offset 7 --against a.csv --fail-if drift_rms>1.5x -f markdown
 shift {R} --offset 0,7 --sample 3 --fail-if drift_rms>0.5 -f csv
 shift {R} --offset 7 --curve --color
 shift {R} --offset 0,7 --dry-run --shard 1/2
@@ -182,7 +182,7 @@ READERS = {
         "report a.json --by dtype",
         "report a.json -o page.html",
     ],
-    "b.json": [f"shift {R} --offset 7 --baseline b.json -f csv", "report a.json b.json -o merged.jsonl"],
+    "b.json": [f"shift {R} --offset 7 --against b.json -f csv", "report a.json b.json -o merged.jsonl"],
     "a.jsonl": [
         "report b.json --against a.jsonl -f csv",
         "report a.jsonl -o merged.json",
@@ -376,7 +376,7 @@ def wrong(line: list[str], code: int, report: str, message: str) -> str:
     if code == 2:
         lines = [one for one in message.splitlines() if not one.startswith("ropeaudit: note: ")]
         ok = lines and lines[0].startswith("ropeaudit: error: ") and len(lines) <= 2
-        reported = not report or "--baseline" in line  # what was measured is shown though nothing is like it
+        reported = not report or "--against" in line  # what was measured is shown though nothing is like it
         return "" if ok and reported else "an error of other words"
     if not report:
         return "" if line[0] in ("report", "plot") else "no report"

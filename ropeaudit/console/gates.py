@@ -93,7 +93,7 @@ def parse(
         raise UnknownName("numeric column", column, columns.numeric)
     times = len(number) > 1 and number.endswith(("x", "X"))
     if times and not relative:
-        raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")
+        raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --against FILE")
     try:
         bound = float(number[:-1]) / 100 if number.endswith("%") else float(number[:-1] if times else number)
     except ValueError:

@@ -193,7 +193,7 @@ def test_other_changes_are_said() -> None:
 
 
 def test_baseline_in_one_step(reports, capsys) -> None:
-    baseline = ["--baseline", f"{reports / 'b.csv'}"]
+    baseline = ["--against", f"{reports / 'b.csv'}"]
     again = [*SHIFT, *baseline, "--fail-if", "drift_rms>1.01x"]
     assert main(again) == 0
     out = capsys.readouterr().out
@@ -202,7 +202,7 @@ def test_baseline_in_one_step(reports, capsys) -> None:
     (row,) = json.loads(capsys.readouterr().out)["changes"]
     assert row["drift_rms_ratio"] == pytest.approx(1 / 1.1)
     planted(reports / "a.csv", reports / "c.csv", 0.9)
-    command = [*SHIFT[:-1], "--baseline", f"{reports / 'c.csv'}", "-f", "csv"]
+    command = [*SHIFT[:-1], "--against", f"{reports / 'c.csv'}", "-f", "csv"]
     assert main([*command, "--fail-if", "drift_rms>1.1x"]) == 1
     seen = capsys.readouterr()
     assert seen.out.count("\n") == 13
@@ -211,7 +211,7 @@ def test_baseline_in_one_step(reports, capsys) -> None:
 
 
 def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
-    assert main([*SHIFT, "--seed", "1", "--baseline", f"{reports / 'a.csv'}", "-f", "csv"]) == 2
+    assert main([*SHIFT, "--seed", "1", "--against", f"{reports / 'a.csv'}", "-f", "csv"]) == 2
     seen = capsys.readouterr()
     assert seen.out.count("\n") == 13
     assert "no case in common: seed is 0 in the earlier and 1" in seen.err
@@ -227,8 +227,8 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
         (["report", "A", "--against", "A", "--fail-if", "drift_rms>x"], "is not a number"),
         (["report", "A", "--against", "A", "--fail-if", "drift>1.1x"], "unknown numeric column"),
         (["report", "A", "--against", "A", "--columns", "drift_rms"], "unknown column"),
-        (["shift", "--fail-if", "drift_rms>1.1x"], "add --baseline FILE"),
-        (["shift", "--baseline", "none.csv"], "'none.csv' cannot be read"),
+        (["shift", "--fail-if", "drift_rms>1.1x"], "add --against FILE"),
+        (["shift", "--against", "none.csv"], "'none.csv' cannot be read"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:

@@ -61,15 +61,16 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     "outputs",
     multiple=True,
     metavar="FILE",
-    help="Picture: .svg, .png or .pdf. Repeatable.",
+    help="File of the picture: .svg, .png or .pdf. Repeatable.",
 )
 @click.option(
     "--kind",
     type=one_of("--kind", _KINDS),
     default="drift",
     metavar="KIND",
-    help="drift over offset, heatmap over query and key, stages to blame, bands of frequencies, decay over "
-    "distance, safe: what `limit` proved and measured.  [default: drift]",
+    help=f"Picture: {', '.join(_KINDS)}. Drift is over offset, heatmap over query and key, decay over distance; "
+    "stages are those to blame, bands those of frequencies; safe is what `limit` proved and measured.  "
+    "[default: drift]",
 )
 @click.option("--title", metavar="TEXT", help="Title, in the place of the finding.")
 @click.option(
@@ -81,13 +82,13 @@ def _size(text: str, flag: str) -> tuple[float, float]:
 @options.axis(
     "--without",
     NAMES,
-    "Parts to leave out: title, legend; of drift predicted, bound, floor, tolerance, positions; of decay "
-    "bound, sum, crossing.",
+    "Parts to leave out, such as title, legend. Of drift also predicted, bound, floor, tolerance, positions; "
+    "of decay bound, sum, crossing.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
 @options.axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
-@options.axis("--recipe", NAMES, "heatmap: number format per stage: a name or a .toml file.", shown="hf")
+@options.axis("--recipe", NAMES, "heatmap: a recipe (`ropeaudit list recipes`) or a .toml file.", shown="hf")
 @options.changes_option
 @options.qk_options
 @options.rope_options

@@ -1,4 +1,4 @@
-"""--baseline: what is measured now is compared with an earlier report."""
+"""--against: what is measured now is compared with an earlier report."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Baseline:
 
 
 def opened(path: str | None, options: ReportOptions) -> Baseline | None:
-    """Read the file of --baseline, before anything is measured; None without one. Raises: BadInput."""
+    """Read the file of --against, before anything is measured; None without one. Raises: BadInput."""
     if path is None:
         return None
     from ropeaudit.reports.reading import processor, read

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 
 @command(
-    epilog="Lists are separated by commas and flags may be repeated; ranges: 1k-1m*2, 0-4096+256; "
-    "k = 1024, m = 1024². Rows are the cross product. Exit code: 0 done, 1 a --fail-if was "
-    "broken, 2 bad usage or input."
+    epilog="Lists: 0,1000,16k; ranges: 1k-1m*2, 0-4096+256; k = 1024, m = 1024². Rows are the cross product. "
+    "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
 )
 @options.axis(
     "--offset",
@@ -37,47 +36,28 @@ if TYPE_CHECKING:
     shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
 )
 @options.axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
-@options.axis(
-    "--recipe",
-    NAMES,
-    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    shown="hf,uniform",
-)
-@options.axis(
-    "--impl",
-    NAMES,
-    "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), all or "
-    f"a pattern of them, each in a process of its own, "
-    f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
-)
-@click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
+@options.recipe_option
+@options.impl_option
+@options.order_option
 @options.under_option
 @click.option(
     "--backend",
     type=WORD,
     metavar="NAME",
     default="numpy",
-    help="What executes recipes: numpy, each operation rounded once, or torch, with its own kernels.  "
+    help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
+    "kernels.  "
     "[default: numpy]",
 )
-@click.option(
-    "--device",
-    type=WORD,
-    metavar="NAME",
-    help="Where --impl is called, else where torch computes (--backend torch, or the torch engine): cpu, "
-    "cuda, cuda:N or mps.  [default: cpu, or where a module of --impl lies]",
-)
+@options.device_option
 @options.engine_option
 @options.changes_option
-@click.option(
-    "--accumulate", type=WORD, metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT."
-)
 @options.qk_options
 @click.option(
     "--sample",
     type=INTEGER,
     metavar="N",
-    help="Form only N scores, drawn at random by --seed: for sequences up to millions of tokens.",
+    help="Form only N scores, drawn by --seed: for millions of tokens.",
 )
 @options.rope_options
 @options.axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
@@ -87,21 +67,21 @@ if TYPE_CHECKING:
 @options.axis(
     "--axes",
     NAMES,
-    "Position axes of image and video models (`ropeaudit list axes`), all, or a .toml file; with --grid.",
+    "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
 )
 @options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
 @click.option(
     "--step",
     type=number("0.5"),
     metavar="X",
-    help="By how much --offset 1 moves a token of a grid, in the unit of its positions.  [default: 1]",
+    help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
 )
 @options.length_option
 @options.axis(
     "--rerotate",
     INTEGERS,
-    "How many times stored keys are rotated again on their way to --offset, as a cache that is shifted "
-    "(K-shift) does; queries are fresh.",
+    "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its way to "
+    "--offset; queries are fresh.",
     shown="keys are rotated once",
 )
 @click.option(
@@ -134,7 +114,7 @@ if TYPE_CHECKING:
     type=WORD,
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails. With --baseline also "
+    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails. With --against also "
     "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
 @click.option(
@@ -145,7 +125,7 @@ if TYPE_CHECKING:
     help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
 )
 @click.option(
-    "--baseline", metavar="FILE", help="Compare with an earlier report, as `report --against` does."
+    "--against", metavar="FILE", help="Compare with an earlier report: what drifts more than before."
 )
 def shift(
     offset: tuple[int, ...],
@@ -158,7 +138,6 @@ def shift(
     device: str | None,
     engine: str | None,
     changes: Mapping[str, str],
-    accumulate: str | None,
     vectors: options.QKOptions,
     sample: int | None,
     rope: options.RopeOptions,
@@ -180,7 +159,7 @@ def shift(
     no_header: bool,
     gates: tuple[str, ...],
     tolerance: float,
-    baseline: str | None,
+    against: str | None,
 ) -> int:
     """Shift all positions and report how far the attention scores drift.
 
@@ -202,7 +181,7 @@ def shift(
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
     if ticketing.tracker and rerotate:
         raise UsageError("--ticket shows keys that are rotated once; leave out --rerotate, or leave it out")
-    earlier = baselines.opened(baseline, output)
+    earlier = baselines.opened(against, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
     needed = [gate.column for gate in requested]
     vectors = tickets.inputs(ticketing, vectors, sample is not None)
@@ -215,7 +194,7 @@ def shift(
         recipes=recipe or analysis.usual_recipes(impl),
         dtypes=dtype,
         offsets=offset or analysis.usual_offsets(cases, bool(impl)),
-        changes=_with_accumulator(changes, accumulate),
+        changes=changes,
         implementations=impl,
         backend=backend,
         device=device,
@@ -318,12 +297,3 @@ def _measured(
     if interrupted:
         output.say_interrupted(f"{len(results)} rows", files, more)
     return results, delivery.INTERRUPTED if interrupted else delivery.DONE
-
-
-def _with_accumulator(changes: Mapping[str, str], accumulate: str | None) -> dict[str, str]:
-    """Return the changes of stages, --accumulate among them. Raises: UsageError."""
-    if accumulate is None:
-        return dict(changes)
-    if not accumulate.strip():
-        raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
-    return {**changes, "accumulate": accumulate}
