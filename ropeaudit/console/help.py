@@ -25,8 +25,8 @@ SECTIONS = {
         "--save-qk --trust-remote-code --vectors --ratio --all --match",
     ),
     "q, k and scores": (
-        "--seq-len --heads --mask --qk --attention",
-        "--kv-heads --seed --sample --softmax --anchor",
+        "--seq-len --heads --qk",
+        "--kv-heads --mask --seed --sample --attention --softmax --anchor",
     ),
     "RoPE setting": (
         "--model --config --head-dim --base --scaling",
@@ -34,11 +34,10 @@ SECTIONS = {
         "--rerotate --turn",
     ),
     "What is judged, and the exit code": ("--tolerance --fail-if --against --waive", "--junit"),
-    "Report": (
-        "--format --output --columns --ticket",
-        "--ticket-file --quiet --color --no-header --curve",
+    "Report, and long runs": (
+        "--format --output --columns --ticket --resume --jobs",
+        "--ticket-file --quiet --color --no-header --curve --dry-run --shard --scheduler",
     ),
-    "Long runs": ("--jobs --resume", "--dry-run --shard --scheduler"),
     "Help": ("", "--help --help-all"),
 }
 _HEADINGS = {flag: name for name, flags in SECTIONS.items() for flag in " ".join(flags).split()}
@@ -50,7 +49,7 @@ EXAMPLES = {
         ("shift --model llama-3.1-8b,qwen3-8b --offset 128k", "drift at 128k, by model"),
         ("shift --impl rope.py:apply_rope --dtype bf16", "own code"),
         ("shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'", "exit code 1 above 1 %"),
-        ("shift --rerotate 0,10,100 --offset 0 --model llama-3.1-8b --dtype bf16", "a shifted cache"),
+        ("shift --rerotate 0,10,100 --offset 0 --model llama-3.1-8b", "a cache that is shifted"),
     ),
     "check": (
         ("check rope.py:apply_rope", "own code, at each of 128k positions"),
@@ -58,22 +57,19 @@ EXAMPLES = {
     ),
     "limit": (
         ("limit --model llama-3.1-8b --recipe hf", "up to where bf16 stays within 1 %"),
-        ("limit --config config.json --tolerance drift_rms=0.01", "a config, another tolerance"),
+        ("limit --config config.json --tolerance 0.1%", "a config, another tolerance"),
     ),
     "explain": (
         ("explain --recipe uniform --offset 128k", "which stage is to blame"),
         ("explain --model llama-3.1-8b --by pair", "which frequencies are"),
-        ("explain rope.py:apply_rope --dtype bf16", "own code: its dtypes, closest known implementation"),
+        ("explain rope.py:apply_rope --dtype bf16", "own code, and what is like it"),
     ),
     "parity": (
         ("parity hf vllm-cuda --model llama-3.1-8b", "a trainer against a server"),
-        ("parity rope.py:apply_rope transformers-llama --dtype bf16", "own code against transformers"),
+        ("parity rope.py:apply_rope transformers-llama --dtype bf16", "own code against it"),
     ),
     "vectors": (("vectors --model llama-3.1-8b -o cases", "q, k and positions for a kernel in C"),),
-    "module": (
-        ("module ./my-model", "a checkpoint: are its RoPE buffers right"),
-        ("module mypkg.rope:Rotary --build dim=128", "a class: built, cast, saved and loaded"),
-    ),
+    "module": (("module ./my-model", "a checkpoint: are its RoPE buffers right"),),
     "model": (("model ./llama-dir --offset 32k", "a model at positions from 0 and from 32k on"),),
     "decay": (
         ("decay --model llama-3.1-8b,qwen3-8b -o decay.json", "curves of two models"),
@@ -81,12 +77,12 @@ EXAMPLES = {
     ),
     "plot": (
         ("plot sweep.jsonl -o x.pdf --size 5x3.5 --without title,bound", "a figure for a paper"),
-        ("plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png", "one case by query and key"),
+        ("plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png", "one case"),
     ),
     "report": (
         ("report shard-1.jsonl shard-2.jsonl -o sweep.jsonl", "shards as one"),
         ("report sweep.jsonl --by model,dtype --worst", "the worst case of each"),
-        ("report after.csv --against before.csv --fail-if 'drift_rms>1.1x'", "exit code 1 if it is worse"),
+        ("report after.csv --against before.csv --fail-if 'drift_rms>1.1x'", "exit code 1 if worse"),
     ),
     "frequencies": (("list frequencies --model llama-3.1-8b --dtype bf16", "which positions bf16 merges"),),
 }
@@ -208,7 +204,7 @@ class GroupedCommand(click.Command):
             for line, purpose in EXAMPLES[self.name]:
                 formatter.write(f"  ropeaudit {line}  # {purpose}\n")
         if not whole:
-            formatter.write(f"More options: {ctx.command_path} --help-all\n")
+            formatter.write(f"\nMore options: {ctx.command_path} --help-all\n")
 
 
 class NamedCommands(click.Group):

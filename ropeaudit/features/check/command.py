@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe",
     metavar="NAME",
-    help="Recipe that the code claims to follow. Its roundings are allowed; of configs it is what is judged.  "
-    "[default: right code; of configs hf]",
+    help="Recipe that the code claims to follow. Its roundings are allowed; of configs it is what is "
+    "judged.  [default: right code; of configs hf]",
 )
 @options.order_option
 @options.device_option

@@ -52,7 +52,7 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
     "--distance",
     _DISTANCES,
     "Positions of the query; the key stands at 0.",
-    shown="0 to the model's positions; or to 64k",
+    shown="up to the model's; or to 64k",
 )
 @options.rope_options
 @options.axis(

@@ -33,9 +33,9 @@ _KINDS = ("dtypes", "stage", "pair", "position", "head", "remedy")
 @options.under_option
 @click.option(
     "--tolerance",
-    metavar="COLUMN=X",
-    help="What a remedy must reach: drift_rms, drift_max or drift_relative.  [default: a tenth of the RMS "
-    "drift]",
+    metavar="X",
+    help="What a remedy must reach. X is of drift_relative; else drift_rms=X or drift_max=X.  [default: a "
+    "tenth of the RMS drift]",
 )
 @click.option(
     "--by",

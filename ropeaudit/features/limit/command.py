@@ -23,10 +23,10 @@ from ropeaudit.console.parameters import INTEGER, NAMES
 @options.axis(
     "--tolerance",
     NAMES,
-    "Worst accepted value of a column of `shift`, such as drift_rms=1e-3: at most it, of distinct_positions "
-    "at least it.",
-    "drift_relative=0.01",
-    metavar="COLUMN=X",
+    "Worst accepted drift_relative, or COLUMN=X of another column. It is one of `shift`, such as "
+    "drift_rms=1e-3: at most it, of distinct_positions at least it.",
+    "1%",
+    metavar="X",
 )
 @click.option(
     "--up-to",

@@ -68,9 +68,9 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     type=one_of("--kind", _KINDS),
     default="drift",
     metavar="KIND",
-    help=f"Picture: {', '.join(_KINDS)}. Drift is over offset, heatmap over query and key, decay over distance; "
-    "stages are those to blame, bands those of frequencies; safe is what `limit` proved and measured.  "
-    "[default: drift]",
+    help=f"Picture: {', '.join(_KINDS)}. Drift is over offset, heatmap over query and key, decay over "
+    "distance; stages are those to blame, bands those of frequencies; safe is what `limit` proved and "
+    "measured.  [default: drift]",
 )
 @click.option("--title", metavar="TEXT", help="Title, in the place of the finding.")
 @click.option(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "formats of stages. A page is one file: it opens without a network or a server."
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@axis("--by", NAMES, "Summarise: a line per group of rows that agree in these columns, such as model,dtype.")
+@axis("--by", NAMES, "Summarise: a line per group of rows that agree in columns: model,dtype.")
 @click.option("--column", metavar="NAME", help="With --by: the column to summarise.  [default: drift_rms]")
 @click.option("--worst", is_flag=True, help="With --by: the worst row of each group, with all its columns.")
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options, tickets
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, SHARE, TEXT, WORD, number
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    type=SHARE,
+    type=RELATIVE,
     default=0.01,
     metavar="X",
     help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
@@ -163,8 +163,7 @@ def shift(
 ) -> int:
     """Shift all positions and report how far the attention scores drift.
 
-    Scores are computed with every dtype and recipe and compared with exact ones, which depend on
-    distances alone.
+    Scores of every dtype and recipe are compared with exact ones, which depend on distances alone.
     """
     from ropeaudit.audits import records
     from ropeaudit.audits.audit import Audit

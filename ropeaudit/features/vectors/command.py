@@ -63,8 +63,8 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     "--context",
     type=INTEGER,
     metavar="N",
-    help="Positions that frequencies are computed for. It counts where they depend on it (dynamic, longrope).  "
-    "[default: up to the last one of the case]",
+    help="Positions that frequencies are computed for. It counts where they depend on it (dynamic, "
+    "longrope).  [default: up to the last one of the case]",
 )
 @click.option(
     "--rebuild", metavar="MANIFEST", help="Write the case of a manifest.json again, to the same bytes."
