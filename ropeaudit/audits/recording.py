@@ -224,7 +224,7 @@ def _judged(
 def _place_columns(places: Places) -> dict[str, Any]:
     """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
     names = records.COLUMNS.having("place")
-    columns = {name: getattr(places, name.removeprefix("place_")) for name in names}
+    columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
     return columns | {"resembles": places.resembles or None}
 
 

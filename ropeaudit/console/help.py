@@ -120,7 +120,7 @@ def _unknown_option(name: str, ctx: click.Context) -> UsageError:
 
     known = flags_of(ctx.command, ctx)
     root = ctx.find_root()
-    homes = [path for path, command in _commands(root.command, root) if name in flags_of(command, ctx)]
+    homes = [path for path, command in commands(root.command, root) if name in flags_of(command, ctx)]
     if not homes:
         return UnknownName("option", name, known)
     listing = ", ".join(f"`{path}`" for path in (f"{root.command_path} {homes[0]}", *homes[1:]))
@@ -131,14 +131,14 @@ def _unknown_option(name: str, ctx: click.Context) -> UsageError:
     )
 
 
-def _commands(
+def commands(
     group: click.Command, ctx: click.Context, before: str = ""
 ) -> Iterator[tuple[str, click.Command]]:
     """Yield what one types for each command of a group and of those in it, and the command."""
     for name in group.list_commands(ctx) if isinstance(group, click.Group) else ():
         if member := group.get_command(ctx, name):
             yield f"{before}{name}", member
-            yield from _commands(member, ctx, f"{before}{name} ")
+            yield from commands(member, ctx, f"{before}{name} ")
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

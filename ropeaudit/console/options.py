@@ -132,7 +132,7 @@ class ScreenOptions:
         type=one_of("report format", FORMS),
         default="table",
         metavar="FORM",
-        help=f"On stdout: {', '.join(FORMS)}.  [default: table]",
+        help=f"Print as {', '.join(FORMS)}.  [default: table]",
     )
     color: bool | None = option(
         "--color/--no-color",

@@ -18,6 +18,7 @@ import every_command
 
 import ropeaudit
 import ropeaudit.testing
+from ropeaudit.console import help
 from ropeaudit.main import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
@@ -32,7 +33,7 @@ GROUPS = {
     "RoPE setting": "--model --config --layer --head-dim --rotary-dim --base --scaling --clip --layout "
     "--scale",
     "Q and k": "--seq-len --heads --kv-heads --mask --qk --seed",
-    "Recipes": "--dtype --recipe --set --length --order",
+    "Recipes and code": "--dtype --recipe --set --impl --order --under --device --engine --length",
     "Report": "--format --color --output --columns --quiet",
     "Ticket": "--ticket --ticket-file",
 }
@@ -48,7 +49,9 @@ def commands() -> dict[str, click.Command]:
 def context(name: str) -> click.Context:
     """Return the context in which a command's help is written."""
     parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
-    return click.Context(every_command.BY_NAME[name], info_name=name, parent=parent, **_SIZE)
+    here = click.Context(every_command.BY_NAME[name], info_name=name, parent=parent, **_SIZE)
+    here.meta[help.__name__] = True
+    return here
 
 
 def options(name: str) -> dict[tuple[str, str], str]:
@@ -57,7 +60,7 @@ def options(name: str) -> dict[tuple[str, str], str]:
     return {
         record: max(param.opts, key=len)
         for param in every_command.BY_NAME[name].get_params(here)
-        if isinstance(param, click.Option) and "--help" not in param.opts
+        if isinstance(param, click.Option) and not {"--help", "--help-all"} & {*param.opts}
         if (record := param.get_help_record(here))
     }
 

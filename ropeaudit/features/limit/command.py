@@ -23,7 +23,7 @@ from ropeaudit.console.parameters import INTEGER, NAMES
 @options.axis(
     "--tolerance",
     NAMES,
-    "Worst accepted drift_relative, or COLUMN=X of another column. It is one of `shift`, such as "
+    "Worst accepted drift_relative, or COLUMN=X of others. They are those of `shift`, such as "
     "drift_rms=1e-3: at most it, of distinct_positions at least it.",
     "1%",
     metavar="X",

@@ -122,7 +122,7 @@ if TYPE_CHECKING:
     type=RELATIVE,
     default=0.01,
     metavar="X",
-    help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
+    help="Largest drift_relative that is good enough: 0.01 or 1%.  [default: 1%]",
 )
 @click.option(
     "--against", metavar="FILE", help="Compare with an earlier report: what drifts more than before."

@@ -40,7 +40,7 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     "--want",
     default="rotated",
     metavar="WHAT",
-    help="What is to be written back: rotated, gradient or scores. rotated is q and k; gradient is that of q "
+    help="What is written back: rotated, gradient or scores. rotated is q and k; gradient is that of q "
     "and k, from one of the rotated ones.  [default: rotated]",
 )
 @click.option("--tables", is_flag=True, help="Write cos, sin and frequencies too.")
