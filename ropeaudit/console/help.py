@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -118,27 +118,29 @@ def _unknown_option(name: str, ctx: click.Context) -> UsageError:
     """Return the error that names the nearest options of a command, and the commands that have it."""
     from difflib import get_close_matches  # in-function: it is needed for errors alone
 
-    known = flags_of(ctx.command, ctx)
-    root = ctx.find_root()
-    homes = [path for path, command in commands(root.command, root) if name in flags_of(command, ctx)]
-    if not homes:
-        return UnknownName("option", name, known)
-    listing = ", ".join(f"`{path}`" for path in (f"{root.command_path} {homes[0]}", *homes[1:]))
-    close = get_close_matches(name, known, n=1, cutoff=0.8)
-    nearest = f"did you mean {close[0]}? " if close else ""
-    return UsageError(
-        f"unknown option {name!r} of `{ctx.command_path}`; {nearest}{name} belongs to {listing}"
-    )
+    known, root = flags_of(ctx.command, ctx), ctx.find_root()
+    begin = [flag for flag in known if flag.startswith(name)]
+    close = begin or get_close_matches(name, known, n=2, cutoff=0.7)
+    homes = [
+        path
+        for path, command in commands(cast(click.Group, root.command), root)
+        if name in flags_of(command, ctx)
+    ]
+    said = [f"did you mean {' or '.join(close)}?"] if close else []
+    if homes:
+        listing = ", ".join(f"`{path}`" for path in (f"{root.command_path} {homes[0]}", *homes[1:]))
+        said.append(f"{name} belongs to {listing}")
+    advice = " ".join(said) or f"try `{ctx.command_path} --help`"
+    return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; {advice}")
 
 
-def commands(
-    group: click.Command, ctx: click.Context, before: str = ""
-) -> Iterator[tuple[str, click.Command]]:
+def commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, click.Command]]:
     """Yield what one types for each command of a group and of those in it, and the command."""
-    for name in group.list_commands(ctx) if isinstance(group, click.Group) else ():
+    for name in group.list_commands(ctx):
         if member := group.get_command(ctx, name):
             yield f"{before}{name}", member
-            yield from commands(member, ctx, f"{before}{name} ")
+            if isinstance(member, click.Group):
+                yield from commands(member, ctx, f"{before}{name} ")
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -143,7 +143,7 @@ def test_the_first_sentence_and_the_first_default_are_brief(text: str, expected:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("limit --fail-fi x", "unknown option '--fail-fi'; did you mean --fail-if?"),
+        ("limit --fail-fi x", "unknown option '--fail-fi' of `ropeaudit limit`; did you mean --fail-if?"),
         (
             "shift --by x",
             "unknown option '--by' of `ropeaudit shift`; --by belongs to `ropeaudit explain`, `model`, "
@@ -165,8 +165,10 @@ def test_the_first_sentence_and_the_first_default_are_brief(text: str, expected:
         ),
         (
             "list frequencies --max-positoin 1",
-            "unknown option '--max-positoin'; did you mean --max-position?",
+            "unknown option '--max-positoin' of `ropeaudit list frequencies`; did you mean --max-position?",
         ),
+        ("parity --tol 1", "unknown option '--tol' of `ropeaudit parity`; try `ropeaudit parity --help`"),
+        ("shift --tol 1", "unknown option '--tol' of `ropeaudit shift`; did you mean --tolerance?"),
     ],
 )
 def test_a_misspelt_option_names_the_nearest_and_whose_it_is(line: str, message: str, capsys) -> None:
