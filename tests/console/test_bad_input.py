@@ -57,7 +57,7 @@ TABLE = [
     ("nope", "unknown command 'nope'; known: check, shift,"),
     ("chek", "unknown command 'chek'; did you mean check?"),
     ("shift extra", "unexpected extra argument"),
-    ("shift --nope", "unknown option '--nope' of `ropeaudit shift`; try `ropeaudit shift --help`"),
+    ("shift --nope", "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?"),
     ("shift --offset", "requires an argument"),
     ("shift --quiet=3", "does not take a value"),
     ("list", "Missing kind of list; give implementations, recipes, "),

@@ -33,7 +33,7 @@ GROUPS = {
     "RoPE setting": "--model --config --layer --head-dim --rotary-dim --base --scaling --clip --layout "
     "--scale",
     "Q and k": "--seq-len --heads --kv-heads --mask --qk --seed",
-    "Recipes and code": "--dtype --recipe --set --impl --order --under --device --engine --length",
+    "Recipes": "--dtype --recipe --set --length --order",
     "Report": "--format --color --output --columns --quiet",
     "Ticket": "--ticket --ticket-file",
 }
