@@ -23,7 +23,6 @@ from collections.abc import Iterable
 
 # options that go by another name in Python; others have underscores for dashes
 _ARGUMENTS = {
-    "accumulate": "changes accumulate",
     "distance": "distances",
     "dtype": "dtypes",
     "impl": "implementations",

@@ -37,7 +37,7 @@ LINES = f"""
 shift {R} --offset 0,7
 shift {R} --offset 7 -f csv --columns implementation,offset,drift_rms --no-header
 shift {R} --offset 7 -f json --mask window:2 --seed 1,2 --scale 0.5
-shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --accumulate fp64
+shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --set accumulate=fp64
 shift --qk x.npz --recipe hf --offset 7 --dtype fp16 -f csv
 shift --qk x.safetensors --recipe x.toml --offset 7 --dtype fp32
 shift --impl k.py:f {S} --dtype fp32 --offset 7 --order bhsd -f json
@@ -378,7 +378,7 @@ def wrong(line: list[str], code: int, report: str, message: str) -> str:
     if code == 2:
         lines = [one for one in message.splitlines() if not one.startswith("ropeaudit: note: ")]
         ok = lines and lines[0].startswith("ropeaudit: error: ") and len(lines) <= 2
-        reported = not report or "--baseline" in line  # what was measured is shown though nothing is like it
+        reported = not report or "--against" in line  # what was measured is shown though nothing is like it
         return "" if ok and reported else "an error of other words"
     if not report:
         return "" if line[0] in ("report", "plot") else "no report"

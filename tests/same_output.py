@@ -86,7 +86,7 @@ shift {SMALL} --scaling yarn:factor=4,original=1024 --length shifted --offset 81
 shift {SMALL} --scaling dynamic:factor=2,maximum=64 --length shifted --offset 4096 --dtype fp32 -f csv
 shift {SMALL} --mask window:8 --layout interleaved --rotary-dim 16 --clip 100 --dtype bf16,fp8_e4m3 -f csv
 shift --qk IN/qk.npz --dtype fp16 -f csv
-shift {SMALL} --set angle=fp64 --accumulate bf16 --recipe uniform --dtype bf16 --tolerance 5% -f json
+shift {SMALL} --set angle=fp64 --set accumulate=bf16 --recipe uniform --dtype bf16 --tolerance 5% -f json
 shift {SMALL} --jobs 2 --seed 1,2 -o a.csv -q
 shift {SMALL} --shard 2/3 -f csv
 shift {SMALL} --dry-run
@@ -321,7 +321,7 @@ def compared(number: int, line: str, old: Path, new: Path, scratch: Path, machin
 
 WITH_FIGURES = (".csv", ".json", ".jsonl", ".md", ".txt")  # pages and pictures draw the same rows
 # what does not say of which dtype a figure is; what says which processor measured
-UNNAMED = ("--columns", "--no-header", "--baseline")
+UNNAMED = ("--columns", "--no-header", "--baseline", "--against")
 LARGEST: dict[str, float] = {}  # command line -> its largest difference over the allowance
 
 

@@ -102,7 +102,6 @@ NAMES: Mapping[str, Names] = {
     "--dtype": lambda: ["all", *_formats()],
     "--model": lambda: ["all", "usual", *models()],
     "--axes": _axes,
-    "--accumulate": _formats,
     "--scaling": _scalings,
     "--layout": lambda: ["half", "interleaved"],
     "--mask": lambda: ["causal", "full", "window:"],

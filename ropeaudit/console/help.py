@@ -1,115 +1,212 @@
-"""`--help` of a command: its options in groups, and examples that can be typed as they are."""
+"""`--help` of a command: what most people need on one screen; `--help-all` shows every option in full.
+
+Of each text `--help` shows what stands first: of an option the first sentence and the first default, of an
+epilog the first paragraph.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any
+import inspect
+from collections.abc import Iterator
+from typing import Any, cast
 
 import click
 
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import UnknownName, UsageError
 
-# heading -> options; what stands in none of them is the command's own and comes first
-_SECTIONS = {
-    "q and k": "--seq-len --heads --kv-heads --mask --qk --seed --sample --vectors",
-    "RoPE setting": "--model --config --layer --head-dim --rotary-dim --base --scaling --clip --layout "
-    "--scale --mrope --axis --axes --grid --step --length --rerotate --by",
-    "After softmax": "--attention --softmax --anchor",
-    "What is judged, and the exit code": "--tolerance --fail-if --baseline --waive --junit",
-    "Report": "--format --color --output --columns --quiet --no-header --ticket --ticket-file",
-    "Long runs": "--resume --jobs --scheduler --shard --dry-run",
+# heading -> options of --help, and those that only --help-all shows; what stands nowhere is a command's own,
+# and comes first
+SECTIONS = {
+    "Options": (
+        "",
+        "--order --under --backend --engine --compile --budget --build --context --positions --tables "
+        "--save-qk --trust-remote-code --vectors --ratio --all --match",
+    ),
+    "q, k and scores": (
+        "--seq-len --heads --qk",
+        "--kv-heads --mask --seed --sample --attention --softmax --anchor",
+    ),
+    "RoPE setting": (
+        "--model --config --head-dim --base --scaling",
+        "--layer --rotary-dim --layout --scale --clip --length --mrope --axes --grid --axis --step "
+        "--rerotate --turn",
+    ),
+    "What is judged, and the exit code": ("--tolerance --fail-if --baseline --against --waive", "--junit"),
+    "Report, and long runs": (
+        "--format --output --columns --ticket --resume --jobs",
+        "--ticket-file --quiet --color --no-header --dry-run --shard --scheduler",
+    ),
+    "Help": ("", "--help --help-all"),
 }
-_HEADINGS = {flag: heading for heading, flags in _SECTIONS.items() for flag in flags.split()}
-_FEW = 12  # options that need no groups
+_HEADINGS = {flag: name for name, flags in SECTIONS.items() for flag in " ".join(flags).split()}
+_RARE = {flag for _, rare in SECTIONS.values() for flag in rare.split()}
 
-# command -> what an example is for, and how it is typed
+# command -> how an example is typed, and what it is for
 EXAMPLES = {
     "shift": (
-        ("How far scores drift at 128k, by model", "shift --model llama-3.1-8b,qwen3-8b --offset 128k"),
-        (
-            "A report, and exit code 1 above 1 %",
-            "shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'",
-        ),
-        (
-            "A cache that is shifted up to 1,000 times, against one that is not",
-            "shift --rerotate 0,10,100,1000 --offset 0 --model llama-3.1-8b --dtype bf16",
-        ),
-        ("Own code, in bf16", "shift --impl rope.py:apply_rope --dtype bf16"),
+        ("shift --model llama-3.1-8b,qwen3-8b --offset 128k", "drift at 128k, by model"),
+        ("shift --impl rope.py:apply_rope --dtype bf16", "own code"),
+        ("shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'", "exit code 1 above 1 %"),
+        ("shift --rerotate 0,10,100 --offset 0 --model llama-3.1-8b", "a cache that is shifted"),
     ),
     "check": (
-        ("Own code, at each of 128k positions", "check rope.py:apply_rope"),
-        ("A model's setting, and a checkpoint", "check llama-3.1-8b ./my-model"),
+        ("check rope.py:apply_rope", "own code, at each of 128k positions"),
+        ("check llama-3.1-8b ./my-model", "a model's setting, and a checkpoint"),
     ),
     "limit": (
-        ("Up to where bf16 stays within 1 %", "limit --model llama-3.1-8b --recipe hf"),
-        (
-            "The same of a config, for another tolerance",
-            "limit --config config.json --tolerance drift_rms=0.01",
-        ),
+        ("limit --model llama-3.1-8b --recipe hf", "up to where bf16 stays within 1 %"),
+        ("limit --config config.json --tolerance 0.1%", "a config, another tolerance"),
     ),
     "explain": (
-        ("Which stage is to blame at 128k", "explain --recipe uniform --offset 128k"),
-        ("Which frequencies are", "explain --model llama-3.1-8b --by pair"),
-        ("Own code: its dtypes, what it is like", "explain rope.py:apply_rope --dtype bf16"),
+        ("explain --recipe uniform --offset 128k", "which stage is to blame"),
+        ("explain --model llama-3.1-8b --by pair", "which frequencies are"),
+        ("explain rope.py:apply_rope --dtype bf16", "own code, and what is like it"),
     ),
     "parity": (
-        ("A trainer against a server", "parity hf vllm-cuda --model llama-3.1-8b"),
-        ("Own code against transformers", "parity rope.py:apply_rope transformers-llama --dtype bf16"),
+        ("parity hf vllm-cuda --model llama-3.1-8b", "a trainer against a server"),
+        ("parity rope.py:apply_rope transformers-llama --dtype bf16", "own code against it"),
     ),
+    "vectors": (("vectors --model llama-3.1-8b -o cases", "q, k and positions for a kernel in C"),),
+    "module": (("module ./my-model", "a checkpoint: are its RoPE buffers right"),),
+    "model": (("model ./llama-dir --offset 32k", "a model at positions from 0 and from 32k on"),),
     "decay": (
-        ("Curves of two models, and a picture of them", "decay --model llama-3.1-8b,qwen3-8b -o decay.json"),
-        ("", "plot decay.json --kind decay -o decay.svg"),
+        ("decay --model llama-3.1-8b,qwen3-8b -o decay.json", "curves of two models"),
+        ("plot decay.json --kind decay -o decay.svg", "a picture of them"),
     ),
     "plot": (
-        ("A sweep, as a figure for a paper", "plot x.jsonl -o x.pdf --size 3.5x2.5 --title ''"),
-        ("One case by query and key", "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png"),
+        ("plot sweep.jsonl -o x.pdf --size 3.5x2.5 --title ''", "a figure for a paper"),
+        ("plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png", "one case"),
     ),
     "report": (
-        ("Shards, or any reports, as one", "report shard-1.jsonl shard-2.jsonl -o sweep.jsonl"),
-        ("The worst case of each model and dtype", "report sweep.jsonl --by model,dtype --worst"),
-        (
-            "What drifts more than before, and exit code 1 above 1.1 times",
-            "report after.csv --against before.csv --fail-if 'drift_rms>1.1x'",
-        ),
+        ("report shard-1.jsonl shard-2.jsonl -o sweep.jsonl", "shards as one"),
+        ("report sweep.jsonl --by model,dtype --worst", "the worst case of each"),
+        ("report after.csv --against before.csv --fail-if 'drift_rms>1.1x'", "exit code 1 if worse"),
     ),
-    "frequencies": (("Which positions bf16 merges", "list frequencies --model llama-3.1-8b --dtype bf16"),),
-    "vectors": (("q, k and positions for a kernel in C", "vectors --model llama-3.1-8b -o cases"),),
+    "frequencies": (("list frequencies --model llama-3.1-8b --dtype bf16", "which positions bf16 merges"),),
 }
+
+
+def brief(text: str) -> str:
+    """Return the first sentence of an option's help, and its first default."""
+    sentences, bracket, default = text.partition("  [")
+    first, more, _ = sentences.partition(". ")
+    return f"{first}{'.' if more else ''}{bracket}{default.partition(';')[0].rstrip(']')}{bracket and ']'}"
+
+
+def flags_of(command: click.Command, ctx: click.Context) -> list[str]:
+    """Return all that one may type as an option of a command."""
+    return [
+        flag
+        for param in command.get_params(ctx)
+        for flag in (*param.opts, *param.secondary_opts)
+        if isinstance(param, click.Option)
+    ]
+
+
+@contextlib.contextmanager
+def _options_suggested(ctx: click.Context) -> Iterator[None]:
+    """Turn click's error of an unknown option into one that says what was meant. Raises: UsageError."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        raise _unknown_option(error.option_name, ctx) from None
+
+
+def _unknown_option(name: str, ctx: click.Context) -> UsageError:
+    """Return the error that names the nearest options of a command, and the commands that have it."""
+    from difflib import get_close_matches  # in-function: it is needed for errors alone
+
+    known, root = flags_of(ctx.command, ctx), ctx.find_root()
+    begin = [flag for flag in known if flag.startswith(name)]
+    close = begin or get_close_matches(name, known, n=2, cutoff=0.7)
+    homes = [
+        path
+        for path, command in commands(cast(click.Group, root.command), root)
+        if name in flags_of(command, ctx)
+    ]
+    said = [f"did you mean {' or '.join(close)}?"] if close else []
+    if homes:
+        listing = ", ".join(f"`{path}`" for path in (f"{root.command_path} {homes[0]}", *homes[1:]))
+        said.append(f"{name} belongs to {listing}")
+    advice = " ".join(said) or f"try `{ctx.command_path} --help`"
+    return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; {advice}")
+
+
+def commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield what one types for each command of a group and of those in it, and the command."""
+    for name in group.list_commands(ctx):
+        if member := group.get_command(ctx, name):
+            yield f"{before}{name}", member
+            if isinstance(member, click.Group):
+                yield from commands(member, ctx, f"{before}{name} ")
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[__name__] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show all options, and all that is to be said of them.",
+)
 
 
 class GroupedCommand(click.Command):
-    """A command whose help groups many options, and ends in examples."""
+    """A command whose help groups its options, and ends in examples."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, --help-all before --help."""
+        *params, last = super().get_params(ctx)
+        return [*params, _HELP_ALL, last]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises: UsageError of an unknown option, which names the nearest."""
+        with _options_suggested(ctx):
+            return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, those of its own first."""
+        """Write the options under their headings, in one column; rare ones where all are asked for."""
+        whole = ctx.meta.get(__name__, False)
         groups: dict[str, list[tuple[str, str]]] = {}
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        for param in options:
-            flags = [_HEADINGS[flag] for flag in param.opts if flag in _HEADINGS]
-            record = param.get_help_record(ctx)
-            if record is not None:
-                heading = flags[0] if flags and len(options) > _FEW else ""
-                groups.setdefault(heading, []).append(record)
-        last = groups.get("", [])[-1:]  # --help, below all others
-        if len(groups) > 1:
-            groups[""] = groups[""][:-1]
-        for heading in ("", *_SECTIONS):
-            if groups.get(heading):
-                with formatter.section(heading or "Options"):
-                    formatter.write_dl(groups[heading])
-        if len(groups) > 1:
-            with formatter.section("Help"):
-                formatter.write_dl(last)
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is None:
+                continue
+            name = max(param.opts, key=len)
+            if whole or name not in _RARE:
+                text = record[1] if whole else brief(record[1])
+                groups.setdefault(_HEADINGS.get(name, "Options"), []).append((record[0], text))
+        width = max((len(left) for records in groups.values() for left, _ in records), default=0)
+        formatter.write_paragraph()
+        for heading in SECTIONS:
+            if heading in groups:
+                formatter.write_heading(heading)
+                with formatter.indentation():
+                    formatter.write_dl([(left.ljust(width), text) for left, text in groups[heading]])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the epilog, then the examples, each on a line that can be typed."""
-        super().format_epilog(ctx, formatter)
+        whole = ctx.meta.get(__name__, False)
+        if self.epilog:
+            text = inspect.cleandoc(self.epilog)
+            formatter.write_paragraph()
+            formatter.write_text(text if whole else text.partition("\n\n")[0])
         if self.name in EXAMPLES:
-            with formatter.section("Examples"):
-                for purpose, line in EXAMPLES[self.name]:
-                    if purpose:
-                        formatter.write(f"{'':{formatter.current_indent}}# {purpose}\n")
-                    formatter.write(f"{'':{formatter.current_indent}}ropeaudit {line}\n")
+            formatter.write_paragraph()
+            formatter.write_heading("Examples")
+            for line, purpose in EXAMPLES[self.name]:
+                formatter.write(f"  ropeaudit {line}  # {purpose}\n")
+        if not whole:
+            formatter.write(f"\nMore options: {ctx.command_path} --help-all\n")
 
 
 class NamedCommands(click.Group):
@@ -124,7 +221,8 @@ class NamedCommands(click.Group):
         """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
-        return super().parse_args(ctx, args)
+        with _options_suggested(ctx):
+            return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of `--help`."""

@@ -38,6 +38,14 @@ _TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
 
 
 EXECUTED = "It is executed with your rights: name no file that you do not trust."
+ENVIRONMENTS = (
+    "Environments in which code is called too. After the clean state: autocast:bf16, autocast:fp16, tf32, "
+    "default-dtype:bf16, default-dtype:fp16, compile, or all."
+)
+QK_KINDS = (
+    "Kinds: gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token). "
+    "Files: .safetensors, .npz, .pt, q.npy,k.npy."
+)
 
 
 class Decorator(Protocol):
@@ -82,8 +90,7 @@ def words(metavar: str, name: str, required: bool = True) -> Decorator:
 under_option = axis(
     "--under",
     NAMES,
-    "Environments in which code is called too, the clean state first: autocast:bf16, autocast:fp16, tf32, "
-    "default-dtype:bf16, default-dtype:fp16, compile, or all.",
+    ENVIRONMENTS,
     shown="clean alone",
 )
 
@@ -125,7 +132,7 @@ class ScreenOptions:
         type=one_of("report format", FORMS),
         default="table",
         metavar="FORM",
-        help=f"Form of the report on stdout: {', '.join(FORMS)}.  [default: table]",
+        help=f"Print as {', '.join(FORMS)}.  [default: table]",
     )
     color: bool | None = option(
         "--color/--no-color",
@@ -178,14 +185,18 @@ class QKOptions:
         help="Key-value heads, a divisor of --heads.  [default: --heads]",
     )
     mask: tuple[str, ...] = filled_by(
-        axis("--mask", MASKS, "Keys that a query sees: causal, full or window:N, the last N.", shown="causal")
+        axis(
+            "--mask",
+            MASKS,
+            "Keys that a query sees: causal, full or window:N. A window is the last N.",
+            shown="causal",
+        )
     )
     qk: tuple[str, ...] = filled_by(
         axis(
             "--qk",
             TEXT,
-            "gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token), or "
-            "a file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+            f"Kind of q and k, or a file with captured ones. {QK_KINDS}",
             shown="gaussian",
             metavar="SOURCE",
         )
@@ -198,7 +209,11 @@ class RopeOptions:
     """Which RoPE setting; empty or None where nothing is said."""
 
     model: tuple[str, ...] = filled_by(
-        axis("--model", NAMES, "Named models (`ropeaudit list models`); usual for ten that differ, or all.")
+        axis(
+            "--model",
+            NAMES,
+            "Named models (`ropeaudit list models`), or all. usual stands for ten that differ.",
+        )
     )
     config: tuple[str, ...] = filled_by(
         axis("--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH")
@@ -217,8 +232,8 @@ class RopeOptions:
         axis(
             "--scaling",
             TEXT,
-            "yarn:factor=4,original=32768; default, linear, dynamic, proportional, yarn, longrope, "
-            "llama3 or explicit. Repeatable.",
+            "Scaling, such as yarn:factor=4,original=32768. Types: default, linear, dynamic, proportional, "
+            "yarn, longrope, llama3, explicit. Repeatable.",
             metavar="SPEC",
         )
     )
@@ -255,35 +270,46 @@ changes_option: Decorator = click.option(
     multiple=True,
     callback=merged,
     metavar="STAGE=FORMAT",
-    help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide. output=e4m3:head "
+    help="Change a stage of every recipe: angle=fp64, frequency_form=divide, ... output=e4m3:head "
     "stores keys with a scale a head (tensor, head, token, channel; input: before the rotation; int8 too).",
 )
+
 recipe_option: Decorator = axis(
     "--recipe",
     NAMES,
-    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    "hf,uniform",
+    "Recipes (`ropeaudit list recipes`) or .toml files. A recipe is a number format per stage.",
+    shown="hf,uniform; none beside code",
+)
+impl_option: Decorator = axis(
+    "--impl",
+    NAMES,
+    "Real code: FILE.py:NAME, PACKAGE.MODULE:NAME, or `list implementations`. It is called as it is, "
+    "instead of recipes or beside them. all, or a pattern of names, calls each in a process of its own. A "
+    f"wrong rotation meets no tolerance. {EXECUTED}",
+)
+order_option: Decorator = click.option(
+    "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]"
 )
 dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
 device_option: Decorator = click.option(
     "--device",
     type=WORD,
     metavar="NAME",
-    help="Where code is called, with what it is given: cpu, cuda, cuda:N or mps.  [default: cpu, or where a "
-    "module lies]",
+    help="Where code or torch computes: cpu, cuda, cuda:N or mps. Code is called with q and k that lie "
+    "there.  [default: cpu; of a module where it lies]",
 )
 engine_option: Decorator = click.option(
     "--engine",
     type=WORD,
     metavar="NAME",
-    help="What measures: numpy, or torch, the same on --device; NumPy judges parts of each run.  "
+    help="What measures: numpy, or torch, the same on --device. NumPy judges parts of each run.  "
     "[default: numpy; torch for recipes with --device cuda]",
 )
 length_option: Decorator = click.option(
     "--length",
     type=WORD,
     metavar="WHICH",
-    help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
-    "them.  [default: unshifted]",
+    help="Frequencies that depend on the length, unshifted or shifted. unshifted keeps them, shifted lets "
+    "the offset change them.  [default: unshifted]",
 )
 no_header_option: Decorator = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")

@@ -95,12 +95,12 @@ def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
     return Parsed("name", parse, known)
 
 
-def _share(text: str, name: str) -> float:
-    typed = text.strip().removesuffix("%")
-    value = values.number(typed or text, name, "1%")
-    if value < 0:
-        raise UsageError(f"{name} {text!r} is not a share from 0 up; try {name} 1%")
-    return value / 100 if typed != text.strip() else value
+def _relative(text: str, name: str) -> float:
+    """Return a tolerance of drift_relative, the one that verdicts are judged by."""
+    column, value = values.tolerance(text, name)
+    if column != "drift_relative":
+        raise UsageError(f"verdicts judge drift_relative, not {column}; try --fail-if '{column}>{value:g}'")
+    return value
 
 
 def _shard(text: str, name: str) -> tuple[int, int]:
@@ -161,7 +161,7 @@ MASKS = Parsed("masks", values.masks)
 TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
 WORD = Parsed("word", lambda text, name: text)
 PATHS = Parsed("paths", _paths)
-SHARE = Parsed("share", _share)
+RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", _changes)
 ARGUMENT = Parsed("argument", _argument)

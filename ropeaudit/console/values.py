@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -72,6 +73,25 @@ def number(text: str, flag: str, example: str) -> float:
 def numbers(text: str, flag: str) -> list[float]:
     """Read a list of real numbers: 10000,5e5. Raises: UsageError."""
     return _listed(text, flag, lambda word: [number(word, flag, "10000")])
+
+
+def tolerance(text: str, flag: str) -> tuple[str, float]:
+    """Read COLUMN=X, or X alone for drift_relative; 1% is 0.01. Raises: UsageError.
+
+    >>> tolerance("1%", "--tolerance")
+    ('drift_relative', 0.01)
+    """
+    column, equals, typed = (part.strip() for part in text.rpartition("="))
+    try:
+        value = float(typed.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if bool(equals) != bool(column) or not (math.isfinite(value) and value >= 0):
+        raise UsageError(
+            f"{flag} {text!r}: {typed!r} is not a number from 0 up; try 1%, which is drift_relative=0.01, or "
+            "drift_rms=1e-3"
+        )
+    return column or "drift_relative", value / 100 if typed.endswith("%") else value
 
 
 def names(text: str, flag: str) -> list[str]:

@@ -61,9 +61,9 @@ class TorchNative(OfRecipe):
     def refusal(self, seq_len: int, offset: int) -> str:
         """Return why the scores cannot be summed as requested; empty where they can."""
         if self.accumulate not in (FP32, FP64):
-            return f"torch cannot be told to sum in {self.accumulate}; give --accumulate fp32 or fp64"
+            return f"torch cannot be told to sum in {self.accumulate}; give --set accumulate=fp32 or fp64"
         if self.accumulate is FP32 and self.output is FP64:
-            return "torch sums products of float64 in float64 alone; give --accumulate fp64"
+            return "torch sums products of float64 in float64 alone; give --set accumulate=fp64"
         return ""
 
     @contextlib.contextmanager

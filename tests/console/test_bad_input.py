@@ -57,7 +57,7 @@ TABLE = [
     ("nope", "unknown command 'nope'; known: check, shift,"),
     ("chek", "unknown command 'chek'; did you mean check?"),
     ("shift extra", "unexpected extra argument"),
-    ("shift --nope", "No such option '--nope'"),
+    ("shift --nope", "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?"),
     ("shift --offset", "requires an argument"),
     ("shift --quiet=3", "does not take a value"),
     ("list", "Missing kind of list; give implementations, recipes, "),
@@ -80,7 +80,7 @@ TABLE = [
         "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous (or a file",
     ),
     ("shift --no-header -f json", "--no-header goes with csv and table"),
-    # --set and --accumulate
+    # --set
     ("shift --set angles=fp32", "unknown stage 'angles'; did you mean angle"),
     ("shift --set summary=x", "unknown stage 'summary'"),
     ("shift --set refused=x", "unknown stage 'refused'"),
@@ -96,8 +96,8 @@ TABLE = [
     ("shift --set frequency_form=sum", "unknown frequency_form 'sum'; known: inverse_power"),
     ("shift --set rotation_rounding=twice", "known: each, once"),
     ("shift --set scale_after_store=1", "scale_after_store = '1': give true or false"),
-    ("shift --accumulate fp17", "unknown number format 'fp17'"),
-    ("shift --accumulate ''", "try --accumulate fp32"),
+    ("shift --set accumulate=fp17", "unknown number format 'fp17'"),
+    ("shift --set accumulate=", "is not STAGE=FORMAT"),
     # offsets
     ("shift --offset 1.5", "--offset '1.5' is a fraction"),
     ("shift --offset -0.5", "is a fraction"),

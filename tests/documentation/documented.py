@@ -108,7 +108,11 @@ def unknown(arguments: list[str]) -> list[str]:
     if name and not name.isupper() and name not in every_command.BY_NAME:
         return [name]
     params = every_command.BY_NAME[name].params if name in every_command.BY_NAME else cli.params
-    known = {flag for param in params for flag in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
+    known = {flag for param in params for flag in (*param.opts, *param.secondary_opts)} | {
+        "-h",
+        "--help",
+        "--help-all",
+    }
     flags = (word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word))
     return [flag for flag in flags if flag not in known]
 

@@ -20,6 +20,7 @@ import ropeaudit
 import ropeaudit.testing
 from ropeaudit.audits.records import COLUMNS
 from ropeaudit.audits.records import GROUPS as COLUMN_GROUPS
+from ropeaudit.console import help
 from ropeaudit.main import cli
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,7 +51,9 @@ def commands() -> dict[str, click.Command]:
 def context(name: str) -> click.Context:
     """Return the context in which a command's help is written."""
     parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
-    return click.Context(every_command.BY_NAME[name], info_name=name, parent=parent, **_SIZE)
+    here = click.Context(every_command.BY_NAME[name], info_name=name, parent=parent, **_SIZE)
+    here.meta[help.__name__] = True
+    return here
 
 
 def options(name: str) -> dict[tuple[str, str], str]:
@@ -59,7 +62,7 @@ def options(name: str) -> dict[tuple[str, str], str]:
     return {
         record: max(param.opts, key=len)
         for param in every_command.BY_NAME[name].get_params(here)
-        if isinstance(param, click.Option) and "--help" not in param.opts
+        if isinstance(param, click.Option) and not {"--help", "--help-all"} & {*param.opts}
         if (record := param.get_help_record(here))
     }
 

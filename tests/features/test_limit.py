@@ -527,9 +527,10 @@ def test_nothing_turns_or_nothing_is_there() -> None:
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
-        (["--tolerance", "drift_rms"], "is not COLUMN=NUMBER"),
+        (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up; try 1%"),
         (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),
         (["--tolerance", "seq_len=1"], "unknown column of a tolerance"),
+        (["--tolerance", "=1"], "is not a number from 0 up"),
         (["--tolerance", "drift_rms=-1"], "is not a number from 0 up"),
         (["--tolerance", "drift_rms=nan"], "is not a number from 0 up"),
         (["--tolerance", "drift_rms=much"], "is not a number from 0 up"),

@@ -186,10 +186,10 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
 @pytest.mark.parametrize(
     ("dtype", "accumulate", "error_line"),
     [
-        ("bf16", "fp16", "torch cannot be told to sum in float16; give --accumulate fp32 or fp64"),
-        ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --accumulate fp32 or fp64"),
-        ("fp32", "tf32", "torch cannot be told to sum in tf32; give --accumulate fp32 or fp64"),
-        ("fp64", "fp32", "torch sums products of float64 in float64 alone; give --accumulate fp64"),
+        ("bf16", "fp16", "torch cannot be told to sum in float16; give --set accumulate=fp32 or fp64"),
+        ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --set accumulate=fp32 or fp64"),
+        ("fp32", "tf32", "torch cannot be told to sum in tf32; give --set accumulate=fp32 or fp64"),
+        ("fp64", "fp32", "torch sums products of float64 in float64 alone; give --set accumulate=fp64"),
         ("fp32", "fp64", ""),
     ],
 )

@@ -23,27 +23,26 @@ if TYPE_CHECKING:
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
     "`list implementations` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
     "file), a case of `ropeaudit vectors` with --returned FOLDER; several at once. "
-    "A WAIVE file "
-    'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
-    'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
-    "1 one failed that is not waived, 2 bad usage or input."
+    "Exit code: 0 no check failed, 1 one failed that is not waived, 2 bad usage or input.\n\n"
+    'A WAIVE file holds entries such as [[waive]] check = "places", target = "rope.py:rotate", '
+    'reason = "ticket 12", until = "2027-01-31", and dtype = "bf16" if it is for that alone.'
 )
 @options.words("TARGETS", "targets")
 @click.option(
     "--up-to",
     type=INTEGER,
     metavar="N",
-    help="Positions that are checked: of code every one.  [default: the model's maximum, else 128k; of "
+    help="Positions that are checked. Of code it is every one.  [default: the model's maximum; else 128k; of "
     "configs those of `limit`]",
 )
 @options.axis("--dtype", NAMES, "Number formats of q and k.", shown="bf16; of configs bf16,fp16,fp32")
 @click.option(
     "--recipe",
     metavar="NAME",
-    help="What the code claims to do: its roundings are allowed; of configs what is judged.  [default: right "
-    "code; hf]",
+    help="Recipe that the code claims to follow. Its roundings are allowed; of configs it is what is "
+    "judged.  [default: right code; of configs hf]",
 )
-@click.option("--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]")
+@options.order_option
 @options.device_option
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
 @click.option(
@@ -55,15 +54,16 @@ if TYPE_CHECKING:
 @options.axis(
     "--under",
     NAMES,
-    "Environments that code is called in too: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16, "
-    "default-dtype:fp16, compile, all, or none.",
+    f"{options.ENVIRONMENTS} none leaves them out.",
     shown="all but compile, which --compile is",
 )
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
 @click.option("--returned", metavar="FOLDER", help="Where a kernel wrote back, for a case of `vectors`.")
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
-@click.option("--waive", metavar="FILE", help="Failures that are accepted until a day (TOML, see below).")
+@click.option(
+    "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
+)
 @options.rope_options
 @options.report_options
 @ticket_options

@@ -52,14 +52,13 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
     "--distance",
     _DISTANCES,
     "Positions of the query; the key stands at 0.",
-    shown="0 to the model's positions, or to 64k",
+    shown="up to the model's; or to 64k",
 )
 @options.rope_options
 @options.axis(
     "--qk",
     _SOURCES,
-    "ones, gaussian, arange, diagonal, previous, or a file with captured q and k: .safetensors, .npz, .pt, "
-    "q.npy,k.npy.",
+    f"Kind of q and k, or a file with captured ones. {options.QK_KINDS}",
     "ones,gaussian",
     metavar="SOURCE",
 )
@@ -83,12 +82,7 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
     "Number formats in which a recipe computes the same curves.",
     shown="none; all with --recipe",
 )
-@options.axis(
-    "--recipe",
-    NAMES,
-    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    shown="hf,uniform",
-)
+@options.recipe_option
 @options.changes_option
 @options.report_options
 @options.no_header_option

@@ -8,45 +8,40 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
+from ropeaudit.console.parameters import INTEGERS, one_of
 
 # of report.py, not loaded for --help
 _KINDS = ("dtypes", "stage", "pair", "position", "head", "remedy")
 
 
 @command(
-    epilog="CODE: a name (`ropeaudit list implementations`), mypkg.rope:apply_rope or "
-    f"path/to/file.py:apply_rope, several separated by commas. {options.EXECUTED} Causes are explained in "
-    "docs/causes.md. Exit code: 0 done, 2 bad usage or input."
+    epilog="CODE: a name (`ropeaudit list implementations`), PACKAGE.MODULE:NAME or FILE.py:NAME, several "
+    f"separated by commas. {options.EXECUTED} Causes are explained in docs/causes.md. Exit code: 0 done, 2 "
+    "bad usage or input."
 )
 @options.words("CODE", "implementations", required=False)
 @options.axis(
     "--offset",
     INTEGERS,
-    "Integers added to every position; code is compared with known recipes at 0 and these.",
+    "Integers added to every position. Code is compared with known recipes at 0 and these.",
     shown="1000; comparison at 0,1k,32k,128k",
 )
 @options.dtype_option
-@options.axis(
-    "--recipe",
-    NAMES,
-    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    shown="hf,uniform; none beside CODE",
-)
-@click.option("--order", metavar="AXES", help="Axes of your own code, such as bhsd.  [default: found out]")
+@options.recipe_option
+@options.order_option
 @options.device_option
 @options.under_option
 @click.option(
     "--tolerance",
-    metavar="COLUMN=X",
-    help="What a remedy must reach: drift_rms, drift_max or drift_relative.  [default: a tenth of the RMS "
-    "drift]",
+    metavar="X",
+    help="What a remedy must reach. X is of drift_relative; else drift_rms=X or drift_max=X.  [default: a "
+    "tenth of the RMS drift]",
 )
 @click.option(
     "--by",
     type=one_of("--by", _KINDS),
     metavar="ROWS",
-    help=f"What the rows are: {', '.join(_KINDS)}.  [default: stage; of code dtypes]",
+    help=f"Rows: {', '.join(_KINDS)}.  [default: stage; of code dtypes]",
 )
 @options.changes_option
 @options.qk_options

@@ -13,6 +13,7 @@ from itertools import combinations
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits.variants import Bench
+from ropeaudit.console import values
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import shares
@@ -51,15 +52,8 @@ class DriftTolerance:
 
 
 def parse(text: str) -> DriftTolerance:
-    """Read COLUMN=NUMBER. Raises: UsageError, UnknownName."""
-    column, equals, number = text.partition("=")
-    if not equals:
-        raise UsageError(f"--tolerance {text!r} is not COLUMN=NUMBER; try --tolerance drift_rms=1e-3")
-    try:
-        bound = float(number)
-    except ValueError:
-        raise UsageError(f"--tolerance {text!r}: {number.strip()!r} is not a number; try 1e-3") from None
-    return tolerance(column.strip(), bound)
+    """Read COLUMN=X, or X alone for drift_relative. Raises: UsageError, UnknownName."""
+    return tolerance(*values.tolerance(text, "--tolerance"))
 
 
 def tolerance(column: str, bound: float) -> DriftTolerance:

@@ -8,25 +8,25 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, WORD
+from ropeaudit.console.parameters import INTEGER, NAMES
 
 
 @command(
-    epilog="What is claimed: first_failure_seen was measured to fail. No offset up to proved_up_to fails: "
+    epilog="Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input.\n\n"
+    "What is claimed: first_failure_seen was measured to fail. No offset up to proved_up_to fails: "
     "the a-priori bound proves it (bound_up_to), or each was measured. Where there are too many for that, "
     "powers of two, ends of formats, the end of the model's positions, neighbours of the boundary, the "
     "offsets whose angles are the worst, and spread ones are measured: no failure was seen in "
     "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Of code "
-    "nothing is proved unless every offset was measured; offsets that break positions are measured first. "
-    "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
+    "nothing is proved unless every offset was measured; offsets that break positions are measured first."
 )
 @options.axis(
     "--tolerance",
     NAMES,
-    "Worst accepted value of a column of `shift`, such as drift_rms=1e-3: at most it, of distinct_positions "
-    "at least it.",
-    "drift_relative=0.01",
-    metavar="COLUMN=X",
+    "Worst accepted drift_relative, or COLUMN=X of others. They are those of `shift`, such as "
+    "drift_rms=1e-3: at most it, of distinct_positions at least it.",
+    "1%",
+    metavar="X",
 )
 @click.option(
     "--up-to",
@@ -43,26 +43,9 @@ from ropeaudit.console.parameters import INTEGER, NAMES, WORD
     "up to 1m on a GPU; 80 of --impl]",
 )
 @options.dtype_option
-@options.axis(
-    "--recipe",
-    NAMES,
-    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    shown="hf,uniform; none beside --impl",
-)
-@options.axis(
-    "--impl",
-    NAMES,
-    "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A wrong rotation meets no tolerance. "
-    f"{options.EXECUTED}",
-)
-@click.option(
-    "--device",
-    type=WORD,
-    metavar="NAME",
-    help="Where --impl is called, else where the torch engine measures: cpu, cuda, cuda:N or mps.  [default: "
-    "cpu, or where a module of --impl lies]",
-)
+@options.recipe_option
+@options.impl_option
+@options.device_option
 @options.engine_option
 @options.length_option
 @options.changes_option

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from ropeaudit.audits.records import Record
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.console import values
+from ropeaudit.errors import UnknownName
 
 TOLERANCE = "drift_relative=0.01"
 _ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", "drift_relative")
@@ -45,16 +45,8 @@ class Tolerance:
 
 
 def tolerance(text: str) -> Tolerance:
-    """Read COLUMN=NUMBER. Raises: UsageError, UnknownName."""
-    column, equals, typed = (part.strip() for part in text.partition("="))
-    if not (column and equals and typed):
-        raise UsageError(f"--tolerance {text!r} is not COLUMN=NUMBER; try --tolerance {TOLERANCE}")
+    """Read COLUMN=X, or X alone for drift_relative. Raises: UsageError, UnknownName."""
+    column, value = values.tolerance(text, "--tolerance")
     if column not in TOLERABLE:
         raise UnknownName("column of a tolerance", column, TOLERABLE)
-    try:
-        value = float(typed)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise UsageError(f"--tolerance {text!r}: {typed!r} is not a number from 0 up; try {TOLERANCE}")
     return Tolerance(column, value)

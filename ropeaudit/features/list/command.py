@@ -82,13 +82,13 @@ def implementations(match: str | None, screen: ScreenOptions) -> None:
 @axis(
     "--recipe",
     NAMES,
-    "Show what these recipes store, and its relative error: names or .toml files.",
+    "What these recipes (or .toml files) store. Its relative error is shown too.",
     shown="none",
 )
 @axis(
     "--dtype",
     NAMES,
-    "Number formats: of angles, and of the model for --recipe.",
+    "Number formats of angles. Of --recipe it is that of the model.",
     shown="fp32,fp16,bf16",
 )
 @click.option(

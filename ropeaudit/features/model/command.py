@@ -33,8 +33,8 @@ _KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded
     "--by",
     type=one_of("kind of rows", _KINDS),
     default="summary",
-    metavar="KIND",
-    help="Rows: summary, layer, head or pair.",
+    metavar="ROWS",
+    help=f"Rows: {', '.join(_KINDS)}.  [default: summary]",
 )
 @click.option("--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.")
 @click.option(

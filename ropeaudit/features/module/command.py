@@ -31,9 +31,9 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
 @axis(
     "--loaded",
     NAMES,
-    "Ways of loading, in each of which it is run: built, to (cast by .to), default-dtype (built under it), "
+    "Ways of loading, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
     "saved (its state saved and loaded), from-pretrained, low-cpu-mem (the same with low_cpu_mem_usage).",
-    shown="of a class all that it has, else built",
+    shown="all of a class; else built",
 )
 @axis("--dtype", NAMES, "Dtypes of those ways: bf16, fp16, fp32, fp64.", "bf16")
 @click.option(

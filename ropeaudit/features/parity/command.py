@@ -14,8 +14,8 @@ from ropeaudit.console.parameters import INTEGERS, WORD
 @command(
     epilog="Subjects: a recipe (`ropeaudit list recipes`) or a .toml file, changed in brackets as in "
     "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list implementations`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope, which is executed with your rights. Code gets q "
-    "and k in the layout that it has, unless --layout is given. Exit code: 0 done, 2 bad usage or input."
+    "PACKAGE.MODULE:NAME or FILE.py:NAME, which is executed with your rights. Exit code: 0 done, 2 bad usage "
+    "or input.\n\nCode gets q and k in the layout that it has, unless --layout is given."
 )
 @click.argument("a", metavar="A", type=WORD)
 @click.argument("b", metavar="B", type=WORD)

@@ -49,7 +49,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     "outputs",
     multiple=True,
     metavar="FILE",
-    help="Picture: .svg, .png or .pdf. Repeatable.",
+    help="File of the picture: .svg, .png or .pdf. Repeatable.",
 )
 @click.option(
     "--kind",
@@ -69,7 +69,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
 @options.axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
-@options.axis("--recipe", NAMES, "heatmap: number format per stage: a name or a .toml file.", shown="hf")
+@options.axis("--recipe", NAMES, "heatmap: a recipe (`ropeaudit list recipes`) or a .toml file.", shown="hf")
 @options.changes_option
 @options.qk_options
 @options.rope_options

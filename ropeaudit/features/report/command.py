@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @command(
-    epilog="Rows come in the order of the files: shards 1/N to N/N in order give what the whole sweep gives. "
+    epilog="Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input.\n\n"
+    "Rows come in the order of the files: shards 1/N to N/N in order give what the whole sweep gives. "
     "With --against they are joined by what was asked for: recipe, dtype, offset, RoPE setting, q and k, "
-    "formats of stages. A page is one file: it opens without a network or a server. Exit code: 0 done, 1 a "
-    "--fail-if was broken, 2 bad usage or input."
+    "formats of stages. A page is one file: it opens without a network or a server."
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@axis("--by", NAMES, "Summarise: a line per group of rows that agree in these columns: implementation,dtype.")
+@axis("--by", NAMES, "Summarise: a line per group of rows that agree in columns: model,dtype.")
 @click.option("--column", metavar="NAME", help="With --by: the column to summarise.  [default: drift_rms]")
 @click.option("--worst", is_flag=True, help="With --by: the worst row of each group, with all its columns.")
 @click.option(
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "gates",
     multiple=True,
     metavar="COND",
-    help="With --against: exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
+    help="With --against: exit with 1 if a case fulfils it: 'drift_rms>1.1x'. That is 1.1 times what it was; "
     "'drift_rms>1e-3' looks at FILE... alone. Repeatable.",
 )
 @report_options

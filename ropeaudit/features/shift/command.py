@@ -9,7 +9,7 @@ import click
 
 from ropeaudit.console import options, tickets
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, SHARE, TEXT, WORD, number
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 
 @command(
-    epilog="Lists are separated by commas and flags may be repeated; ranges: 1k-1m*2, 0-4096+256; "
-    "k = 1024, m = 1024². Rows are the cross product. Exit code: 0 done, 1 a --fail-if was "
-    "broken, 2 bad usage or input."
+    epilog="Lists: 0,1000,16k; ranges: 1k-1m*2, 0-4096+256; k = 1024, m = 1024². Rows are the cross product. "
+    "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
 )
 @options.axis(
     "--offset",
@@ -36,47 +35,28 @@ if TYPE_CHECKING:
     shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
 )
 @options.axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
-@options.axis(
-    "--recipe",
-    NAMES,
-    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
-    shown="hf,uniform",
-)
-@options.axis(
-    "--impl",
-    NAMES,
-    "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), all or "
-    f"a pattern of them, each in a process of its own, "
-    f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
-)
-@click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
+@options.recipe_option
+@options.impl_option
+@options.order_option
 @options.under_option
 @click.option(
     "--backend",
     type=WORD,
     metavar="NAME",
     default="numpy",
-    help="What executes recipes: numpy, each operation rounded once, or torch, with its own kernels.  "
+    help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
+    "kernels.  "
     "[default: numpy]",
 )
-@click.option(
-    "--device",
-    type=WORD,
-    metavar="NAME",
-    help="Where --impl is called, else where torch computes (--backend torch, or the torch engine): cpu, "
-    "cuda, cuda:N or mps.  [default: cpu, or where a module of --impl lies]",
-)
+@options.device_option
 @options.engine_option
 @options.changes_option
-@click.option(
-    "--accumulate", type=WORD, metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT."
-)
 @options.qk_options
 @click.option(
     "--sample",
     type=INTEGER,
     metavar="N",
-    help="Form only N scores, drawn at random by --seed: for sequences up to millions of tokens.",
+    help="Form only N scores, drawn by --seed: for millions of tokens.",
 )
 @options.rope_options
 @options.axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
@@ -86,21 +66,21 @@ if TYPE_CHECKING:
 @options.axis(
     "--axes",
     NAMES,
-    "Position axes of image and video models (`ropeaudit list axes`), all, or a .toml file; with --grid.",
+    "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
 )
 @options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
 @click.option(
     "--step",
     type=number("0.5"),
     metavar="X",
-    help="By how much --offset 1 moves a token of a grid, in the unit of its positions.  [default: 1]",
+    help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
 )
 @options.length_option
 @options.axis(
     "--rerotate",
     INTEGERS,
-    "How many times stored keys are rotated again on their way to --offset, as a cache that is shifted "
-    "(K-shift) does; queries are fresh.",
+    "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its way to "
+    "--offset; queries are fresh.",
     shown="keys are rotated once",
 )
 @click.option(
@@ -137,13 +117,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    type=SHARE,
+    type=RELATIVE,
     default=0.01,
     metavar="X",
-    help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
+    help="Largest drift_relative that is good enough: 0.01 or 1%.  [default: 1%]",
 )
 @click.option(
-    "--baseline", metavar="FILE", help="Compare with an earlier report, as `report --against` does."
+    "--baseline", metavar="FILE", help="Compare with an earlier report: what drifts more than before."
 )
 def shift(
     offset: tuple[int, ...],
@@ -156,7 +136,6 @@ def shift(
     device: str | None,
     engine: str | None,
     changes: Mapping[str, str],
-    accumulate: str | None,
     vectors: options.QKOptions,
     sample: int | None,
     rope: options.RopeOptions,
@@ -181,8 +160,7 @@ def shift(
 ) -> int:
     """Shift all positions and report how far the attention scores drift.
 
-    Scores are computed with every dtype and recipe and compared with exact ones, which depend on
-    distances alone.
+    Scores of every dtype and recipe are compared with exact ones, which depend on distances alone.
     """
     from ropeaudit.audits import records
     from ropeaudit.audits.audit import Audit
@@ -211,7 +189,7 @@ def shift(
         recipes=recipe or analysis.usual_recipes(impl),
         dtypes=dtype,
         offsets=offset or analysis.usual_offsets(cases, bool(impl)),
-        changes=_with_accumulator(changes, accumulate),
+        changes=changes,
         implementations=impl,
         backend=backend,
         device=device,
@@ -317,12 +295,3 @@ def _measured(
     if interrupted:
         output.say_interrupted(f"{len(results)} rows", files, more)
     return results, delivery.INTERRUPTED if interrupted else delivery.DONE
-
-
-def _with_accumulator(changes: Mapping[str, str], accumulate: str | None) -> dict[str, str]:
-    """Return the changes of stages, --accumulate among them. Raises: UsageError."""
-    if accumulate is None:
-        return dict(changes)
-    if not accumulate.strip():
-        raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
-    return {**changes, "accumulate": accumulate}

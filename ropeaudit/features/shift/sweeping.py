@@ -37,7 +37,7 @@ class SweepOptions:
     resume: bool = option(
         "--resume",
         is_flag=True,
-        help="Measure only what is not in the first -o file, or in FILE.part, where a run keeps "
+        help="Measure only what is not in the first -o file or its FILE.part. There a run keeps "
         "its rows until it is over.",
     )
     jobs: int = option(

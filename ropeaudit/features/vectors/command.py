@@ -31,17 +31,17 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 @axis(
     "--offset",
     INTEGERS,
-    "First positions of the calls; 0 is always one, and beside a power of two stands an offset whose "
+    "First positions of the calls. 0 is always one, and beside a power of two stands an offset whose "
     "positions are on both sides of it.",
-    shown="around what breaks positions, up to the model's maximum",
+    shown="where positions break; up to the model's maximum",
 )
 @dtype_option
 @click.option(
     "--want",
     default="rotated",
     metavar="WHAT",
-    help="What is to be written back: rotated (q and k), gradient (of q and k, from one of the rotated ones) "
-    "or scores.  [default: rotated]",
+    help="What is written back: rotated, gradient or scores. rotated is q and k; gradient is that of q "
+    "and k, from one of the rotated ones.  [default: rotated]",
 )
 @click.option("--tables", is_flag=True, help="Write cos, sin and frequencies too.")
 @click.option(
@@ -63,8 +63,8 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     "--context",
     type=INTEGER,
     metavar="N",
-    help="Positions that frequencies are computed for, where they depend on it (dynamic, longrope).  "
-    "[default: up to the last one of the case]",
+    help="Positions that frequencies are computed for. It counts where they depend on it (dynamic, "
+    "longrope).  [default: up to the last one of the case]",
 )
 @click.option(
     "--rebuild", metavar="MANIFEST", help="Write the case of a manifest.json again, to the same bytes."

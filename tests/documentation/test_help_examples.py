@@ -1,0 +1,176 @@
+"""Every example of the help is run and does what it says; --help fits a screen and points at the rest."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import click
+import every_command
+import pytest
+from documented import CONFIG, FACTORIES, HALF, furnish, language_model, report, shell, write
+
+from ropeaudit.console import help
+from ropeaudit.main import main
+
+WIDTH, MOST = 100, 45
+COMMANDS = {name: each for name, each in every_command.BY_NAME.items() if not isinstance(each, click.Group)}
+
+
+def worse(path: Path) -> None:
+    """Write a report in which each case drifts twice as far as it does."""
+    report(path)
+    with open(path, encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    place = header.index("drift_rms")
+    rows = [[*row[:place], str(2 * float(row[place])), *row[place + 1 :]] for row in rows]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+HELD = {
+    "after.csv": worse,
+    "rope.py:": lambda path: write(HALF)(path.parent / "rope.py"),
+    "./my-model": language_model,
+}
+HELD |= {"config.json": write(json.dumps(CONFIG)), "shard-1.jsonl": report, "shard-2.jsonl": report}
+# An example -> its exit code, where it is not 0, and what it prints or a file that it writes.
+DONE = {
+    "shift --model llama-3.1-8b,qwen3-8b --offset 128k": (0, "qwen3-8b"),
+    "shift --impl rope.py:apply_rope --dtype bf16": (0, "rope.py:apply_rope"),
+    "shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'": (1, "x.json"),
+    "shift --rerotate 0,10,100 --offset 0 --model llama-3.1-8b": (0, "100 x -16"),
+    "check rope.py:apply_rope": (0, "at positions up to 131,071"),
+    "check llama-3.1-8b ./my-model": (1, "./my-model fails"),
+    "limit --model llama-3.1-8b --recipe hf": (0, "drift_relative ≤ 0.01"),
+    "limit --config config.json --tolerance 0.1%": (0, "drift_relative ≤ 0.001"),
+    "explain --recipe uniform --offset 128k": (0, "of it is the angle"),
+    "explain --model llama-3.1-8b --by pair": (0, "wavelength"),
+    "explain rope.py:apply_rope --dtype bf16": (0, "behaves like"),
+    "parity hf vllm-cuda --model llama-3.1-8b": (0, "hf and vllm-cuda differ"),
+    "parity rope.py:apply_rope transformers-llama --dtype bf16": (0, "and transformers-llama differ"),
+    "vectors --model llama-3.1-8b -o cases": (0, "cases/manifest.json"),
+    "module ./my-model": (0, "RoPE buffer"),
+    "model ./llama-dir --offset 32k": (0, "32768"),
+    "decay --model llama-3.1-8b,qwen3-8b -o decay.json": (0, "decay.json"),
+    "plot decay.json --kind decay -o decay.svg": (0, "decay.svg"),
+    "plot sweep.jsonl -o x.pdf --size 5x3.5 --without title,bound": (0, "x.pdf"),
+    "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png": (0, "heatmap.png"),
+    "report shard-1.jsonl shard-2.jsonl -o sweep.jsonl": (0, "sweep.jsonl"),
+    "report sweep.jsonl --by model,dtype --worst": (0, "bfloat16"),
+    "report after.csv --against before.csv --fail-if 'drift_rms>1.1x'": (1, "2 of 2 cases drift more"),
+    "list frequencies --model llama-3.1-8b --dtype bf16": (0, "wavelength"),
+}
+SLOW = {"check", "explain", "limit", "model", "module", "parity", "shift"}  # they run code, or a model
+
+
+def shown(capsys, *line: str) -> str:
+    assert main([*line]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def _width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in help.EXAMPLES]
+)
+def test_examples_do_what_they_say(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("documented.FACTORIES", FACTORIES | HELD)
+    lines = [line for line, _ in help.EXAMPLES[name]]
+    furnish(tmp_path, "\n".join(lines))
+    for line in lines:
+        code, result = DONE[line]
+        there = (tmp_path / result).exists()
+        done = shell(f"ropeaudit {line}", tmp_path, COLUMNS="200")
+        assert done.returncode == code, done.stderr
+        assert result in done.stdout or ((tmp_path / result).is_file() and not there), done.stdout
+
+
+def test_the_results_of_examples_are_those_of_examples() -> None:
+    assert DONE.keys() == {line for lines in help.EXAMPLES.values() for line, _ in lines}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_screen_and_says_where_the_rest_is(name: str, capsys) -> None:
+    text = shown(capsys, *name.split(), "--help")
+    lines = text.splitlines()
+    assert len(lines) <= MOST if name == "shift" else len(lines) < MOST
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[-1] == f"More options: ropeaudit {name} --help-all"
+    starts = {match.end() for line in lines if (match := re.match("  -.*?  +", line))}
+    assert len(starts) == 1, "one column for all"
+    assert not [line for line in lines if line.startswith(" " * max(starts))], "an option takes a line"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_all_shows_every_option_in_full(name: str, capsys) -> None:
+    text = shown(capsys, *name.split(), "--help-all")
+    words, command = "".join(text.split()), COMMANDS[name]
+    context = click.Context(command)
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    for flags, meaning in (param.get_help_record(context) for param in options):
+        assert f"  {flags} " in text or f"  {flags}\n" in text
+        assert "".join(meaning.split()) in words
+    assert "More options:" not in text
+    assert shown(capsys, *name.split(), "--help") != text
+
+
+def test_rare_options_are_in_help_all_alone(capsys) -> None:
+    rare = (
+        "--clip --anchor --scheduler --shard --axes --grid --step --mrope --length --engine --softmax --curve"
+    )
+    usual, every = (shown(capsys, "shift", flag) for flag in ("--help", "--help-all"))
+    for flag in f"{rare} --turn --rerotate".split():
+        assert f"  {flag}" not in usual
+        assert f"  {flag}" in every
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Positions.  [default: 256]", "Positions.  [default: 256]"),
+        ("What it is. More of it.  [default: hf; of code none]", "What it is.  [default: hf]"),
+        ("A cap, such as 0.5 of it", "A cap, such as 0.5 of it"),
+    ],
+)
+def test_the_first_sentence_and_the_first_default_are_brief(text: str, expected: str) -> None:
+    assert help.brief(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("limit --fail-fi x", "unknown option '--fail-fi' of `ropeaudit limit`; did you mean --fail-if?"),
+        (
+            "shift --by x",
+            "unknown option '--by' of `ropeaudit shift`; --by belongs to `ropeaudit explain`, `model`, "
+            "`report`",
+        ),
+        (
+            "shift --column x",
+            "unknown option '--column' of `ropeaudit shift`; did you mean --columns? --column belongs to "
+            "`ropeaudit report`",
+        ),
+        (
+            "--junit x",
+            "unknown option '--junit' of `ropeaudit`; --junit belongs to `ropeaudit check`",
+        ),
+        (
+            "list models --match x",
+            "unknown option '--match' of `ropeaudit list models`; --match belongs to "
+            "`ropeaudit list implementations`",
+        ),
+        (
+            "list frequencies --max-positoin 1",
+            "unknown option '--max-positoin' of `ropeaudit list frequencies`; did you mean --max-position?",
+        ),
+        ("parity --tol 1", "unknown option '--tol' of `ropeaudit parity`; try `ropeaudit parity --help`"),
+        ("shift --tol 1", "unknown option '--tol' of `ropeaudit shift`; did you mean --tolerance?"),
+    ],
+)
+def test_a_misspelt_option_names_the_nearest_and_whose_it_is(line: str, message: str, capsys) -> None:
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err == f"ropeaudit: error: {message}\n"
