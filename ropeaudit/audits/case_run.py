@@ -230,7 +230,7 @@ class CaseRun:
         origin: int,
         part: tuple[float, float] | None = None,
     ) -> dict[SubjectCell, CellStatistics]:
-        """Measure each subject at its offsets, and at 0 before them. part: as of `_batch`; None: unreported."""
+        """Measure each subject at its offsets, and at 0 before them. part: as of `_batch`, None for none."""
         if not offsets:
             return {}
         subjects = list(offsets)
