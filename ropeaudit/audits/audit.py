@@ -15,6 +15,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
+from ropeaudit.audits.guessing import drawing_share
 from ropeaudit.audits.records import Record
 from ropeaudit.engine import choice
 from ropeaudit.engine.choice import Engine
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from ropeaudit.runtime.columns import Column
 
-_SAMPLING = 0.3  # share of the progress that drawing a sample counts for
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -204,7 +204,10 @@ class Audit:
 
         progress gets the share of the case that is done.
         """
-        first = _SAMPLING if case.sample is not None else 0.0  # its share of the case
+        first = 0.0  # the share of the case that drawing a sample is
+        if case.sample is not None:
+            sizes, outlined = case.outline()
+            first = drawing_share(sizes, outlined.head_dim, case.sample, len(some) * len(offsets))
 
         def part(share: float) -> None:
             progress(first + (1 - first) * share)

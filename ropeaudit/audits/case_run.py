@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 
 _SHORT = 128  # positions up to which threads are of no use to sums step by step and to softmax
+_DRIFT = 0.25  # share of the work where softmax and outputs are measured too
 
 
 class CaseRun:
@@ -80,7 +81,9 @@ class CaseRun:
         for offset in offsets:
             at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
-        runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
+        ends = itertools.accumulate((len(some) / len(offsets) for some in groups.values()), initial=0.0)
+        work = itertools.pairwise(ends)
+        runs = [self._group(*key, some, next(work)) for key, some in groups.items()]
         if len(runs) == 1:
             yield from (self._record(result) for result in runs[0])
             return
@@ -94,8 +97,13 @@ class CaseRun:
     def _record(self, result: CellResult) -> Record:
         return record(self.case, self.loaded, result, self.requested, self.tolerance, self.library.name)
 
-    def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[CellResult]:
-        """Measure all subjects at the offsets that share a setting and an origin of the reference."""
+    def _group(
+        self, at: RopeSetting, origin: int, offsets: Sequence[int], work: tuple[float, float]
+    ) -> Iterator[CellResult]:
+        """Measure all subjects at the offsets that share a setting and an origin of the reference.
+
+        work: which shares of all it begins and ends at.
+        """
         subjects = [self._stored(factory.make(at, self.axes)) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
@@ -106,10 +114,11 @@ class CaseRun:
                 largest = max(largest, subject.bytes_together)
         cached = plan.CACHE_BYTES // largest
         room = max(1, cached - 1) if whole else len(cells)
-        starts, passes = range(0, len(cells), room), 2 if self.requested else 1
-        for number, start in enumerate(starts):
+        begin, each = work[0], (work[1] - work[0]) / max(1, len(cells))
+        for start in range(0, len(cells), room):
             batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
-            yield from self._batch(batch, at, origin, (passes * number, passes * len(starts)))
+            part = begin + each * start, begin + each * (start + len(batch))
+            yield from self._batch(batch, at, origin, part)
 
     def _stored(self, subject: Subject) -> Subject:
         """Return a subject that stores keys as its recipe, or the case, says."""
@@ -119,18 +128,19 @@ class CaseRun:
         return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
 
     def _batch(
-        self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, part: tuple[int, int]
+        self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, part: tuple[float, float]
     ) -> Iterator[CellResult]:
-        """Measure some subjects at some offsets, together."""
+        """Measure some subjects at some offsets, together. part: shares of all where these begin and end."""
+        middle = part[0] + (part[1] - part[0]) * (_DRIFT if self.requested else 1.0)
         reasons = {cell: self._refusal(*cell) for cell in batch}
         cells = [cell for cell in batch if not reasons[cell]]
         offsets: dict[Subject, list[int]] = {}
         for subject, offset in cells:
             offsets.setdefault(subject, []).append(offset)
-        measured = self._measure(offsets, at, origin, part)
+        measured = self._measure(offsets, at, origin, (part[0], middle))
         floors = self._measure({subject: [0] for subject in offsets}, at, 0) if origin else measured
         limits, attained = self._bounds(cells, at)
-        attention = self._attention(offsets, at, origin, part)
+        attention = self._attention(offsets, at, origin, (middle, part[1]))
         for cell in batch:
             subject, offset = cell
             if reasons[cell]:
@@ -218,18 +228,17 @@ class CaseRun:
         offsets: Mapping[Subject, Sequence[int]],
         at: RopeSetting,
         origin: int,
-        part: tuple[int, int] = (0, 0),
+        part: tuple[float, float] | None = None,
     ) -> dict[SubjectCell, CellStatistics]:
-        """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
+        """Measure each subject at its offsets, and at 0 before them. part: as of `_batch`, None for none."""
         if not offsets:
             return {}
-        number, count = part
         subjects = list(offsets)
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
 
         def on_progress(share: float) -> None:
-            if count:
-                self.progress((number + share) / count)
+            if part:
+                self.progress(part[0] + share * (part[1] - part[0]))
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
         with _alone(subjects), _reported(subjects):
@@ -244,7 +253,11 @@ class CaseRun:
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attention(
-        self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int, part: tuple[int, int]
+        self,
+        offsets: Mapping[Subject, Sequence[int]],
+        at: RopeSetting,
+        origin: int,
+        part: tuple[float, float],
     ) -> dict[SubjectCell, Attention]:
         """Measure the rows after softmax, if they are requested, in a pass of its own behind the drift's."""
         requested, loaded = self.requested, self.loaded
@@ -259,10 +272,9 @@ class CaseRun:
         own = requested.softmax == "recipe"
         roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
         behind = qk.BEHIND.get(loaded.source)
-        number, count = part
 
         def on_progress(share: float) -> None:
-            self.progress((number + 1 + share) / count)
+            self.progress(part[0] + share * (part[1] - part[0]))
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
         with _alone(subjects), _reported(subjects):

@@ -46,6 +46,20 @@ CHECKS: dict[str, CodeCheck] = {
     "under": environments.under,
 }
 
+# name of a check -> about how many calls of `places` take as long; those of `places` are counted
+_COSTS = {"decode": 8.0, "state": 4.0, "drift": 6.0, "under": 3.0} | dict.fromkeys(
+    ("short calls", "batch rows", "pieces", "gradient"), 1.0
+)
+_COMPILING, _QUICK = 45.0, 0.2  # the same: a compiler's start, and what the others cost
+
+
+def _cost(name: str, code: CodeUnderTest) -> float:
+    if name == "places":
+        return code.up_to / every_position.BLOCK + 1
+    if name == "compiled" and not compiled.unfit(code):
+        return _COMPILING
+    return _COSTS.get(name, _QUICK)
+
 
 def findings(
     code: CodeUnderTest, progress: Callable[[float], None] = lambda share: None
@@ -54,8 +68,16 @@ def findings(
 
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """
-    for done, (name, check) in enumerate(CHECKS.items()):
-        progress(done / len(CHECKS))
+    costs = {name: _cost(name, code) for name in CHECKS}
+    before, total = 0.0, sum(costs.values())
+    for name, check in CHECKS.items():
+
+        def on_share(share: float, start: float = before, size: float = costs[name]) -> None:
+            progress((start + share * size) / total)
+
+        code.on_share = on_share
+        on_share(0.0)
+        before += costs[name]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

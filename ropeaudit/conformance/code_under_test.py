@@ -5,7 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ class CodeUnderTest:
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
     for what right code explains (`placement.allowance.careful`). compiled: whether it is compiled too.
     environments: names of those that it is called in too.
-    cached: what checks share, by name.
+    cached: what checks share, by name. on_share: gets the share of the running check that is done.
     """
 
     implementation: Implementation
@@ -44,6 +44,7 @@ class CodeUnderTest:
     seed: int = 0
     compiled: bool = True
     environments: Sequence[str] = ()
+    on_share: Callable[[float], None] = lambda share: None
     called: Called = field(init=False)
     cached: dict[Any, Any] = field(default_factory=dict, init=False)
 

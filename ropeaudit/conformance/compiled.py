@@ -31,16 +31,21 @@ _BACKENDS: dict[str, dict[str, Any] | None] = {
 }
 
 
+def unfit(code: CodeUnderTest) -> str:
+    """Return why code is not compiled, nothing where it is."""
+    if code.own is None:
+        return "an adapter calls it, with arrays of its own"
+    if not code.compiled:
+        return "it was not requested"
+    engine = code.own.fit(code.setting).convention.engine
+    return "" if engine == "torch" else f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
+
+
 def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether compiled code gives what eager code gives: with inductor, or what else works here."""
-    own = code.own
-    if own is None:
-        yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
-        return
-    engine = own.fit(code.setting).convention.engine
-    if engine != "torch" or not code.compiled:
-        arrays_of = f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
-        yield not_applicable("compiled", arrays_of if code.compiled else "it was not requested")
+    own, reason = code.own, unfit(code)
+    if own is None or reason:
+        yield not_applicable("compiled", reason)
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)

@@ -32,7 +32,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     worst, rotator = None, code.rotator()
     calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
     given = {heads: code.vectors(heads, BLOCK) for heads in (1, HEADS)}
-    for start, heads in calls:
+    for number, (start, heads) in enumerate(calls):
+        code.on_share(number / len(calls))
         count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
         vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
         seen = verification.check(

@@ -1,32 +1,79 @@
-"""Progress on stderr, only for long work: a line with a bar on a terminal, a line a minute in a log."""
+"""Progress on stderr, only for long work: a line with a bar on a terminal, a line a minute in a log.
+
+What is left is guessed from the shares that this run reported, and shown only where two guesses agree.
+"""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
+from collections.abc import Callable
 
 _BAR = 12  # characters: all of it fits into 80
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
+_TENTH = 0.1  # share of the work: no guess is made from the first, for it starts up and fills caches
+_STEP = 0.002  # of the share, between two points that are kept
+_WINDOWS = (1.0, 0.5, 0.25)  # latest parts of the time since then: each guess is made from one
+_AGREE = 1.25  # at most the ratio of two guesses that agree
+_OVERDUE = 0.5  # part of a guess that may pass without news of the work
+
+
+class Forecast:
+    """Guess the seconds that are left from when which share was done; shares are proportional to work."""
+
+    def __init__(self) -> None:
+        """Begin without a measurement."""
+        self.points: list[tuple[float, float]] = []  # seconds, share; from the first tenth on
+
+    def left(self, share: float, now: float) -> float | None:
+        """Take the share that is done now; return the seconds that are left, None without a good guess.
+
+        The longest two windows that agree are taken: where work slows down, they are short at first.
+        """
+        if share < _TENTH:
+            return None
+        if not self.points or share >= self.points[-1][1] + _STEP:
+            self.points.append((now, share))
+        last, done = self.points[-1]
+        if done < self.points[0][1] + _TENTH:
+            return None
+        guesses = [self._guess(part) for part in _WINDOWS]
+        agreeing = (pair for pair in itertools.pairwise(guesses) if max(pair) <= _AGREE * min(pair))
+        guess, since = sum(next(agreeing, (0.0, 0.0))) / 2, now - last
+        return guess - since if since <= _OVERDUE * guess and guess > 0 else None
+
+    def _guess(self, part: float) -> float:
+        """Return what was left at the last point at the pace of the last `part` of the time."""
+        first, (last, done) = self.points[0], self.points[-1]
+        latest = last - part * (last - first[0])
+        earlier = (
+            point for point in reversed(self.points) if point[0] <= latest and point[1] <= done - _TENTH
+        )
+        begin, before = next(earlier, first)
+        return (1.0 - done) * (last - begin) / (done - before)
 
 
 class Progress:
     """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
 
-    def __init__(self, quiet: bool, total: int = 0) -> None:
-        """Begin; nothing is shown yet."""
+    def __init__(self, quiet: bool, total: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin; nothing is shown yet. clock: seconds."""
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
-        self.begun = self.last = time.monotonic()
+        self.clock, self.forecast = clock, Forecast()
+        self.begun = self.last = clock()
 
     def __call__(self, share: float) -> None:
-        """Show the share that is done and an estimate of what remains, not too often."""
-        now = time.monotonic()
+        """Show the share that is done and a guess of what is left, not too often."""
+        now = self.clock()
+        left = self.forecast.left(share, now)
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
             return
         self.last = now
-        text = self._text(share, now - self.begun)
+        text = self._text(share, now - self.begun, left)
         if self.terminal:
             import shutil  # in-function: it loads compressors
 
@@ -36,11 +83,11 @@ class Progress:
             sys.stderr.write(f"ropeaudit: {text}\n")
         sys.stderr.flush()
 
-    def _text(self, share: float, seconds: float) -> str:
+    def _text(self, share: float, seconds: float, left: float | None) -> str:
         words = [f"{share:4.0%}"]
         if self.total:
             words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
-        return ", ".join([*words, f"{duration(seconds * (1 - share) / share)} to go"])
+        return ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
 
     def clear(self) -> None:
         """Take the line away."""

@@ -61,7 +61,7 @@ def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
         monkeypatch.setattr(guessing, "CELL_SECONDS", seconds)
         assert main([*SMALL, "--offset", "7", *quiet]) == 0
         err = capsys.readouterr().err
-        assert ("takes roughly" in err) == message
+        assert ("before measuring anything, a rough guess" in err) == message
         assert ("--sample" in err) == message
 
 

@@ -106,14 +106,14 @@ def run(
         if value is not None and not (whole and value >= least):
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
     fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
-    work = steps(on_progress, len(cases) * len(some) * len(tolerances))
+    work = steps(on_progress, len(cases) * len(some))
     return (
         result
         for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
         for subject in part
         for result in _CaseLimits(
             case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to, engine
-        ).limits(tolerances, budget, work)
+        ).limits(tolerances, budget, next(work))
     )
 
 
@@ -159,6 +159,7 @@ class _CaseLimits:
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
         self.on_progress: Callable[[], None] = lambda: None
+        self.total = 1.0  # offsets that may have been measured in the end
 
         def on_progress() -> None:
             self.on_progress()
@@ -171,7 +172,7 @@ class _CaseLimits:
             self.proof = Proof(case, inputs, subject, self.ranges, self.measured.at, on_progress)
 
     def limits(
-        self, tolerances: Sequence[Tolerance], budget: int | None, work: Iterator[OnProgress]
+        self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
     ) -> list[Limit]:
         """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
         called = _is_code(self.subject)
@@ -179,18 +180,24 @@ class _CaseLimits:
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        bounds = [self.search(accepted, budget, next(work)) for accepted in tolerances]
+        self.on_progress = lambda: on_progress(min(1.0, self.measured.done / self.total))
+        later = [budget * number for number in reversed(range(len(tolerances)))]
+        bounds = list(map(self.search, tolerances, itertools.repeat(budget), later))
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
-    def search(self, accepted: Tolerance, most: int, on_progress: OnProgress) -> int | None:
-        """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
-        tested = 0
-        self.on_progress = lambda: on_progress(min(1.0, tested / most))
+    def search(self, accepted: Tolerance, most: int, later: int) -> int | None:
+        """Measure the offsets that decide a tolerance; return up to where the bound proves it.
+
+        later: how many offsets the tolerances behind it may measure.
+        """
+        tested: dict[int, bool] = {}
+        self.total = self.measured.done + most + later
 
         def test(offsets: Sequence[int]) -> list[bool]:
-            nonlocal tested
             holds = self.measured.holds(accepted, offsets)
-            tested += len(offsets)
+            tested.update(zip(offsets, holds, strict=True))
+            left = boundary_search.left(tested, -1 if proved is None else proved, self.up_to, most)
+            self.total = self.measured.done + left + later
             return holds
 
         self.measured.at(0)

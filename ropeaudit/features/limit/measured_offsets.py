@@ -35,7 +35,8 @@ _NEAR = 2.0**-30  # of a tolerance: what the order of a sum changes is far less
 class MeasuredOffsets:
     """One subject in one case. ranges: of offsets that share their frequencies. engine: what measures.
 
-    on_progress is called now and then while something is measured.
+    on_progress is called now and then while something is measured. done: how many offsets were measured, of
+    those in the making the share that is.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class MeasuredOffsets:
         self.factory = factory(subject, engine.label)
 
         def run(bounded: bool) -> CaseRun:
-            rest = [self.factory], None, run_metadata.threads(), lambda share: on_progress()
+            rest = [self.factory], None, run_metadata.threads(), self._advance
             made = CaseRun(case, inputs, setting, *rest, bounded=bounded)
             made.library = self.library
             return made
 
         self.run, self.with_bounds = run(bounded=False), run(bounded=isinstance(subject, Resolved))
+        self.done = 0.0
+        self._making = 0.0, 0  # offsets done before those in the making, and how many these are
         self.records: dict[int, Record] = {}
         self.rows: dict[int, int] = {}  # offset -> row of the columns
         self.columns: Columns = {}
@@ -127,7 +130,15 @@ class MeasuredOffsets:
 
     def _record(self, offsets: Sequence[int], run: CaseRun) -> None:
         if offsets:
+            self._making = self.done, len(offsets)
             self.records.update((record.offset, record) for record in run.records(offsets))
+            self._advance(1.0)
+
+    def _advance(self, share: float) -> None:
+        """Take the share that is measured of the offsets in the making."""
+        before, count = self._making
+        self.done = before + share * count
+        self.on_progress()
 
     def _measure(self, regime: Regime, offsets: Sequence[int]) -> None:
         """Measure offsets of a range in batches, where that is possible."""
@@ -135,10 +146,12 @@ class MeasuredOffsets:
         if batches is None:
             return
         parts = [self.columns] if self.columns else []
+        self._making, finished = (self.done, len(offsets)), 0
         with self.library.running(1):
             for columns in batches.measure(offsets):
                 parts.append(columns)
-                self.on_progress()
+                finished += len(next(iter(columns.values())))
+                self._advance(finished / len(offsets))
         self.columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[-1]}
         self.rows.update(zip(offsets, range(len(self.rows), len(self.rows) + len(offsets)), strict=True))
 

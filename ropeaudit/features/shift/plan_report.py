@@ -35,7 +35,8 @@ def plan_report(
         rows=rows,
         columns=list(COLUMNS),
         screen=list(COLUMNS),
-        headline=f"{len(cells)} cells, {state}: {scores} scores, roughly {_rough(seconds)} of one core.",
+        headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
+        f"{_rough(seconds)} of one core.",
         legend=LEGEND,
         metadata={"cells": len(cells), "done": done, "scores": scores, "seconds": seconds, **metadata},
     )

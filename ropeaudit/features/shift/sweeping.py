@@ -106,8 +106,8 @@ def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
     sampled = any(task.case.sample is not None for task in tasks)
     remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
     output.say(
-        f"this takes roughly {progress.duration(seconds)} on this machine; {remedy}a shorter --seq-len, "
-        "fewer rows, or --shard on several machines make it shorter"
+        f"before measuring anything, a rough guess: {progress.duration(seconds)} on this machine; {remedy}"
+        "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
     )
 
 
