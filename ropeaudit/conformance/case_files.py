@@ -40,14 +40,6 @@ class VectorCase:
         return {MANIFEST, FLAT, TENSORS, *_given(self.spec)}
 
 
-def is_case(folder: str | Path) -> bool:
-    """Return whether a folder, or the folder of a manifest, is that of a case of vectors."""
-    try:
-        return (_folder(Path(folder)) / MANIFEST).is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _folder(path: Path) -> Path:
     return path.parent if path.name == MANIFEST else path
 

@@ -216,7 +216,7 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         list(ropeaudit.vectors(tmp_path / "file" / "case", offsets=0, **SMALL))
     (tmp_path / "empty").mkdir()
     list(ropeaudit.vectors(tmp_path / "empty", offsets=0, **SMALL))
-    assert case_files.is_case(tmp_path / "empty")
+    assert case_files.read(tmp_path / "empty").folder == tmp_path / "empty"
     assert {path.name for path in tmp_path.iterdir()} == {"full", "file", "empty"}
 
 
