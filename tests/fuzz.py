@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit import shift
+from ropeaudit.audits import part_rows
 from ropeaudit.main import main
 
 S = "--heads 1 --seq-len 3 --head-dim 4"
@@ -310,8 +312,8 @@ def prepared() -> dict[str, bytes]:
         line = f"shift {R} --offset {offset} {names} -q"
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(shlex.split(line)) == 0, line
-    rows = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
-    Path("part.jsonl.part").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = shift((0, 7), "fp16", "hf", heads=1, seq_len=3, head_dim=4)
+    Path("part.jsonl.part").write_bytes(b"".join(map(part_rows.line_of, rows)))
     return {path.name: path.read_bytes() for path in Path().iterdir()}
 
 

@@ -58,12 +58,12 @@ class Forecast:
 class Progress:
     """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
 
-    def __init__(self, quiet: bool, total: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin; nothing is shown yet. clock: seconds."""
+    def __init__(self, quiet: bool, total: int = 0, clock: Callable[[], float] | None = None) -> None:
+        """Begin; nothing is shown yet. clock: seconds, by default those of the system."""
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
-        self.clock, self.forecast = clock, Forecast()
-        self.begun = self.last = clock()
+        self.clock, self.forecast = clock or time.monotonic, Forecast()
+        self.begun = self.last = self.clock()
 
     def __call__(self, share: float) -> None:
         """Show the share that is done and a guess of what is left, not too often."""

@@ -30,7 +30,7 @@ class TicketOptions:
         "tracker",
         type=one_of("tracker", tuple(TRACKERS)),
         metavar="TRACKER",
-        help=f"Write a bug report in the form of a tracker: {', '.join(TRACKERS)}. Its snippet is run once.",
+        help=f"Write a bug report in the form of {', '.join(TRACKERS)}. Its snippet is run once.",
     )
     ticket_file: str | None = option(
         "--ticket-file",

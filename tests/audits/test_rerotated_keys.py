@@ -292,7 +292,7 @@ def test_gates_resume_jobs_and_a_baseline(tmp_path, capsys) -> None:
     assert main([*command, "-o", f"{second}", "--resume"]) == 0
     capsys.readouterr()
     assert rows(second.read_text(encoding="utf-8")) == rows(first.read_text(encoding="utf-8"))
-    assert main([*command, "--against", f"{first}", "--fail-if", "drift_rms>1.1x"]) == 0
+    assert main([*command, "--baseline", f"{first}", "--fail-if", "drift_rms>1.1x"]) == 0
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
@@ -345,7 +345,7 @@ def test_turns_end_with_the_work_that_they_are_of() -> None:
         (["--rerotate", "1", "--clip", "10"], "leave out --clip"),
         (["--rerotate", "1", "--impl", "transformers-llama"], "leave out --impl"),
         (["--turn", "16"], "add --rerotate 64"),
-        (["--rerotate", "1", "--ticket", "vllm"], "leave out --rerotate"),
+        (["--rerotate", "1", "--ticket", "vllm"], "give --impl, or leave it out"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:

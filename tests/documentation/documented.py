@@ -264,7 +264,7 @@ FACTORIES = {
 SLOW = {
     "anima.py": "imports diffusers in a process of its own: ten seconds",
     "--seq-len 64k": "five seconds of two cores",
-    "-o safe.svg": "ten seconds",
+    "-o limit.svg": "ten seconds",
     "module diffusers.": "imports diffusers: five seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "dask scheduler": "starts a cluster",

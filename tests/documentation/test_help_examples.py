@@ -54,7 +54,7 @@ DONE = {
     "model ./llama-dir --offset 32k": (0, "32768"),
     "decay --model llama-3.1-8b,qwen3-8b -o decay.json": (0, "decay.json"),
     "plot decay.json --kind decay -o decay.svg": (0, "decay.svg"),
-    "plot sweep.jsonl -o x.pdf --size 5x3.5 --without title,bound": (0, "x.pdf"),
+    "plot sweep.jsonl -o x.pdf --size 3.5x2.5 --title ''": (0, "x.pdf"),
     "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png": (0, "heatmap.png"),
     "report shard-1.jsonl shard-2.jsonl -o sweep.jsonl": (0, "sweep.jsonl"),
     "report sweep.jsonl --by model,dtype --worst": (0, "bfloat16"),
@@ -119,9 +119,7 @@ def test_help_all_shows_every_option_in_full(name: str, capsys) -> None:
 
 
 def test_rare_options_are_in_help_all_alone(capsys) -> None:
-    rare = (
-        "--clip --anchor --scheduler --shard --axes --grid --step --mrope --length --engine --softmax --curve"
-    )
+    rare = "--clip --anchor --scheduler --shard --axes --grid --step --mrope --length --engine --softmax"
     usual, every = (shown(capsys, "shift", flag) for flag in ("--help", "--help-all"))
     for flag in f"{rare} --turn --rerotate".split():
         assert f"  {flag}" not in usual

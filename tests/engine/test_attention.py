@@ -328,7 +328,8 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
     list(audit.run(progress=reported.append))
     assert reported == sorted(reported)
     assert reported[-1] == 1.0
-    assert max(np.diff([0.0, *reported])) <= 0.25  # both passes of a batch count
+    # both passes of a batch count, the scores a quarter and the rows after softmax the rest, half by half
+    assert max(np.diff([0.0, *reported])) <= 0.375
 
 
 @pytest.mark.parametrize(

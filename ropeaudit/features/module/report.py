@@ -88,7 +88,7 @@ class ModuleColumns:
 
 COLUMNS = of.columns(ModuleColumns)
 LEGEND = (
-    "how: stored: by its dtype; back: cast and cast back, as its values show. largest error: relative for\n"
+    "how: stored is seen by the dtype, back (cast and cast back) by the values. largest error: relative for\n"
     "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values\n"
     "alone cause, over the scores' RMS, within 256 tokens and 131072 apart (independent Gaussian q and k)."
 )

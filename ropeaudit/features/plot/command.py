@@ -56,8 +56,9 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     type=one_of("--kind", _KINDS),
     default="drift",
     metavar="KIND",
-    help="drift over offset, heatmap over query and key, stages to blame, frequencies that drift, decay "
-    "over distance, limit: what is guaranteed and what was tested.  [default: drift]",
+    help=f"{', '.join(_KINDS)}. Drift is over offset, heatmap over query and key, decay over "
+    "distance; stages are those to blame, frequencies those that drift; limit is what is guaranteed and what "
+    "was tested.  [default: drift]",
 )
 @click.option("--title", metavar="TEXT", help="Title, in the place of the finding; '' leaves it out.")
 @click.option(

@@ -175,8 +175,6 @@ def shift(
     output.check_header(no_header)
     if ticketing.tracker and not impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
-    if ticketing.tracker and rerotate:
-        raise UsageError("--ticket shows keys that are rotated once; leave out --rerotate, or leave it out")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
     needed = [gate.column for gate in requested]
