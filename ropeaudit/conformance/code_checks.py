@@ -30,7 +30,7 @@ CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
 # name of the first finding -> the check
 CHECKS: dict[str, CodeCheck] = {
     "table end": table_end.table_end,
-    "places": every_position.places,
+    "rotation": every_position.places,
     "short calls": every_position.short_calls,
     "batch rows": every_position.batch_rows,
     "decode": decode.decode,
@@ -54,7 +54,7 @@ _COMPILING, _QUICK = 45.0, 0.2  # the same: a compiler's start, and what the oth
 
 
 def _cost(name: str, code: CodeUnderTest) -> float:
-    if name == "places":
+    if name == "rotation":
         return code.up_to / every_position.BLOCK + 1
     if name == "compiled" and not compiled.unfit(code):
         return _COMPILING

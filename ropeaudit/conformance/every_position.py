@@ -46,12 +46,12 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
             if heads == 1 and start and seen.first > 0:  # in a block from 0 any base is right at first
                 code.cached[RIGHT_BEFORE] = seen.first
                 detail += f", and position {seen.first} is the first that is wrong"
-            yield _finding("places", code, seen, detail)
+            yield _finding("rotation", code, seen, detail)
             return
     if worst is not None:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
-        yield _finding("places", code, worst, detail)
+        yield _finding("rotation", code, worst, detail)
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:

@@ -182,7 +182,7 @@ def _places(measured: Measured, returned: Returned) -> Finding:
     seen = f"; out of place at {len(off)} of them: {offsets}" if off else ""
     allowed = _allowed(measured, worst)
     return judged(
-        "gradient" if gradient else "places",
+        "gradient" if gradient else "rotation",
         not off,
         f"{count} at {len(placed)} offsets up to {max(placed)}{seen}",
         measured=worst.excess * allowed,

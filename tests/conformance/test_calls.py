@@ -74,9 +74,9 @@ def test_a_table_at_module_level_that_keeps_the_dtype_of_the_first_call_is_state
 
 
 def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
-    results = found("stale_positions", "places", "short calls", "decode", "pieces", "state", "gradient")
+    results = found("stale_positions", "rotation", "short calls", "decode", "pieces", "state", "gradient")
     failed = [one for one in results.values() if one.failed]
-    assert {one.check for one in failed} >= {"places", "short calls", "decode", "state"}
+    assert {one.check for one in failed} >= {"rotation", "short calls", "decode", "state"}
     for one in failed:
         assert one.resembles.startswith("state that an earlier call left: called afresh it is right")
 
@@ -91,7 +91,7 @@ def test_a_function_of_a_package_is_not_called_afresh(monkeypatch) -> None:
         "first call cannot be detected"
     )
     assert state.remedy == "compute what is stored anew where dtype, length or positions change"
-    [places] = code_checks.CHECKS["places"](code)
+    [places] = code_checks.CHECKS["rotation"](code)
     assert places.failed
     assert "afresh" not in places.resembles + state.resembles
 
@@ -162,7 +162,7 @@ def test_a_row_is_named_with_its_own_position() -> None:
 
 
 def test_a_head_that_is_wrong_in_long_calls_alone_is_out_of_place() -> None:
-    places = found("second_head_late_in_long_calls", "places")["places"]
+    places = found("second_head_late_in_long_calls", "rotation")["rotation"]
     assert places.failed
     assert "4096 positions with 4 heads" in places.detail
     assert "head 1 of 4 alone" in places.resembles
@@ -192,13 +192,13 @@ def test_a_fault_fails_no_other_check(name, others, monkeypatch) -> None:
     ],
 )
 def test_vectors_that_are_held_in_a_narrower_format_are_seen_and_named(name, dtype, like) -> None:
-    for one in found(name, "places", "short calls", dtype=dtype).values():
+    for one in found(name, "rotation", "short calls", dtype=dtype).values():
         assert (one.status, one.resembles) == ("fail" if like else "pass", like)
 
 
 @pytest.fixture
 def findings(monkeypatch):
-    few = {name: code_checks.CHECKS[name] for name in ("places", "short calls", "drift")}
+    few = {name: code_checks.CHECKS[name] for name in ("rotation", "short calls", "drift")}
     monkeypatch.setattr(code_checks, "CHECKS", few)
     return lambda name, dtype: [one for one in code_checks.findings(code_of(name, dtype)) if one.failed]
 
@@ -207,7 +207,7 @@ def findings(monkeypatch):
 def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) -> None:
     failed = findings(f"base_10100_from_{first}", "bf16")
     like = f"positions 0 to {first - 1} are right, from {first} on base 1.01e+04"
-    assert failed[0].check == "places"
+    assert failed[0].check == "rotation"
     assert f"position {first} is the first that is wrong" in failed[0].detail
     assert {one.resembles for one in failed} == {like}
     assert {one.remedy for one in failed} == {
@@ -332,8 +332,8 @@ def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> No
     end = results["table end"]
     assert (end.status, end.measured, end.allowed) == ("fail", 5000.0, 20000.0)
     assert "a token at position 4999 is taken, one at 5000 is not: IndexError" in end.detail
-    assert results["places"].status == results["decode"].status == "pass"
-    assert results["places"].detail.startswith("all 5000 positions")
+    assert results["rotation"].status == results["decode"].status == "pass"
+    assert results["rotation"].detail.startswith("all 5000 positions")
 
 
 def test_code_that_takes_no_single_token_fails_decode_and_not_its_table() -> None:

@@ -17,7 +17,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.places import Places
 
-CHECKS = ["written back", "places", "drift", "growth", "tolerance"]
+CHECKS = ["written back", "rotation", "drift", "growth", "tolerance"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_right_kernel_passes(dtype: str, layout: str, tmp_path: Path) -> None:
     results = judged(read, written(read, tmp_path / "out", arrays))
     assert list(results) == CHECKS
     assert failed(results) == set()
-    assert results["places"].measured < 1
+    assert results["rotation"].measured < 1
     assert "does not name" not in results["written back"].detail
 
 
@@ -79,24 +79,24 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen_and_named(fault: str, given: VectorCase, tmp_path: Path) -> None:
     results = judged(given, written(given, tmp_path / "out", rotated(given, seen=FAULTS[fault])))
-    assert "places" in failed(results)
-    assert results["places"].resembles.startswith(fault)
-    assert results["places"].measured > 10 * results["places"].allowed
+    assert "rotation" in failed(results)
+    assert results["rotation"].resembles.startswith(fault)
+    assert results["rotation"].measured > 10 * results["rotation"].allowed
     assert ("written back" in failed(results)) == (fault == "no rotation")
 
 
 def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_path: Path) -> None:
     out = written(given, tmp_path / "out", rotated(given, "uniform"))
     results = judged(given, out)
-    assert failed(results) == {"places", "drift", "growth", "tolerance"}
-    assert "uniform" in results["places"].resembles
+    assert failed(results) == {"rotation", "drift", "growth", "tolerance"}
+    assert "uniform" in results["rotation"].resembles
     assert "the coarsest right recipe in bfloat16" in results["drift"].detail
     claimed = judged(given, out, "uniform")
     assert failed(claimed) == {"growth"}  # as drift as claimed, and the scores are broken all the same
     assert "drift is broken" in claimed["growth"].detail
     assert claimed["tolerance"].detail == "recipe uniform says what is allowed"
     assert claimed["tolerance"].status == "not applicable"
-    assert claimed["places"].allowed > results["places"].allowed
+    assert claimed["rotation"].allowed > results["rotation"].allowed
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_pat
 def test_one_wrong_vector_is_seen_where_it_is(side, b, h, i, given: VectorCase, tmp_path: Path) -> None:
     arrays = rotated(given)
     arrays[1000][side][b, h, i, 3] += 0.25
-    place = judged(given, written(given, tmp_path / "out", arrays))["places"]
+    place = judged(given, written(given, tmp_path / "out", arrays))["rotation"]
     assert place.status == "fail"
     assert place.detail.startswith("q and k, 2 and 1 heads, 2 batch elements, 48 tokens at 4 offsets up to")
     assert place.detail.endswith("out of place at 1 of them: 1000")
@@ -116,15 +116,15 @@ def test_q_and_k_swapped_and_batch_elements_mixed_up_are_named(tmp_path: Path) -
     read = case(tmp_path / "case", heads=2, kv_heads=2, offsets=1000)
     right = rotated(read)
     crossed = {offset: {"q": one["k"], "k": one["q"]} for offset, one in right.items()}
-    assert "q and k swapped" in judged(read, written(read, tmp_path / "a", crossed))["places"].resembles
+    assert "q and k swapped" in judged(read, written(read, tmp_path / "a", crossed))["rotation"].resembles
     mixed = {offset: {side: x[::-1] for side, x in one.items()} for offset, one in right.items()}
-    assert judged(read, written(read, tmp_path / "b", mixed))["places"].status == "fail"
+    assert judged(read, written(read, tmp_path / "b", mixed))["rotation"].status == "fail"
 
 
 def test_a_growing_drift_is_measured_at_the_far_offset(tmp_path: Path) -> None:
     read = case(tmp_path / "case", "fp32", offsets=(1000, 2**20))
     results = judged(read, written(read, tmp_path / "out", rotated(read, base=10010.0)))
-    assert results["places"].status == "fail"
+    assert results["rotation"].status == "fail"
     assert "offset 10485" in results["tolerance"].where
 
 
@@ -133,7 +133,7 @@ def test_nan_and_infinities_fail_with_their_count(given: VectorCase, tmp_path: P
     arrays[1000]["q"][0, 0, 3, :5] = np.nan
     arrays[0]["k"][1, 0, 0, 0] = np.inf
     results = judged(given, written(given, tmp_path / "out", arrays))
-    assert failed(results) == {"written back", "places", "drift", "tolerance"}
+    assert failed(results) == {"written back", "rotation", "drift", "tolerance"}
     assert "5 of 6,144 numbers of q.1000 are nan or infinite" in results["written back"].detail
     for one in arrays.values():
         for x in one.values():
@@ -144,9 +144,9 @@ def test_nan_and_infinities_fail_with_their_count(given: VectorCase, tmp_path: P
 def test_the_input_written_back_is_no_rotation(given: VectorCase, tmp_path: Path) -> None:
     vectors = given.vectors()
     results = judged(given, written(given, tmp_path / "out", dict.fromkeys(given.spec.offsets, vectors)))
-    assert {"written back", "places"} <= failed(results)
+    assert {"written back", "rotation"} <= failed(results)
     assert "q.1000 is what was given, number by number: nothing was rotated" in results["written back"].detail
-    assert results["places"].resembles.startswith("no rotation")
+    assert results["rotation"].resembles.startswith("no rotation")
 
 
 AXES = {
@@ -163,14 +163,14 @@ def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: 
         for offset, one in rotated(near).items()
     }
     results = judged(near, written(near, tmp_path / "out", arrays))
-    assert f"axes in the order {order}, head_dim" in results["places"].resembles
+    assert f"axes in the order {order}, head_dim" in results["rotation"].resembles
 
 
 def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
     read = case(tmp_path / "case", offsets=1000, model="gpt-oss-20b", head_dim=None)
     order = AXES["batch, seq, heads"]
     arrays = {o: {side: x.transpose(order) for side, x in one.items()} for o, one in rotated(read).items()}
-    place = judged(read, written(read, tmp_path / "out", arrays))["places"]
+    place = judged(read, written(read, tmp_path / "out", arrays))["rotation"]
     assert "axes in the order batch, seq, heads" in place.resembles
 
 
@@ -180,7 +180,7 @@ def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
     arrays = rotated(near)
     for one in arrays.values():
         one["q"][0, 0] = np.random.default_rng(1).standard_normal(one["q"][0, 0].shape)
-    place = judged(near, written(near, tmp_path / "out", arrays))["places"]
+    place = judged(near, written(near, tmp_path / "out", arrays))["rotation"]
     assert place.status == "fail"
     assert "no rotation" not in place.resembles
     returned_so = returned_files.read(near, tmp_path / "out")
@@ -202,7 +202,7 @@ def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:
     out = written(near, tmp_path / "out", rotated(near))
     for path in out.glob("*.bin"):
         path.write_bytes(np.frombuffer(path.read_bytes(), "u2").byteswap().tobytes())
-    place = judged(near, out)["places"]
+    place = judged(near, out)["rotation"]
     assert "big-endian" in place.resembles
 
 
@@ -213,7 +213,7 @@ def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_pat
             x[...] = np.random.default_rng(1).standard_normal(x.shape)
     assert (
         "no rotation of what was given"
-        in judged(near, written(near, tmp_path / "out", arrays))["places"].resembles
+        in judged(near, written(near, tmp_path / "out", arrays))["rotation"].resembles
     )
 
 
@@ -229,12 +229,12 @@ def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
     monkeypatch.setattr(
         verification, "check", lambda *args, **rest: (calls.append(args[-1]), check(*args, **rest))[1]
     )
-    place = judged(read, out)["places"]
+    place = judged(read, out)["rotation"]
     assert calls == [0, 100, 110, 120]  # at 0 it is right
     assert place.detail.endswith("out of place at 6 of them: 100, 110, 120, 130, 140, 150")
     assert place.where.startswith("offset 150: k, ")
     monkeypatch.setattr(returned, "_MOST_UNEXPLAINED", 99)
-    assert repr(judged(read, out)["places"]) == repr(place)  # nan equals itself in print alone
+    assert repr(judged(read, out)["rotation"]) == repr(place)  # nan equals itself in print alone
 
 
 # ---------------------------------------------------------------------------- gradients and scores
@@ -266,7 +266,7 @@ def test_a_gradient_may_be_rounded_in_its_own_dtype(tmp_path: Path) -> None:
     assert judged(read, out, "meta")["gradient"].status == "pass"
     rotated_so = case(tmp_path / "rotated", offsets=1000)
     out = written(rotated_so, tmp_path / "out", rotated(rotated_so, "hf"))
-    assert judged(rotated_so, out, "meta")["places"].status == "fail"
+    assert judged(rotated_so, out, "meta")["rotation"].status == "fail"
 
 
 def test_no_gradient_at_all_is_seen(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -
     refused(given, out, "case.txt cannot be read: it is no file")
     (out / "case.txt").rmdir()
     results = judged(given, out)  # it may be a kernel that is wrong: judged, with what it looks like
-    assert "no rotation of what was given" in results["places"].resembles
+    assert "no rotation of what was given" in results["rotation"].resembles
     assert "it does not name its case" in results["written back"].detail
     (out / "q.2000.bin").write_bytes(b"")
     refused(given, out, "does not ask for q.2000.bin; it asks for q.0.bin, k.0.bin")

@@ -14,35 +14,35 @@ from ropeaudit.conformance.case_files import VectorCase
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What stands in the source, what a fault puts there, which check fails, and what that is named if it can be.
 C_FAULTS = {
-    "positions in int16": ("(double)position *", "(double)(int16_t)position *", "places", "int16"),
-    "the other direction": ("re * c - im * s", "re * c + im * s", "places", ""),
+    "positions in int16": ("(double)position *", "(double)(int16_t)position *", "rotation", "int16"),
+    "the other direction": ("re * c - im * s", "re * c + im * s", "rotation", ""),
     "k one position late": (
         "positions[row % length],",
         "positions[row % length] + side,",
-        "places",
+        "rotation",
         "k alone: positions one too high",
     ),
-    "positions from 0": ("positions[row % length]", "row % length", "places", "positions from 0"),
+    "positions from 0": ("positions[row % length]", "row % length", "rotation", "positions from 0"),
     "second batch element not rotated": (
         "row < rows; row++",
         "row < rows / 2; row++",
-        "places",
+        "rotation",
         "batch element 1 alone",
     ),
-    "no scaling": ('!strcmp(scaling, "llama3")) {', "0) {", "places", ""),
+    "no scaling": ('!strcmp(scaling, "llama3")) {', "0) {", "rotation", ""),
     "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
 }
 JS_FAULTS = {
     "positions in int16": (
         "Number(bytes.readBigInt64LE(8 * i))",
         "bytes.readInt16LE(8 * i)",
-        "places",
+        "rotation",
         "int16",
     ),
     "a table that ends": (
         "positions[row % seq_len]",
         "Math.min(positions[row % seq_len], 32767)",
-        "places",
+        "rotation",
         "ends at position 32767",
     ),
 }

@@ -92,14 +92,14 @@ def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
 
     known = ("positions from 0", "add the offset")
     results = [
-        failing("places", "float32", *known),
+        failing("rotation", "float32", *known),
         failing("alone", "float32", "no rotation", ""),
         failing("drift", "float32", *known),
-        failing("places", "float64", *known),
+        failing("rotation", "float64", *known),
         failing("pieces", "float64", "", ""),
     ]
     assert sentences.notes(results) == [
-        "rope.py:f, places in float32: seen",
+        "rope.py:f, rotation in float32: seen",
         "rope.py:f, alone in float32: seen; behaves like: no rotation",
         "rope.py:f, drift in float32: seen",
         "rope.py:f, places in float64: seen",
@@ -305,7 +305,7 @@ def test_junit_has_what_pytest_writes(folder: Path) -> None:
         assert int(suite.get("tests", -1)) == len(cases)
         assert int(suite.get("failures", -1)) == len(suite.findall("testcase/failure")) >= 1
         assert int(suite.get("skipped", -1)) == len(suite.findall("testcase/skipped"))
-    failure = ours.find("testsuite/testcase[@name='places']/failure")
+    failure = ours.find("testsuite/testcase[@name='rotation']/failure")
     assert failure is not None
     assert "position 300" in (failure.text or "")
 
@@ -326,7 +326,7 @@ def test_junit_is_claimed_before_the_work(folder: Path, capsys) -> None:
         assert message in capsys.readouterr().err
 
 
-ENTRY = {"check": "places", "target": "rope.py:wrong", "reason": "ticket 12", "until": "2999-01-31"}
+ENTRY = {"check": "rotation", "target": "rope.py:wrong", "reason": "ticket 12", "until": "2999-01-31"}
 
 
 def waive(*entries: dict[str, Any]) -> str:
@@ -352,10 +352,10 @@ def test_a_waived_failure_does_not_fail(capsys) -> None:
     assert checked("--waive", waive(*entries), "-f", "json", "--junit", "j.xml") == 0
     shown = capsys.readouterr()
     rows = {row["check"]: row for row in json.loads(shown.out)["records"]}
-    assert rows["places"]["status"] == "waived"
-    assert rows["places"]["detail"].endswith("waived until 2999-01-31: ticket 12")
+    assert rows["rotation"]["status"] == "waived"
+    assert rows["rotation"]["detail"].endswith("waived until 2999-01-31: ticket 12")
     assert "waived" in json.loads(shown.out)["headline"]
-    skipped = parsed("j.xml").find("testsuite/testcase[@name='places']/skipped")
+    skipped = parsed("j.xml").find("testsuite/testcase[@name='rotation']/skipped")
     assert skipped is not None
     assert skipped.get("type") == "ropeaudit.waived"
 
@@ -378,14 +378,14 @@ def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> N
     entries = [{**ENTRY, "dtype": "bf16"}, {**ENTRY, "target": "rope.py:right"}]
     assert checked("--waive", waive(*entries)) == 1
     told = capsys.readouterr().err
-    assert "the waiver of places of rope.py:wrong in bfloat16 waives nothing: it fails in float32" in told
-    assert "the waiver of places of rope.py:right waives nothing" in told
+    assert "the waiver of rotation of rope.py:wrong in bfloat16 waives nothing: it fails in float32" in told
+    assert "the waiver of rotation of rope.py:right waives nothing" in told
     one = Checked("c", "config", "", NONE, RopeSetting.of(8), 8, Finding("config keys", "fail", ""))
     day = datetime.date(2999, 1, 31)
     [text] = waivers.notes([one], [waivers.Waiver("config keys", "c", "r", day, "bfloat16")])
     assert text.endswith("waives nothing: that check is made once for all dtypes; leave out dtype")
     Path("waive.toml").write_text(
-        '[[waive]]\ncheck="places"\ntarget="rope.py:right"\nreason="r"\nuntil=2999-01-31\n'
+        '[[waive]]\ncheck="rotation"\ntarget="rope.py:right"\nreason="r"\nuntil=2999-01-31\n'
     )
     assert main(["check", "rope.py:right", "--waive", "waive.toml", *SMALL[:-1]]) == 0
     assert "waives nothing: it does not fail; remove the entry" in capsys.readouterr().err

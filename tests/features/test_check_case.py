@@ -44,7 +44,7 @@ def test_a_wrong_one_fails_and_a_report_goes_beside_it(tmp_path: Path, capsys) -
     rows = json.loads(report.read_text())["records"]
     assert {row["kind"] for row in rows} == {"case"}
     assert {row["version"] for row in rows} == {read.digest[:19]}
-    assert [row["check"] for row in rows if row["status"] == "fail"] == ["places", "drift", "tolerance"]
+    assert [row["check"] for row in rows if row["status"] == "fail"] == ["rotation", "drift", "tolerance"]
 
 
 def test_a_claimed_recipe_is_what_is_allowed(tmp_path: Path, capsys) -> None:
@@ -105,7 +105,7 @@ def test_python_judges_as_the_command_does(tmp_path: Path) -> None:
     arrays[1000]["k"][1, 0, 7] = np.roll(arrays[1000]["k"][1, 0, 7], 1)
     out = written(read, tmp_path / "out", arrays)
     results = list(ropeaudit.check(str(read.folder), returned=str(out)))
-    assert next(one.finding.check for one in results if one.finding.failed) == "places"
+    assert next(one.finding.check for one in results if one.finding.failed) == "rotation"
     assert "position 1007" in results[1].finding.where
     assert ropeaudit.report(results).headline.startswith(f"{read.folder} fails")
 

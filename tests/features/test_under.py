@@ -134,7 +134,7 @@ def test_check_runs_them_and_names_what_to_change(capsys) -> None:
     rows = {one["check"]: one for one in report["records"]}
     assert rows["under autocast:bf16"]["status"] == rows["under tf32:emulated"]["status"] == "fail"
     assert "autocast off" in rows["under autocast:bf16"]["remedy"]
-    assert rows["places"]["status"] == "pass"
+    assert rows["rotation"]["status"] == "pass"
     assert main([*command, "--under", "none"]) == 0
 
 

@@ -72,7 +72,7 @@ def _findings(
     progress: Progress,
 ) -> Iterator[Finding]:
     if reason := implementation.refusal(code, setting, dtype):
-        yield not_applicable("places", reason)
+        yield not_applicable("rotation", reason)
         return
     if isinstance(code, Own) and dtype is FP32 and (fit := code.fit(setting)).unfit:
         yield Finding(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "`list implementations` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
     "file), a case of `ropeaudit vectors` with --returned FOLDER; several at once. "
     "Exit code: 0 no check failed, 1 one failed that is not waived, 2 bad usage or input.\n\n"
-    'A WAIVE file holds entries such as [[waive]] check = "places", target = "rope.py:rotate", '
+    'A WAIVE file holds entries such as [[waive]] check = "rotation", target = "rope.py:rotate", '
     'reason = "ticket 12", until = "2027-01-31", and dtype = "bf16" if it is for that alone.'
 )
 @options.words("TARGETS", "targets")
