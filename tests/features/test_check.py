@@ -102,12 +102,12 @@ def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
         "rope.py:f, rotation in float32: seen",
         "rope.py:f, alone in float32: seen; behaves like: no rotation",
         "rope.py:f, drift in float32: seen",
-        "rope.py:f, places in float64: seen",
+        "rope.py:f, rotation in float64: seen",
         "rope.py:f, pieces in float64: seen",
-        "rope.py:f, places, drift in float32; places in float64: "
+        "rope.py:f, rotation, drift in float32; rotation in float64: "
         "behaves like: positions from 0; add the offset",
     ]
-    assert "places in float32: seen; behaves like: positions from 0; add the" in sentences.headline(results)
+    assert "rotation in float32: seen; behaves like: positions from 0; add the" in sentences.headline(results)
 
 
 @pytest.mark.parametrize("name", MARGINS)
