@@ -16,7 +16,7 @@ from decimal import Decimal
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w|\.\d)")
 DTYPE = re.compile(r"\b(?:float64|float32|float16|bfloat16|float8_\w+)\b")
-MEASURED = re.compile(r"\b(?:drift|floor|attention|parity|worst|median|measured|value)\b(?! \d)")
+MEASURED = re.compile(r"\b(?:drift|change|floor|attention|parity|worst|median|measured|value)\b(?! \d)")
 DERIVED = re.compile(r"^(?:excess|allowed)$")  # moves with what was measured, but is not a drift's size
 LARGEST = re.compile(r"\b(?:max|worst|measured|allowed)\b")
 WHERE = re.compile(
