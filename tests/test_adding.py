@@ -161,7 +161,7 @@ FORMULAS["toy"] = lambda theta, pair, setting: theta / (2 * _stretch(setting.sca
 ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "recipe": (
         (Place("data/recipes.toml", RECIPE),),
-        {"list recipes -f csv": "\ntoy,a toy,", f"shift --recipe toy {SMALL} -f csv": ",sound,none"},
+        {"list recipes -f csv": "\ntoy,a toy,", f"shift --recipe toy {SMALL} -f csv": ",sound,,,"},
     ),
     "model preset": (
         (Place("data/models.toml", MODEL),),
@@ -181,8 +181,8 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
         (Place("subjects/third_party/toy_rope.py", IMPLEMENTATION),),
         {
             "list implementations -f csv": "\ntoy,numpy,",
-            f"shift --impl toy {SMALL} -f csv": ",sound,none",
-            f"shift --impl toy --base 1000.5 {SMALL} -f csv": ",refused,its base is whole",
+            f"shift --impl toy {SMALL} -f csv": ",sound,,,",
+            f"shift --impl toy --base 1000.5 {SMALL} -f csv": ",refused,,unsupported,",
         },
     ),
     "report form": (
@@ -199,21 +199,21 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
             Place("features/toy/command.py", COMMAND, beside=(("__init__.py", '"""ropeaudit toy."""\n'),)),
             Place("main.py", '        "toy": "Count recipes.",\n', '        "list": '),
         ),
-        {"toy": "", "--help": "\n  toy          Count recipes."},
+        {"toy": "", "--help": "\n  toy      Count recipes."},
     ),
     "column of a record": (
         (
             Place(
                 "audits/records.py",
-                '    toy: int = column("three times the scores")\n',
-                "    within_tolerance: str = column(",
+                '    toy: int = column("three times the scores", group="detail")\n',
+                "    within_tolerance: Within = column(",
             ),
             Place("audits/recording.py", '        "toy": 3 * drift.count,\n', '        "drift_mean_abs":'),
         ),
         {
-            "list columns -f csv": "\ntoy,three times the scores",
+            "list columns -f csv": "\ntoy,detail,three times the scores",
             f"shift --recipe hf {SMALL} --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
-            f"shift --recipe hf {SMALL} --fail-if toy>1000 -f csv": ",sound,none",
+            f"shift --recipe hf {SMALL} --fail-if toy>1000 -f csv": ",sound,,,",
         },
     ),
     "scaling": (
@@ -225,8 +225,8 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
             Place("reference/exact_frequencies.py", EXACT),
         ),
         {
-            f"shift --scaling toy:factor=4 --recipe hf {SMALL} -f csv": ",toy:factor=4,",
-            f"shift --scaling toy:factor=3 --recipe hf {SMALL} -f csv": ",sound,none",
+            f"shift --scaling toy:factor=4 --recipe hf {SMALL} -f csv": ",toy(factor=4),",
+            f"shift --scaling toy:factor=3 --recipe hf {SMALL} -f csv": ",sound,,,",
         },
     ),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeaudit.audits import records, summation
-from ropeaudit.audits.identity import APART
+from ropeaudit.audits.identity import APART, UNKNOWN
 from ropeaudit.errors import BadInput, UsageError
 
 Row = Mapping[str, Any]
@@ -161,7 +161,8 @@ def _apart(before: Sequence[Row], after: Sequence[Row]) -> str:
     told = (name for name in records.IDENTITY if name not in APART)
     for name in (name for name in told if all(name in row for row in (*before, *after))):
         old, new = ({_number(row[name]) for row in rows} for rows in (before, after))
-        if old and new and not old & new:
+        unsaid = {None, "", UNKNOWN}
+        if old - unsaid and new - unsaid and not old & new:
             first, second = (min(map(str, some)) for some in (old, new))
             return f": {name} is {first} in the earlier and {second} in the later one"
     return "" if before and after else f": the {'later' if before else 'earlier'} one is empty"

@@ -13,6 +13,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.runtime.columns import column, row_class
 
+UNKNOWN = "unknown"  # a setting that a file does not say
 # What identifies a row beside its case: a later schema, version or tolerance measures the same case.
 APART = ("schema", "version", "tolerance", "case")
 _DIGITS = 12  # of a case: 48 bits, so that two among a million cases agree once in 500 sweeps
@@ -150,14 +151,14 @@ class Identity:
     )
     seq_len: int = column("positions", unit="tokens", role="setting")
     heads: int = column("query heads", role="setting")
-    kv_heads: int = column("key-value heads", role="setting")
+    kv_heads: int = column(
+        "key-value heads", role="setting", group="detail", implied=lambda row: row.get("heads")
+    )
     mask: str = column("which keys a query sees: causal, full or window:N, the last N", role="setting")
     source: str = column(
         "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file "
         "and the digest of its numbers",
         role="setting",
-        group="detail",
-        implied="gaussian",
         users=True,
     )
     seed: int | None = column(

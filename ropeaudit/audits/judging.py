@@ -23,7 +23,7 @@ VERDICTS: dict[str, str] = {
     f"times that "
     "at offset 0",
     "broken": f"drift at least {100 * BROKEN_SHARE:.0f} % of the exact scores, in RMS",
-    "wrong_rotation": "a rotated pair is not where its position says, and no known recipe explains it",
+    "wrong_rotation": "a rotated pair is not where its position says, beyond what any known recipe rounds",
     "overflow": "some scores are nan or infinite",
     "refused": "the implementation does not take this dtype, setting or position",
 }

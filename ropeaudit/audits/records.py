@@ -148,7 +148,7 @@ class Record(Identity):
         group="structure",
     )
     predicted_rms: float | None = column(
-        "drift_rms predicted from the recipe, for q and k of random phases; nan where numbers may overflow",
+        "drift_rms predicted from the recipe, for q and k of random phases; empty where numbers may overflow",
         unit="score",
         nonnegative=True,
         group="bounds",
@@ -341,7 +341,7 @@ CORE = (
     *("drift_relative", "drift_rms", "drift_max", "change_rms", "excess"),
     *("within_tolerance", "verdict", "diagnosis", "refused", "reason"),
     *("floor_rms", "reference_rms", "reference_error", "distinct_positions", "nonfinite", "scores"),
-    *("seq_len", "heads", "kv_heads", "head_dim", "base", "mask", "seed", "tolerance", "case", "schema"),
+    *("seq_len", "heads", "head_dim", "base", "mask", "source", "seed", "tolerance", "case", "schema"),
 )
 # The others by group; what of a request asks for each, which its rows say before anything is measured.
 GROUPS: dict[str, Callable[[Identity], bool]] = {
@@ -402,7 +402,9 @@ def _is_told(rows: Sequence[Identity], name: str, asked: Iterable[str], groups: 
         return True
     if name == "stages":  # they follow from the recipe, and metadata hold them
         return False
-    return any(getattr(row, name) != implied(name, {"head_dim": row.head_dim}) for row in rows)
+    return any(
+        getattr(row, name) != implied(name, {"head_dim": row.head_dim, "heads": row.heads}) for row in rows
+    )
 
 
 def implied(name: str, row: Mapping[str, Any]) -> Any:
@@ -411,11 +413,24 @@ def implied(name: str, row: Mapping[str, Any]) -> Any:
     return value(row) if callable(value) else value
 
 
-def constants(rows: Sequence[Identity], columns: Sequence[str]) -> dict[str, Any]:
-    """Return what was requested and is the same in all rows, of the columns that a file does not have."""
-    names = [name for name in IDENTITY if name not in columns]
+def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
+    """Return what metadata hold of rows, beside the columns of their file: all that was requested.
+
+    constants: settings on which all rows agree. stages: by implementation and dtype. by_case: other settings,
+    and sentences, which CSV does not hold.
+    """
+    left = [name for name in IDENTITY if name not in (*columns, "stages")]
+    constant = {name for name in left if len({getattr(row, name) for row in rows}) == 1}
+    varying = [name for name in left if name not in constant]
+    told = [name for name in COLUMNS if COLUMNS[name].sentence]
+    by_case = {
+        row.case: {name: getattr(row, name) for name in varying}
+        | {name: text for name in told if (text := getattr(row, name)) is not None}
+        for row in rows
+    }
+    stages = {f"{row.implementation} {row.dtype}": row.stages for row in rows if "=" in row.stages}
     return {
-        name: getattr(rows[0], name)
-        for name in names
-        if rows and all(getattr(row, name) == getattr(rows[0], name) for row in rows)
+        "constants": {name: getattr(rows[0], name) for name in left if name in constant},
+        "stages": {name: dict(word.split("=", 1) for word in text.split()) for name, text in stages.items()},
+        "by_case": {case: values for case, values in by_case.items() if values},
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -103,7 +103,9 @@ class Sweep:
             if places and not _agrees(row, self.cells[places[-1]]):  # changed by hand
                 places = None
             if places:
-                result[places.pop()] = row
+                cell = places.pop()
+                planned = dict(zip(records.IDENTITY, self.cells[cell].identity, strict=True))
+                result[cell] = replace(row, **planned)  # a file may not say all settings
             elif places is None and not (_of_files(key) and _without_version(key) in known):
                 foreign.append(row)
         return result, foreign

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-# note: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
+# info: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
 # nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
 Status = Literal["pass", "fail", "waived", "info", "nothing to check", "not applicable"]
 JUDGED = ("pass", "fail", "waived")

@@ -33,6 +33,7 @@ class Gate:
     """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a wrong rotation.
 
     relative: the bound is a multiple of what the value was, as in drift_rms>1.1x. meaning: of the column.
+    typed: the condition, as it was.
     """
 
     column: str
@@ -40,9 +41,10 @@ class Gate:
     bound: float
     relative: bool = False
     meaning: str = ""
+    typed: str = ""
 
     def __str__(self) -> str:
-        return f"{self.column}{self.sign}{self.bound:g}{'x' if self.relative else ''}"
+        return self.typed
 
     @property
     def of_drift(self) -> bool:
@@ -101,7 +103,7 @@ def parse(
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from None
     if math.isnan(bound):
         raise UsageError(f"--fail-if {text!r}: nan compares with nothing")
-    return Gate(column, sign, bound, times, columns[column].meaning)
+    return Gate(column, sign, bound, times, columns[column].meaning, f"{column}{sign}{number}")
 
 
 def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
@@ -125,8 +127,7 @@ def broken_by_rows(
 def broken_since(gates: Sequence[Gate], pairs: Sequence[Pair]) -> list[str]:
     """Return a line for every gate that some case breaks, compared with what it was."""
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
-    absolute = [(gate, pair.after) for gate in gates if not gate.relative for pair in seen if pair.after]
-    _check_empty(gates, absolute, len(seen))
+    _check_empty(gates, [(gate, pair.after) for gate in gates for pair in seen if pair.after], len(seen))
     for gate in gates:
         failing = [pair for pair in seen if gate.broken_since(pair)]
         if failing:

@@ -92,7 +92,9 @@ def brief(text: str) -> str:
     """Return the first sentence of an option's help, and its first default."""
     sentences, bracket, default = text.partition("  [")
     first, more, _ = sentences.partition(". ")
-    return f"{first}{'.' if more else ''}{bracket}{default.partition(';')[0].rstrip(']')}{bracket and ']'}"
+    usual, others, _ = default.partition(";")
+    end = bracket and f"{'; ...' if others else ''}]"
+    return f"{first}{'.' if more else ''}{bracket}{usual.rstrip(']')}{end}"
 
 
 def flags_of(command: click.Command, ctx: click.Context) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ropeaudit import reports
 from ropeaudit.audits import records
+from ropeaudit.audits.identity import APART, UNKNOWN, case_of
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.reports import Row
@@ -44,18 +45,39 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
     Raises: BadInput for rows that are not of this schema.
     """
     about = _about(path)
-    constants = {name: value for name, value in about.get("constants", {}).items() if name in records.COLUMNS}
+    constants = _settings(about.get("constants"))
     results: list[Row] = []
     for row in rows:
         check(path, row)
-        whole = {**constants, **row}
+        whole = {**constants, **_settings(about.get("by_case", {}).get(row.get("case"))), **row}
         stages = about.get("stages", {}).get(f"{row['implementation']} {row.get('dtype')}")
-        if stages and "stages" not in whole:
+        if isinstance(stages, dict) and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
         missing = [name for name in _SETTINGS if _lacking(name, whole)]
         whole |= {name: records.implied(name, whole) for name in missing}
+        if not _proved(whole):
+            whole |= {name: _unknown(records.COLUMNS[name]) for name in missing}
         results.append(whole)
     return results
+
+
+def _settings(values: Any) -> Row:
+    """Return what metadata say of settings; nothing where they are damaged."""
+    try:
+        return _typed(values or {}, 0)
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _proved(row: Row) -> bool:
+    """Return whether a row's settings are those of its case, as far as a row with few columns can tell."""
+    if row.get("case") is None or any(name not in row for name in records.IDENTITY if name not in APART):
+        return True
+    return bool(case_of(row) == row["case"])
+
+
+def _unknown(column: Column[Record]) -> Any:
+    return UNKNOWN if column.kind is str and not column.optional else None
 
 
 def told(rows: Sequence[Row]) -> list[str]:
@@ -64,9 +86,12 @@ def told(rows: Sequence[Row]) -> list[str]:
     return [
         name
         for name in said
-        if name not in _SETTINGS
-        or (name != "stages" and any(row.get(name) != records.implied(name, row) for row in rows))
+        if name not in _SETTINGS or (name != "stages" and any(_says_more(name, row) for row in rows))
     ]
+
+
+def _says_more(name: str, row: Row) -> bool:
+    return row.get(name) not in (None, UNKNOWN, records.implied(name, row))
 
 
 def _lacking(name: str, row: Row) -> bool:
@@ -88,7 +113,11 @@ def _about(path: str) -> dict[str, Any]:
             if about.get("csv") != digests.of_bytes(content):
                 about = {}
         known = about if isinstance(about, dict) else {}
-        return known if all(isinstance(known.get(name, {}), dict) for name in ("constants", "stages")) else {}
+        return (
+            known
+            if all(isinstance(known.get(name, {}), dict) for name in ("constants", "stages", "by_case"))
+            else {}
+        )
     except _DAMAGED:
         return {}
 

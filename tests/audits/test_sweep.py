@@ -38,7 +38,9 @@ MANY = [
     "bf16,fp16",
     "--offset",
     "0-199+1",
-]  # 1,600 cells
+    "--columns",
+    "all",
+]  # 1,600 cells, and as many columns as the rows that are stored have
 CELLS = 32
 QUIET = ["-q", "-f", "csv"]  # a table takes longer than the rows of such small cells
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and spawned processes")

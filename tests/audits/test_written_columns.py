@@ -135,7 +135,7 @@ def test_the_request_decides_and_never_the_values(ask: str, others: str) -> None
         ("--rerotate 3", {"rerotated", "key_norm_growth"}),
         ("--layout interleaved", {"layout"}),
         ("--rotary-dim 4", {"rotary_dim"}),
-        ("--qk ones", {"source"}),
+        ("--heads 2 --kv-heads 1", {"kv_heads"}),
         ("--fail-if bound_max>9", set(records.of_group("bounds"))),
         ("--fail-if worst_query>99", set(records.of_group("detail"))),
     ],

@@ -92,7 +92,7 @@ FAULTY = (
         one,
         "hsd",
         faulty=BOTH,
-        check="place|position",
+        check="rotation|position",
         diagnosis=r"93,?811\b.*rotated as 93,?810",
     ),
     Kernel(
@@ -102,7 +102,7 @@ FAULTY = (
         "bshd",
         "interleaved",
         faulty=BOTH,
-        check="place|position|table|end",
+        check="rotation|position|table|end",
         diagnosis=r"65,?53[56]",
     ),
     Kernel(
@@ -111,7 +111,7 @@ FAULTY = (
         from_first,
         "hsd",
         faulty=BOTH,
-        check="place|position",
+        check="rotation|position",
         diagnosis=r"base (of )?(1\.01e\+0?4|10,?100)",
     ),
     Kernel(
@@ -121,7 +121,7 @@ FAULTY = (
         "bshd",
         "interleaved",
         faulty=BOTH,
-        check="place|position",
+        check="rotation|position",
         diagnosis=r"restart\w* (every|after|at) 3,?000",
     ),
     Kernel(
@@ -137,7 +137,7 @@ FAULTY = (
         _F.pieces_by_page,
         from_first,
         faulty=BOTH,
-        check="piece|decode|place|position",
+        check="piece|decode|rotation|position",
         diagnosis=r"rotated as|piece|chunk",
     ),
     Kernel(
@@ -149,7 +149,7 @@ FAULTY = (
         _F.StaleTable,
         one,
         faulty=BOTH,
-        check="state|place|position|decode",
+        check="state|rotation|position|decode",
         diagnosis=r"state|earlier call|afresh",
     ),
     Kernel(
@@ -165,7 +165,7 @@ FAULTY = (
         _F.crossed,
         both,
         faulty=BOTH,
-        check="place|position|cross|q and k",
+        check="rotation|position|cross|q and k",
         diagnosis=r"cross|swap|exchang|k (is|holds|equals|gets|returns) .*q|of q\b|q is returned",
     ),
     Kernel(
@@ -173,7 +173,7 @@ FAULTY = (
         _F.last_head_of_k,
         both,
         faulty=BOTH,
-        check="place|position|head",
+        check="rotation|position|head",
         diagnosis=r"(?=.*head).*(" + SHIFTED + ")",
     ),
     Kernel(
@@ -183,7 +183,7 @@ FAULTY = (
         "bshd",
         "interleaved",
         faulty=BOTH,
-        check="place|position",
+        check="rotation|position",
         diagnosis=r"126|pair 63|last pair|rotary",
     ),
     Kernel(
@@ -191,7 +191,7 @@ FAULTY = (
         _F.exponent_short,
         one,
         faulty=BOTH,
-        check="place|position",
+        check="rotation|position",
         diagnosis=r"2i/\(d-2\)|base 1\.16e\+0?4",
     ),
     Kernel(
@@ -199,7 +199,7 @@ FAULTY = (
         _F.cast_frequencies,
         one,
         faulty=BOTH,
-        check="drift|place|long|grow",
+        check="drift|rotation|long|grow",
         diagnosis=r"(bf16|bfloat16) frequenc|inv_freq|frequencies.*(bf16|bfloat16)",
     ),
     Kernel(
@@ -207,7 +207,7 @@ FAULTY = (
         _F.bfloat16_positions,
         both,
         faulty=BOTH,
-        check="drift|place|position|grow",
+        check="drift|rotation|position|grow",
         diagnosis=r"(bf16|bfloat16) positions|positions.*(bf16|bfloat16)",
     ),
     Kernel(

@@ -242,6 +242,7 @@ FACTORIES = {
     "anima.py": shown_with("anima.AnimaRotaryEmbedding"),
     "matmul.py": shown_with("def by_matmul("),
     "after.csv": report,
+    "drift.csv": report,
     "before.csv": report,
     "cancelling.npz": cancelling,
     "captured.safetensors": captured,

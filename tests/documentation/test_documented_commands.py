@@ -34,7 +34,6 @@ SMALLER = {
         "minutes, and a cluster is what is tried",
     ),
 }
-PRELUDE = {"def test_rope()": "from path.to.file import apply_rope\n"}
 RESULTS = list(blocks())
 SHELL, PYTHON = ([block for block in RESULTS if block.language == name] for name in ("bash", "python"))
 SHELL += [Block("examples", 0, "bash", command) for command in in_comments()]
@@ -73,9 +72,8 @@ def test_shell(block: Block, tmp_path: Path) -> None:
     "block", marked([block for block in PYTHON if block not in PRINTING and not excepted(block.text)])
 )
 def test_python(block: Block, tmp_path: Path) -> None:
-    prelude = "".join(text for name, text in PRELUDE.items() if name in block.text)
     furnish(tmp_path, "path/to/file.py")
-    (tmp_path / "block.py").write_text(prelude + block.text, encoding="utf-8")
+    (tmp_path / "block.py").write_text(block.text, encoding="utf-8")
     runner = "pytest -q -p no:cacheprovider" if "\ndef test_" in block.text else ""
     done = shell(f"python {runner and '-m ' + runner} block.py", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -127,7 +125,7 @@ def test_no_entry_of_the_lists_is_stale() -> None:
     texts = [block.text for block in PYTHON] + [line for block in SHELL for line in block.commands]
     for beginning in [*NOT_RUN, *SMALLER]:
         assert any(text.startswith(beginning) for text in texts), beginning
-    assert all(any(part in text for text in texts) for part in [*SLOW, *PRELUDE])
+    assert all(any(part in text for text in texts) for part in SLOW)
     assert all(
         part in text
         for beginning, (part, _, _) in SMALLER.items()

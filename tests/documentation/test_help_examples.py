@@ -130,7 +130,7 @@ def test_rare_options_are_in_help_all_alone(capsys) -> None:
     ("text", "expected"),
     [
         ("Positions.  [default: 256]", "Positions.  [default: 256]"),
-        ("What it is. More of it.  [default: hf; of code none]", "What it is.  [default: hf]"),
+        ("What it is. More of it.  [default: hf; of code none]", "What it is.  [default: hf; ...]"),
         ("A cap, such as 0.5 of it", "A cap, such as 0.5 of it"),
     ],
 )

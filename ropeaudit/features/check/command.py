@@ -88,7 +88,7 @@ def check(
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
-    Each check passes, fails, is only noted or does not apply; the exit code is 1 if one fails.
+    Each check passes, fails, informs or does not apply; the exit code is 1 if one fails.
     """
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT

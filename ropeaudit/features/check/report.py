@@ -34,8 +34,8 @@ class CheckColumns:
     )
     check: str = of("what was checked", lambda one: one.finding.check, shown=True)
     status: str = of(
-        "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; nothing to check: "
-        "there is no RoPE; not applicable",
+        "pass; fail; waived: it fails and --waive accepts that; info: does not affect the exit code; "
+        "nothing to check: there is no RoPE; not applicable",
         lambda one: one.finding.status,
         shown=True,
     )

@@ -13,7 +13,9 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UnknownName, parser_reason
 from ropeaudit.features.check.checked import NONE, Checked
 
-EXAMPLE = '[[waive]] check = "rotation", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
+EXAMPLE = (
+    '[[waive]] check = "rotation", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
+)
 _NEEDED, _KEYS = ("check", "target", "reason", "until"), ("check", "target", "reason", "until", "dtype")
 _LARGEST_FILE = 2**20  # bytes
 

@@ -10,6 +10,7 @@ from typing import Any
 from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
+from ropeaudit.audits.identity import UNKNOWN
 from ropeaudit.audits.part_rows import shown
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
@@ -100,17 +101,17 @@ def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
     return list(results.values())
 
 
-_CELL = ("case", "version", "tolerance", *records.FIRST)
+_CELL = ("case", "tolerance", *records.FIRST)
 
 
 def _agree(first: Row, second: Row) -> bool:
     """Return whether two rows say the same, as far as both say something."""
-    shared = [name for name in first if name in second and name != "stages"]
-    return all(_finite(first[name]) == _finite(second[name]) for name in shared)
+    shared = [name for name in first if name in second and _says(first[name]) and _says(second[name])]
+    return all(_finite(first[name]) == _finite(second[name]) for name in shared if name != "stages")
 
 
 def _says(value: Any) -> bool:
-    return value is not None and value != ""
+    return value not in (None, "", UNKNOWN)
 
 
 def _finite(value: Any) -> Any:

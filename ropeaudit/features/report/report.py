@@ -72,18 +72,9 @@ def _described(
     """Return what is said of the rows; by hand a file can be given values that nothing can be said of."""
     try:
         results = [reading.record(row) for row in rows]
-        stages = _stages(results)
-        about = {**about, "stages": stages} if stages else about
         return drift_report(results, columns, about, frozen=_frozen(results))
     except (ValueError, ArithmeticError, TypeError) as error:
         raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
-
-
-def _stages(rows: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """Return "subject dtype" -> stage -> format of the rows that tell."""
-    told = {f"{row.implementation} {row.dtype}": row.stages.split() for row in rows if "=" in row.stages}
-    pairs = {name: [word.partition("=") for word in words] for name, words in told.items()}
-    return {name: {stage: fmt for stage, _, fmt in words} for name, words in pairs.items()}
 
 
 def _frozen(rows: Sequence[Record]) -> bool:

@@ -112,8 +112,8 @@ if TYPE_CHECKING:
     type=WORD,
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails. With --baseline also "
-    "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
+    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails; so does a wrong rotation. "
+    "With --baseline also 'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
 @click.option(
     "--tolerance",
@@ -230,7 +230,7 @@ def _report(
     from ropeaudit.reports.model_notes import model_notes
 
     findings, results = run.findings(), run.results()
-    about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
+    about = {**metadata, "findings": findings} if findings else metadata
     note = audit.measured_by().note
     first = [
         *findings,

@@ -184,12 +184,9 @@ def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
 
 def how_to_go_on(file: SweepFile | None) -> str:
     """Return what to say of an interrupted run's rows; nothing where they are stored nowhere."""
-    if file is None:
+    if file is None or not (os.path.exists(file.path) and os.path.getsize(file.path)):
         return ""
-    where = (
-        f"; the rows are in {file.path!r}" if os.path.exists(file.path) and os.path.getsize(file.path) else ""
-    )
-    return f"{where}; the same command with --resume goes on"
+    return f"; the rows are in {file.path!r}; the same command with --resume goes on"
 
 
 def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
