@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from ropeaudit.audits.identity import Identity
+from ropeaudit.audits.identity import UNKNOWN, Identity
 from ropeaudit.audits.judging import REFUSALS, Refused, Verdict, Within
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import RopeSetting
@@ -384,6 +384,7 @@ def written(
         words |= {group: of_group(group) for group in ("core", *GROUPS)}
         names = [one for name in named for one in words.get(name, (name,))]
         return list(dict.fromkeys(names)), [name for name in named if name not in words]
+    rows = [row for row in rows if row.model != UNKNOWN]  # a file said too little of the others
     asked = {COLUMNS[name].group for name in needed} - {""}
     groups = asked | {group for group, about in GROUPS.items() if any(map(about, rows))}
     others = [name for name in COLUMNS if name not in CORE]
@@ -419,7 +420,8 @@ def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
     constants: settings on which all rows agree. stages: by implementation and dtype. by_case: other settings,
     and sentences, which CSV does not hold.
     """
-    left = [name for name in IDENTITY if name not in (*columns, "stages")]
+    known = all(row.model != UNKNOWN for row in rows)
+    left = [name for name in IDENTITY if known and name not in (*columns, "stages")]
     constant = {name for name in left if len({getattr(row, name) for row in rows}) == 1}
     varying = [name for name in left if name not in constant]
     told = [name for name in COLUMNS if COLUMNS[name].sentence]

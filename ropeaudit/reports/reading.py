@@ -56,7 +56,9 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
         missing = [name for name in _SETTINGS if _lacking(name, whole)]
         whole |= {name: records.implied(name, whole) for name in missing}
         if not _proved(whole):
-            whole |= {name: _unknown(records.COLUMNS[name]) for name in missing}
+            recipe = bool(records.implied("stages", whole))  # its version is that of ropeaudit
+            unsaid = [name for name in missing if name != "version" or not recipe]
+            whole |= {name: _unknown(records.COLUMNS[name]) for name in unsaid}
         results.append(whole)
     return results
 

@@ -272,3 +272,77 @@ def test_a_record_without_its_sentence_still_says_why() -> None:
     assert row.why == ""
     assert dataclasses.replace(row, refused="raises").why == "a call failed"
     assert dataclasses.replace(row, refused="raises", reason="ValueError: no").why == "ValueError: no"
+
+
+# ---------------------------------------------------------------------------- files of few columns
+
+STRETCHED = f"shift {SMALL} --recipe hf --dtype bf16 --scaling linear:factor=4"
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """A core alone, of a setting that is not the usual one, without its metadata."""
+    path = tmp_path / "few.csv"
+    printed(f"{STRETCHED} --columns core --offset 0,1000 -o {path}")
+    Path(f"{path}.meta.json").rename(tmp_path / "meta.json")
+    return path
+
+
+def test_a_setting_that_no_file_says_is_not_the_usual_one(few: Path, capsys) -> None:
+    found = json.loads(printed_as(f"report {few} --columns scaling,model,offset", "json"))["records"]
+    assert {(row["scaling"], row["model"]) for row in found} == {("unknown", "unknown")}
+    assert "scaling" not in printed(f"report {few}").splitlines()[0]
+    few.parent.joinpath("meta.json").rename(f"{few}.meta.json")
+    assert "linear(factor=4)" in printed(f"report {few} --columns scaling,offset")
+
+
+def test_a_run_goes_on_with_the_settings_that_it_asks_for(few: Path) -> None:
+    text = printed(f"{STRETCHED} --columns core,scalings --offset 0,1000,2000 -o {few} --resume")
+    assert [row["scaling"] for row in csv.DictReader(io.StringIO(text))] == ["linear(factor=4)"] * 3
+
+
+def test_rows_with_and_without_metadata_are_the_same_rows(few: Path) -> None:
+    whole = few.with_name("whole.csv")
+    printed(f"{STRETCHED} --columns core --offset 0,1000 -o {whole}")
+    for pair in (f"{few} {whole}", f"{whole} {few}"):
+        assert printed(f"report {pair}").count("\n") == 3
+    assert printed(f"report {few} --against {whole}").count("\n") == 1
+
+
+def test_switches_of_recipes_are_in_the_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    printed(f"{SHIFT} --recipe hf,meta,vllm-cuda -o {path}")
+    measured = printed(f"{SHIFT} --recipe hf,meta,vllm-cuda --columns case,stages")
+    assert printed(f"report {path} --columns case,stages") == measured
+
+
+def test_a_sentence_stands_in_the_metadata_of_a_csv(tmp_path: Path) -> None:
+    kernel = tmp_path / "short.py"
+    kernel.write_text(
+        "def turn(x, positions):\n    if positions.max() > 100:\n        raise ValueError('too far')\n"
+        "    return x\n"
+    )
+    line = f"shift --impl {kernel}:turn {SMALL} --dtype fp32 -o {tmp_path}/x.csv -o {tmp_path}/x.jsonl"
+    printed(f"{line} --offset 0,1000")
+    printed(f"{line} --offset 0,1000,2000 --resume")
+    rows = [json.loads(text) for text in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [row["reason"] for row in rows] == [None, *["ValueError: too far"] * 2]
+
+
+def test_a_condition_is_quoted_as_it_was_typed(capsys) -> None:
+    assert main([*SHIFT.split(), "-q", "--fail-if", "tolerance>0.0099999999"]) == 1
+    assert "tolerance = 0.01 (tolerance>0.0099999999)" in capsys.readouterr().err
+
+
+def test_a_relative_condition_on_an_empty_column_says_so(tmp_path: Path, capsys) -> None:
+    whole = tmp_path / "whole.csv"
+    printed(f"{SHIFT} --columns all -o {whole}")
+    assert main(["report", str(whole), "--against", str(whole), "--fail-if", "entropy>1.1x"]) == 2
+    assert "entropy is empty in 8 of 8 rows" in capsys.readouterr().err
+
+
+def printed_as(line: str, form: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        assert main([*line.split(), "-f", form]) == 0
+    return out.getvalue()
