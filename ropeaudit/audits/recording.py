@@ -170,8 +170,10 @@ def _refused(reason: str) -> dict[str, str | None]:
 
 
 def _predicted(bound: Bound | None) -> float | None:
-    """Return the predicted RMS; none where numbers may overflow, for it is that of a run without overflow."""
-    return None if bound is None or bound.maximum == math.inf else bound.rms
+    """Return the predicted RMS; nan where numbers may overflow, for it is that of a run without overflow."""
+    if bound is None:
+        return None
+    return bound.rms if bound.maximum != math.inf else math.nan
 
 
 def _maximum(bound: Bound | None, error: float) -> float | None:

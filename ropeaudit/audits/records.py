@@ -148,7 +148,7 @@ class Record(Identity):
         group="structure",
     )
     predicted_rms: float | None = column(
-        "drift_rms predicted from the recipe, for q and k of random phases; empty where numbers may overflow",
+        "drift_rms predicted from the recipe, for q and k of random phases; nan where numbers may overflow",
         unit="score",
         nonnegative=True,
         group="bounds",
@@ -433,6 +433,9 @@ def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
     stages = {f"{row.implementation} {row.dtype}": row.stages for row in rows if "=" in row.stages}
     return {
         "constants": {name: getattr(rows[0], name) for name in left if name in constant},
-        "stages": {name: dict(word.split("=", 1) for word in text.split()) for name, text in stages.items()},
+        "stages": {
+            name: dict(word.split("=", 1) for word in text.split() if "=" in word)
+            for name, text in stages.items()
+        },
         "by_case": {case: values for case, values in by_case.items() if values},
     }

@@ -277,7 +277,7 @@ changes_option: Decorator = click.option(
 recipe_option: Decorator = axis(
     "--recipe",
     NAMES,
-    "Recipes (`ropeaudit list recipes`) or .toml files. A recipe is a number format per stage.",
+    "Recipes (`list recipes`) or .toml files. A recipe is a number format per stage.",
     shown="hf,uniform; none beside code",
 )
 impl_option: Decorator = axis(

@@ -64,8 +64,8 @@ def drift_report(
         columns=columns,
         metadata={
             "schema": records.SCHEMA,
-            **metadata,
             **(records.beside(results, columns) if metadata else {}),
+            **metadata,
         },
         screen=columns if chosen else screen,
         declared=_declared(named),

@@ -103,7 +103,7 @@ def test_the_number_is_printed_by_the_snippet_itself(here, capsys) -> None:
     assert number
     assert float(number[1]) == pytest.approx(row["drift_rms"], rel=reproduction._AGREES)
     assert row["seed"] == 0
-    assert "source" not in row  # the q and k of a run without --ticket
+    assert row["source"] == "gaussian"  # the q and k of a run without --ticket
 
 
 def test_a_ticket_changes_nothing_of_what_is_measured(here, believed, capsys) -> None:

@@ -215,7 +215,7 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
         (",float16,7,", ",float16,,", "has a row without an offset"),
         (",float16,7,", ",float16,7.5,", "row 2 has offset '7.5', which is no whole number"),
         (",float16,7,", ",float16,1e60,", "row 2 has offset '1e60', which is no whole number"),
-        (",9,1,1,8,", ",,1,1,8,", "has a row without seq_len"),
+        (",9,1,8,", ",,1,8,", "has a row without seq_len"),
     ],
 )
 @pytest.mark.parametrize("command", ["report", pytest.param("plot", marks=needs("matplotlib"))])

@@ -51,7 +51,7 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
 @options.axis(
     "--distance",
     _DISTANCES,
-    "Positions of the query; the key stands at 0.",
+    "Positions of the query; the key is at 0.",
     shown="up to the model's; or to 64k",
 )
 @options.rope_options
@@ -79,7 +79,7 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
 @options.axis(
     "--dtype",
     NAMES,
-    "Number formats in which a recipe computes the same curves.",
+    "Formats in which a recipe computes the same curves.",
     shown="none; all with --recipe",
 )
 @options.recipe_option

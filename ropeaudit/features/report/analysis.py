@@ -101,13 +101,15 @@ def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
     return list(results.values())
 
 
+_ALWAYS = tuple(name for name in records.CORE if not records.COLUMNS[name].sentence)  # every file says these
 _CELL = ("case", "tolerance", *records.FIRST)
 
 
 def _agree(first: Row, second: Row) -> bool:
     """Return whether two rows say the same, as far as both say something."""
-    shared = [name for name in first if name in second and _says(first[name]) and _says(second[name])]
-    return all(_finite(first[name]) == _finite(second[name]) for name in shared if name != "stages")
+    shared = [name for name in first if name in second and name != "stages"]
+    judged = (name for name in shared if name in _ALWAYS or (_says(first[name]) and _says(second[name])))
+    return all(_finite(first[name]) == _finite(second[name]) for name in judged)
 
 
 def _says(value: Any) -> bool:
