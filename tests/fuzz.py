@@ -380,7 +380,8 @@ def wrong(line: list[str], code: int, report: str, message: str) -> str:
     if code == 2:
         lines = [one for one in message.splitlines() if not one.startswith("ropeaudit: note: ")]
         ok = lines and lines[0].startswith("ropeaudit: error: ") and len(lines) <= 2
-        reported = not report or "--against" in line  # what was measured is shown though nothing is like it
+        # what was measured is shown, though nothing is like it or a condition does not apply
+        reported = not report or "--baseline" in line or "--fail-if" in line
         return "" if ok and reported else "an error of other words"
     if not report:
         return "" if line[0] in ("report", "plot") else "no report"

@@ -165,7 +165,9 @@ def _apart(before: Sequence[Row], after: Sequence[Row]) -> str:
         if old - unsaid and new - unsaid and not old & new:
             first, second = (min(map(str, some)) for some in (old, new))
             return f": {name} is {first} in the earlier and {second} in the later one"
-    return "" if before and after else f": the {'later' if before else 'earlier'} one is empty"
+    if before and after:
+        return ": what they say of their settings does not tell why; measure one of them again"
+    return f": the {'later' if before else 'earlier'} one is empty"
 
 
 def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -463,9 +464,10 @@ def killed_and_resumed(folder: Path, many: Path, times: int, seed: int, *more: s
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
             deadline = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < deadline:
-                if part.exists() and part.stat().st_size > len(before):
-                    time.sleep(chance.uniform(0, 0.1))
-                    break
+                with contextlib.suppress(FileNotFoundError):  # until the first row, and once all are reported
+                    if part.stat().st_size > len(before):
+                        time.sleep(chance.uniform(0, 0.1))
+                        break
                 time.sleep(0.005)
             done = process.poll() is not None
             os.killpg(process.pid, signal.SIGKILL) if not done else None

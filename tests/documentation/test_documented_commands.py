@@ -72,7 +72,7 @@ def test_shell(block: Block, tmp_path: Path) -> None:
     "block", marked([block for block in PYTHON if block not in PRINTING and not excepted(block.text)])
 )
 def test_python(block: Block, tmp_path: Path) -> None:
-    furnish(tmp_path, "path/to/file.py")
+    furnish(tmp_path, f"path/to/file.py\n{block.text}")
     (tmp_path / "block.py").write_text(block.text, encoding="utf-8")
     runner = "pytest -q -p no:cacheprovider" if "\ndef test_" in block.text else ""
     done = shell(f"python {runner and '-m ' + runner} block.py", tmp_path)
