@@ -123,10 +123,6 @@ class Audit:
         by_factory = zip(here, *workers, strict=True)
         return list(dict.fromkeys(text for results in by_factory for some in results for text in some))
 
-    def stages(self) -> dict[str, dict[str, str]]:
-        """Return "subject dtype" -> stage -> format: what was audited, for the metadata."""
-        return {f"{factory.name} {factory.dtype}": dict(factory.stages) for factory in self.factories()}
-
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> Iterator[Record]:
