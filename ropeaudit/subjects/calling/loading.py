@@ -19,7 +19,7 @@ from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.calling.timeout import patiently
 
-_EXAMPLE = "try --impl mypackage.rope:apply_rope or --impl path/to/file.py:apply_rope"
+_EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
 
 
 def load(
@@ -36,7 +36,7 @@ def load(
     """
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
-        raise UsageError(f"--impl {spec!r} does not say which function; {_EXAMPLE}")
+        raise UsageError(f"{spec!r} does not say which function; {_EXAMPLE}")
     module, home = _import(where)
     thing = module
     for part in name.split("."):
@@ -47,9 +47,7 @@ def load(
             raise UnknownName(f"name in {where}:", part, names or ["nothing that can be called"])
         thing = getattr(thing, part)
     if not callable(thing):
-        raise UsageError(
-            f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
-        )
+        raise UsageError(f"{spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}")
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     modules = home["modules"]
     version = modules.version if modules is not None else _version(module)
@@ -70,7 +68,7 @@ def _import(where: str) -> tuple[Any, process_state.State]:
     """
     by_path = _by_path(where)
     if by_path and not Path(where).is_file():
-        raise BadInput(f"--impl {where}: there is no such file; {_EXAMPLE}")
+        raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
     try:
         return imported(where)
     except RopeAuditError:
@@ -78,12 +76,12 @@ def _import(where: str) -> tuple[Any, process_state.State]:
     except ModuleNotFoundError as error:
         if error.name and not by_path and (where == error.name or where.startswith(f"{error.name}.")):
             raise BadInput(
-                f"--impl {where}: there is no module {error.name!r} here; run from the folder that holds it, "
+                f"{where}: there is no module {error.name!r} here; run from the folder that holds it, "
                 f"or {_EXAMPLE}"
             ) from None
-        raise BadInput(f"--impl {where} cannot be imported: {one_line(error)}") from None
+        raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None
     except Exception as error:  # whatever a module raises is reported
-        raise BadInput(f"--impl {where} cannot be imported: {one_line(error)}") from None
+        raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None
 
 
 def imported(where: str, endless: bool = False) -> tuple[Any, process_state.State]:
