@@ -13,44 +13,41 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, parse
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope import scaled
-from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 
 CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
-# Bases of published models (rope theta).
-_BASES = (1e4, 1e5, 1.5e5, 1.6e5, 5e5, 1e6, 5e6, 8e6, 1e7, 1e8)
+# Bases of published models (rope theta), the usual first.
+BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)
+FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
+_DIMS = (128, 64, 96, 256)  # that code has in the place of the number of rotated dims
 _SAME = 2e-6  # bases nearer than this cannot be distinguished by float32 frequencies
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Frequencies (p,) that may have been meant, in words, and how far-fetched they are."""
+    """Frequencies (p,) that may have been meant, what they are, and how far-fetched that is.
+
+    diagnosis: None for those that are expected. setting: one that has these frequencies. computed: whether
+    they were rounded on the way, so that they are no setting's.
+    """
 
     theta: Array
-    seen: str = ""
-    expected: str = ""
+    diagnosis: Diagnosis | None = None
+    setting: RopeSetting | None = None
     cost: float = 1.0
-    computed: bool = False  # in a format of its own
-
-    def text(self, name: str, cast: str, *, explains: bool) -> str:
-        """Return the hypothesis as a sentence, with the format that the whole was cast to, if any."""
-        if not self.seen:
-            return f"{name} was cast to {cast}" if cast else ""
-        if self.computed:
-            table = f", and the table cast to {cast}" if cast else ""
-            return f"inv_freq was computed in {self.seen}{table}"
-        words = " explains it; expected " if explains else " instead of "
-        return f"{self.seen}{f', cast to {cast},' if cast else ''}{words}{self.expected}"
+    computed: bool = False
 
 
 def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
     seen = {exact.astype(np.float32).tobytes()}
     with np.errstate(all="ignore"):
-        for make in (_ramps, _lists, _scalings, _bases, _transforms, _computed):
+        for make in (_ramps, _lists, _scalings, _exponents, _bases, _transforms, _computed):
             for variant in make(setting, exact, stored):
                 key = variant.theta.astype(np.float32).tobytes()
                 if key not in seen and np.isfinite(variant.theta).all():
@@ -68,6 +65,25 @@ def _plain(setting: RopeSetting) -> Array:
     return np.asarray(effective_base(setting) ** -x)
 
 
+def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
+    """Return the frequencies of another scaling."""
+    seen, asked = str(other.scaling), str(setting.scaling)
+    if other.scaling == DEFAULT:
+        return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
+    if other.length != setting.length:
+        seen, asked = f"{seen} of length {other.length}", f"that of length {setting.length}"
+    return Variant(_theta(other), Diagnosis("other-scaling", {"seen": seen, "asked": asked}), other, cost)
+
+
+def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
+    """Return frequencies that no parameters of a setting give."""
+    finite = bool(np.isfinite(theta).all())
+    other = (
+        replace(setting, scaling=Scaling("explicit", frequencies=tuple(theta.tolist()))) if finite else None
+    )
+    return Variant(theta, Diagnosis(code, values), other, cost)
+
+
 def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield YaRN's ramp the other way round, truncated or not, with its usual borders."""
     scaling = setting.scaling
@@ -75,47 +91,39 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         return
     plain, right = _plain(setting), scaling.truncate is not False
     for truncate in (right, not right):
-        theta = _theta(replace(setting, scaling=replace(scaling, truncate=truncate)))
-        words = f"truncate = {str(truncate).lower()}"
+        other = replace(setting, scaling=replace(scaling, truncate=truncate))
+        theta = _theta(other)
         if truncate is not right:
-            yield Variant(theta, f"a YaRN ramp with {words}", f"truncate = {str(right).lower()}", 0.9)
-        more = "" if truncate is right else f" and {words}"
-        yield Variant(
-            plain + plain / scaling.stretch - theta,
-            f"an inverted YaRN ramp{more} (fast pairs interpolated, slow ones kept)",
-            "fast pairs kept, slow ones interpolated",
-            1.0 if truncate is right else 1.5,
-        )
+            yield _other(setting, other, 0.9)
+        inverted = plain + plain / scaling.stretch - theta
+        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": str(scaling)}
+        yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **words)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
-        other = replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow)
-        words = f"beta_fast = {beta_fast:g}, beta_slow = {beta_slow:g}"
-        yield Variant(_theta(replace(setting, scaling=other)), words, f"{fast:g} and {slow:g}", 1.0)
+        other = replace(setting, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
+        yield _other(setting, other, 1.0)
 
 
 def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield the frequencies of another length, where they depend on it."""
     original = setting.scaling.original or setting.scaling.maximum or 0
-    for length in (0, int(original) + 1):
-        if setting.scaling.kind == "longrope":
-            which = ("long", "short") if length > original else ("short", "long")
-            words = (f"the list of {which[0]} divisors", f"the {which[1]} ones")
-            yield Variant(_theta(replace(setting, length=length)), *words)
+    if setting.scaling.kind == "longrope":
+        for length in (0, int(original) + 1):
+            yield _other(setting, replace(setting, length=length), 1.0)
     if setting.scaling.kind == "dynamic":
-        words = ("dynamic scaling for a length up to its maximum", f"for length {setting.length}")
-        yield Variant(_theta(replace(setting, length=0)), *words)
+        yield _other(setting, replace(setting, length=0), 1.0)
 
 
 def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield no scaling, the known ones, and the expected one with other numbers."""
-    expected = _words(setting.scaling)
     plain = replace(setting, scaling=DEFAULT)
-    theta, rotator = _plain(plain), int(np.count_nonzero(stored))
-    yield Variant(theta, "no scaling", expected, 0.95)
+    theta, rotating = _plain(plain), int(np.count_nonzero(stored))
+    if setting.scaling != DEFAULT:
+        yield _other(setting, plain, 0.95)
     ratios = [float(np.median(theta / stored)), float(theta[-1] / stored[-1])]
     factors = [setting.scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
     known = [setting.scaling.original, setting.scaling.maximum, *(2048.0 * 2**k for k in range(7))]
-    tried = [Scaling("proportional", fraction=rotator / setting.pairs)]
+    tried = [Scaling("proportional", fraction=rotating / setting.pairs)] if rotating < setting.pairs else []
     for factor in dict.fromkeys(factor for factor in factors if 1 < factor < 1e6):
         tried.append(Scaling("linear", factor=factor))
         for original in dict.fromkeys(length for length in known if length):
@@ -125,14 +133,7 @@ def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
             tried.append(Scaling("yarn", factor=factor, original=original, truncate=False))
             tried.append(Scaling("llama3", factor=factor, low=1.0, high=4.0, original=original))
     for number, scaling in enumerate(tried):
-        other = replace(plain, scaling=scaling)
-        yield Variant(_theta(other), _words(scaling), expected, 1.0 + 1e-4 * number)
-
-
-def _words(scaling: Scaling) -> str:
-    given = {name: value for name, value in scaling.parameters().items() if not isinstance(value, tuple)}
-    inner = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else f'{v:.6g}'}" for k, v in given.items())
-    return "no scaling" if scaling.kind == "default" else f"scaling {scaling.kind}:{inner}".rstrip(":")
+        yield _other(setting, replace(plain, scaling=scaling), 1.0 + 1e-4 * number)
 
 
 def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -152,31 +153,45 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
             float(bases[-1]),
         ]
         current = replace(setting, base=fitted[0])
-    tried = dict.fromkeys(_BASES, 1.0)
+    tried = dict.fromkeys(BASES, 1.0)
     for digits in range(1, 8):
         for base in (float(f"{value:.{digits - 1}e}") for value in fitted):
             if all(abs(base / other - 1) > _SAME for other in (setting.base, *tried)):
                 tried[base] = 1.0 + 0.02 * digits
     for base, cost in tried.items():
         if 1.0 < base < 1e18:
-            other = replace(setting, base=base)
-            yield Variant(_theta(other), f"base {base:.10g}", f"{setting.base:.10g}", cost)
+            yield of_base(setting, base, cost)
+
+
+def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:
+    """Return the frequencies of another base."""
+    other = replace(setting, base=base)
+    values: dict[str, float | str] = {"base": base, "asked": setting.base, "note": ""}
+    return Variant(_theta(other), Diagnosis("wrong-base", values), other, cost)
+
+
+def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield exponents 2i/n over another number of dims than are rotated."""
+    rotated = setting.rotary_dim
+    for dims in dict.fromkeys((setting.head_dim, rotated - 2, *_DIMS)):
+        if dims not in (rotated, 0):
+            other = replace(setting, base=setting.base ** (rotated / dims))
+            values: dict[str, float | str] = {"dims": dims, "asked": rotated}
+            yield Variant(_theta(other), Diagnosis("exponent-denominator", values), other, 0.98)
 
 
 def _transforms(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield the expected frequencies in another unit or order, or over another number of dims."""
-    if setting.head_dim != setting.rotary_dim:
-        x = 2.0 * np.arange(setting.pairs) / setting.head_dim
-        words = (f"exponents over head_dim = {setting.head_dim}", f"rotary_dim = {setting.rotary_dim}")
-        yield Variant(setting.base**-x, *words)
-    yield Variant(1 / exact, "a table of inverses (tokens per radian)", "radians per token")
-    yield Variant(exact / (2 * math.pi), "turns per token", "radians per token")
-    yield Variant(exact[::-1], "the reverse order of pairs", "the fastest first")
+    """Yield the expected frequencies in another unit or order."""
+    yield _explicit(setting, 1 / exact, "inverse-frequencies")
+    yield _explicit(setting, exact / (2 * math.pi), "turns-per-token")
+    yield _explicit(setting, exact[::-1], "pair-order")
 
 
 def _computed(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield the formulas in arithmetic of a narrower format, form by form."""
     for fmt in CASTS[:2]:
-        for cost, form in enumerate(("inverse_power", "power", "step_power", "exp", "exp2")):
+        for number, form in enumerate(FORMS):
             theta = frequencies(setting, form, fmt).astype(np.float64)
-            yield Variant(theta, f"{fmt.name}, as {form}", "", 1.5 + 0.01 * cost, computed=True)
+            values = {"frequency": str(fmt), "computed": str(fmt), "form": form, "recipes": ""}
+            what = Diagnosis("narrow-frequencies", values)
+            yield Variant(theta, what, cost=1.5 + 0.01 * number, computed=True)

@@ -1,0 +1,104 @@
+"""What explains wrong numbers, as data: a code of data/diagnoses.toml, the values of its sentence, and where.
+
+`wording` alone turns diagnoses into sentences, and no code reads those.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ropeaudit import data
+
+# to the last bit: every number is what it predicts. within rounding: to within a rounding or two, wherever it
+# was looked for. in this call: so far, but not in other calls. resembles: nearest, and part of the error stays.
+Certainty = Literal["to the last bit", "within rounding", "in this call", "resembles"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A row of diagnoses.toml; `group` is its class, the rest is told at the top of that file."""
+
+    code: str
+    group: str
+    title: str
+    sentence: str
+    shows: str
+    cause: str
+    remedy: str
+    bugs: tuple[str, ...]
+    gradient: str = ""
+
+
+@functools.cache
+def kinds() -> Mapping[str, Kind]:
+    """Return every kind of diagnosis by its code, in the order of the file."""
+    tables = tomllib.loads(data.text("diagnoses.toml"))
+    return {
+        code: Kind(code, table.pop("class"), **table | {"bugs": tuple(table["bugs"])})
+        for code, table in tables.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a diagnosis is about, where that is not all of q and k; empty and None: all of it.
+
+    sides: "q", "k" or both. batch, heads: those alone, of so many heads. position, pair: that one alone.
+    unrotated: dims that are not rotated. offset: the shift at which it was found.
+    """
+
+    sides: tuple[str, ...] = ()
+    batch: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    of_heads: int = 0
+    position: int | None = None
+    pair: int | None = None
+    unrotated: bool = False
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One explanation.
+
+    values: those that its sentence names. alternatives: others that explain as much. also: further faults
+    that are there beside it, each by itself.
+    Raises: KeyError where no diagnosis has such a code.
+    """
+
+    code: str
+    values: Mapping[str, float | str] = field(default_factory=dict)
+    where: Where = Where()
+    certainty: Certainty = "within rounding"
+    alternatives: tuple[Diagnosis, ...] = ()
+    also: tuple[Diagnosis, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds()[self.code]
+
+    @property
+    def arithmetic(self) -> bool:
+        """Whether it is what a recipe computes, named or not, which is no wrong rotation."""
+        return "recipes" in self.values and not self.also
+
+    def parts(self) -> Iterator[Diagnosis]:
+        """Yield it and what is there beside it."""
+        yield self
+        for one in self.also:
+            yield from one.parts()
+
+
+def codes(diagnosis: Diagnosis | None) -> str:
+    """Return the codes as one word of a row: `a+b` are two faults together, `a|b` are equals; "" for none."""
+    if diagnosis is None:
+        return ""
+    equals = dict.fromkeys([_together(diagnosis), *map(_together, diagnosis.alternatives)])
+    return "|".join(equals)
+
+
+def _together(diagnosis: Diagnosis) -> str:
+    return "+".join(dict.fromkeys(one.code for one in diagnosis.parts()))

@@ -1,0 +1,242 @@
+"""What the named recipes, and those like them, do to vectors; which of them gives what a call returned.
+
+Letters: b batch elements, h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance
+from ropeaudit.recognition.diagnosis import Certainty, Diagnosis
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.subjects.emulated import Emulated
+
+_CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
+_MOST = 3  # recipes that are tried, the nearest
+_NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
+_WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
+
+
+@dataclass(frozen=True, slots=True)
+class CalledBlock:
+    """One call and what it returned: positions (s,) as shifted, q and k as given and as rotated (b, h, s, d).
+
+    batch_step: by how much the positions of a batch element are higher than those of the one before.
+    """
+
+    at: Positions
+    given: tuple[FloatArray, FloatArray]
+    rotated: tuple[FloatArray, FloatArray]
+    batch_step: int = 0
+
+    def rows(self) -> Positions:
+        """Return the positions of each batch element. Shapes: -> (b, s)."""
+        return self.at + self.batch_step * np.arange(len(self.given[0]))[:, None]
+
+    def positions(self) -> Positions:
+        """Return the positions as code is given them: (s,), or (b, s) where batch elements differ."""
+        return self.rows() if self.batch_step else self.at
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeGroup:
+    """Recipes that rotate with the same arithmetic in a dtype; scores are formed in float64 for all."""
+
+    names: tuple[str, ...]
+    resolved: Resolved
+
+    def values(self) -> dict[str, float | str]:
+        """Return what it rounds, stage by stage, as values of a diagnosis."""
+        one = self.resolved
+        return {
+            "position": str(one.position),
+            "frequency": str(one.frequency[1]),
+            "computed": str(one.frequency[0]),
+            "angle": str(one.angle[1]),
+            "table": str(one.table or one.trig),
+            "rotation": str(one.rotation),
+            "form": one.recipe.frequency_form,
+            "rounding": one.recipe.rotation_rounding,
+            "dtype": str(one.dtype),
+            "recipes": ", ".join(self.names),
+        }
+
+    def diagnosis(self, certainty: Certainty = "within rounding") -> Diagnosis:
+        """Return it as what explains vectors: by the first stage that is narrower than in right code."""
+        one, careful = self.resolved, allowance.careful(self.resolved.dtype)
+        stages = {
+            "narrow-positions": (one.position, careful.position),
+            "narrow-frequencies": (min(one.frequency, key=_bits), careful.frequency[1]),
+            "narrow-angles": (one.angle[1], careful.angle[1]),
+            "narrow-table": (one.table or one.trig, careful.table or careful.trig),
+            "narrow-rotation": (one.rotation, careful.rotation),
+        }
+        narrow = (code for code, (has, needs) in stages.items() if _bits(has) < _bits(needs))
+        return Diagnosis(next(narrow, "known-recipe"), self.values(), certainty=certainty)
+
+
+def _bits(fmt: Format) -> int:
+    return fmt.precision
+
+
+@functools.lru_cache(maxsize=16)
+def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
+    """Return the named recipes by what they do to vectors of a dtype."""
+    alike: dict[tuple[object, ...], list[Resolved]] = {}
+    for recipe in recipes.all_recipes():
+        if not recipe.refused:
+            with_exact_scores = replace(
+                recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"}
+            )
+            resolved = with_exact_scores.resolve(dtype)
+            alike.setdefault(arithmetic(resolved), []).append(resolved)
+    return tuple(
+        RecipeGroup(tuple(resolved.recipe.name for resolved in members), members[0])
+        for members in alike.values()
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
+    """Return `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
+
+    The rest is as in `meta` or as in `hf`.
+    """
+    found = list(groups(dtype))
+    known = {arithmetic(group.resolved) for group in found}
+    stages = ("position", "frequency", "angle", "table", "rotation")
+    if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
+        found.append(
+            RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype))
+        )
+    for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
+        fmt = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
+        resolved = recipes.named(start).changed({stage: fmt}).resolve(dtype)
+        if arithmetic(resolved) not in known:
+            known.add(arithmetic(resolved))
+            found.append(RecipeGroup((), resolved))
+    return tuple(found)
+
+
+def arithmetic(recipe: Resolved) -> tuple[object, ...]:
+    """Return all that a rotated vector depends on; cos and sin count as they are multiplied."""
+    table = recipe.table or recipe.trig
+    narrow = recipe.trig if recipe.trig.precision < table.precision else table
+    rounding = recipe.recipe.rotation_rounding
+    rest = (narrow, recipe.input, recipe.rotation, recipe.output, recipe.recipe.frequency_form, rounding)
+    return (recipe.position, recipe.frequency, recipe.angle, *rest)
+
+
+def rotated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
+    """Return x as a recipe rotates it. Shapes: (..., s, d), (s,) -> (..., s, d)."""
+    subject = Emulated(group.resolved, setting)
+    table, flat = subject.table(at, 0), round_to(x, subject.input).reshape(-1, *x.shape[-2:])
+    results: FloatArray = np.stack([subject.rotate(head, table) for head in flat]).reshape(x.shape)
+    return results
+
+
+def rms_difference(y: FloatArray, other: FloatArray) -> float:
+    """Return the RMS difference of two arrays; inf where either is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = float(np.sqrt(np.mean((y.astype(np.float64) - other) ** 2)))
+    return value if np.isfinite(value) else float("inf")
+
+
+def nonfinite(block: CalledBlock, setting: RopeSetting, dtype: Format) -> Diagnosis:
+    """Return that nothing is finite, with the recipes that overflow everywhere too, if there are any."""
+    x = block.given[0][0, 0]
+    names = [
+        name
+        for group in groups(dtype)
+        if not np.isfinite(rotated(group, x, block.at, setting)[:, : setting.rotary_dim]).any()
+        for name in group.names
+    ]
+    listed = ", ".join(names)
+    values = {"as_recipes": f", as {listed}", "recipes": listed} if names else {"as_recipes": ""}
+    return Diagnosis("nonfinite", values)
+
+
+def explaining_recipe(
+    block: CalledBlock,
+    setting: RopeSetting,
+    dtype: Format,
+    seen: Positions | None = None,
+    fewest: Sequence[RecipeGroup] | None = None,
+) -> RecipeGroup | None:
+    """Return the recipe that gives what was returned for all of q and k; None where none does.
+
+    seen: positions (b, s) that are taken for those of the call. fewest: the recipes that are tried, all
+    `variants` by default.
+    """
+    rows = block.rows() if seen is None else seen
+    window = slice(max(0, block.at.size - _NEAREST_POSITIONS), block.at.size)  # where errors are largest
+    near: list[tuple[float, RecipeGroup]] = []
+    vectors = [
+        (x[-1, 0][window], y[-1, 0][window]) for x, y in zip(block.given, block.rotated, strict=True)
+    ]
+    at = rows[-1][window]
+    from_exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in vectors)
+    for group in variants(dtype) if fewest is None else fewest:
+        distance = max(_distance(y, rotated(group, x, at, setting)) for x, y in vectors)
+        if distance <= _CLEAR * from_exact or (np.isinf(from_exact) and distance < np.inf):
+            near.append((distance, group))
+    near.sort(key=lambda pair: pair[0])
+    tried = (group for _, group in near[:_MOST])
+    return next((group for group in tried if explains(group, block, setting, dtype, rows)), None)
+
+
+def explains(
+    group: RecipeGroup,
+    block: CalledBlock,
+    setting: RopeSetting,
+    dtype: Format,
+    rows: Positions | None = None,
+) -> bool:
+    """Return whether a recipe gives what was returned: to within a rounding or two of its own, everywhere.
+
+    rows: positions (b, s) that are taken for those of the call.
+    """
+    recipe, rows = group.resolved, block.rows() if rows is None else rows
+    rounding = allowance.rounding_error(recipe, setting)
+    for x, y in zip(block.given, block.rotated, strict=True):
+        for given, output, at in zip(x, y, rows, strict=True):
+            allowed = 2 * (allowance.phase_error(recipe, setting, at) + rounding)
+            emulated = rotated(group, given, at, setting)
+            nonfinite = ~np.isfinite(emulated)
+            if not np.array_equal(nonfinite, ~np.isfinite(output)):
+                return False
+            z, w = (
+                exact_rotation.complex_pairs(np.where(nonfinite, 0, one), setting)
+                for one in (emulated, output)
+            )
+            size = np.abs(exact_rotation.complex_pairs(given, setting)) + 4 * dtype.smallest_subnormal
+            if (np.abs(z - w) > allowed * size).any():
+                return False
+            rest = np.s_[..., setting.rotary_dim :]  # passes as it comes
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(output[rest].astype(np.float64) - emulated[rest])
+            if (apart > 2 * rounding * np.abs(given[rest]) + 4 * dtype.smallest_subnormal).any():
+                return False
+    return True
+
+
+def _distance(x: FloatArray, other: FloatArray) -> float:
+    """Return the RMS distance; what is nonfinite in both does not count, inf where it is in one."""
+    nonfinite = ~np.isfinite(x)
+    if not np.array_equal(nonfinite, ~np.isfinite(other)):
+        return float("inf")
+    return rms_difference(np.where(nonfinite, 0, x), np.where(nonfinite, 0, other))
+
+

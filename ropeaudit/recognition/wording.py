@@ -1,0 +1,164 @@
+"""Diagnoses in English: what is there, where, and what to change. Nothing else writes these sentences.
+
+What reads a diagnosis reads its code and its values, never what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, kinds
+
+_MOST = 3  # equals that are listed
+_FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
+_STAGES = {  # stage -> how its numbers are called
+    "position": "positions",
+    "frequency": "frequencies",
+    "angle": "angles",
+    "table": "table",
+    "rotation": "rotation",
+}
+_KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
+_BUFFER = " (inv_freq; casting a module casts its buffers)"
+
+
+def sentence(diagnosis: Diagnosis | None, *, gradient: bool = False) -> str:
+    """Return what a diagnosis says, with where it is and what explains as much; empty for none."""
+    if diagnosis is None:
+        return ""
+    equals = (diagnosis, *diagnosis.alternatives)
+    texts = list(dict.fromkeys("; ".join(_clause(one, gradient) for one in whole.parts()) for whole in equals))
+    more = len(texts) - _MOST
+    named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
+    where = _where(diagnosis.where)
+    begin = ": ".join(filter(None, [where, " or ".join(named)]))
+    at = diagnosis.where.offset
+    return begin if at is None else f"{begin} (at offset {at})"
+
+
+def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
+    """Return what to change; empty where that is not known, or where equals would be mended differently.
+
+    up_to: number of positions that the code must hold.
+    """
+    if diagnosis is None:
+        return ""
+    wide = FP64 if up_to > FP32.first_inexact_integer else FP32
+    equals = (diagnosis, *diagnosis.alternatives)
+    texts = ["; ".join(filter(None, (_remedy(one, dtype, wide) for one in whole.parts()))) for whole in equals]
+    return texts[0] if len(set(texts)) == 1 else ""
+
+
+def title(code: str) -> str:
+    """Return a kind of diagnosis in a few words."""
+    return kinds()[code].title
+
+
+def arithmetic(values: Mapping[str, float | str]) -> str:
+    """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
+
+    values: those of `known_recipes.RecipeGroup`.
+    """
+    parts = []
+    for stage in ("position", "frequency", "angle"):
+        if _format(values, stage).precision != FP32.precision:
+            parts.append(f"{values[stage]} {_STAGES[stage]}")
+    computed = _format(values, "computed")
+    if _format(values, "frequency") is FP32 and computed is not FP32:
+        parts.append(f"frequencies computed in {computed}")
+    form = str(values.get("form", "inverse_power"))
+    if form != "inverse_power":
+        parts.append(_FORMS.get(form, f"frequencies by {form}"))
+    table, rotation = _format(values, "table"), _format(values, "rotation")
+    if table.precision < FP32.precision:
+        parts.append("rounded table" if values["table"] == values.get("dtype") else f"{table} table")
+    elif table is FP32 and rotation.precision > FP32.precision:
+        parts.append("float32 table")
+    if "rotation" in values:  # a table alone is not rotated with
+        parts.append(f"{rotation} rotation" + (" rounded once" if values["rounding"] == "once" else ""))
+    words = ", ".join(parts)
+    return f"{words} ({values['recipes']})" if values["recipes"] else words
+
+
+def _clause(one: Diagnosis, gradient: bool) -> str:
+    kind = kinds()[one.code]
+    template = kind.gradient if gradient and kind.gradient else kind.sentence
+    text = template.format_map(dict(one.values) | {"stages": _Stages(one.values)})
+    if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):
+        text = f"the gradient is that of {text}"
+    return f"{text}, though not in every call" if one.certainty == "in this call" else text
+
+
+class _Stages:
+    """What a recipe rounds, in words once they are asked for."""
+
+    def __init__(self, values: Mapping[str, float | str]) -> None:
+        self.values = values
+
+    def __str__(self) -> str:
+        return arithmetic(self.values)
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+def _where(where: Where) -> str:
+    """Return where a diagnosis holds; nothing where it is of all of q and k."""
+    parts = []
+    if where.sides:
+        parts.append(" and ".join(where.sides) + (" alone" if len(where.sides) == 1 else ""))
+    if where.batch:
+        parts.append(f"batch element {_runs(where.batch)} alone")
+    if where.heads:
+        parts.append(f"head {_runs(where.heads)} of {where.of_heads} alone")
+    if where.position is not None:
+        parts.append(f"position {where.position} alone")
+    if where.pair is not None:
+        parts.append(f"pair {where.pair} alone")
+    if where.unrotated:
+        parts.append("dims that are not rotated")
+    return ", ".join(parts)
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Return numbers in a few words, such as "0, 2 to 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
+def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
+    """Return what to change for one fault. wide: the format of positions, frequencies and angles."""
+    values = dict(one.values)
+    if one.code in _KEPT:
+        if dtype is FP64:
+            return "compute positions, frequencies, angles, cos and sin and the rotation in float64"
+        values |= {"narrow": _narrow(values, dtype, wide), "wide": str(wide)}
+        if not values["narrow"]:
+            return ""
+    return kinds()[one.code].remedy.format_map(values)
+
+
+def _narrow(values: Mapping[str, float | str], dtype: Format, wide: Format) -> str:
+    """Return the stages that are narrower than they should be; the table and the rotation may be the dtype."""
+    names = []
+    for stage, name in _STAGES.items():
+        most = dtype if stage in ("table", "rotation") else wide
+        seen = _format(values, stage)
+        if stage == "frequency":
+            seen = min(seen, _format(values, "computed"), key=lambda fmt: fmt.precision)
+        if seen.precision < min(most.precision, FP32.precision):
+            names.append(name + (_BUFFER if stage == "frequency" else ""))
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
+
+
+def _format(values: Mapping[str, float | str], stage: str) -> Format:
+    """Return the format of a stage; float32 where nothing is said of it."""
+    return parse(str(values.get(stage, "float32")))
