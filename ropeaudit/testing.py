@@ -185,9 +185,10 @@ class _Test:
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise AssertionError."""
         found = like()
+        like = "" if found.code == "unexplained" else "behaves like: "
         raise AssertionError(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
-            f"; behaves like: {wording.sentence(found)} [{codes(found)}]"
+            f"; {like}{wording.sentence(found)} [{codes(found)}]"
         )
 
 

@@ -67,12 +67,17 @@ def _plain(setting: RopeSetting) -> Array:
 
 def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
     """Return the frequencies of another scaling."""
-    seen, asked = str(other.scaling), str(setting.scaling)
+    seen, asked = called(other.scaling), called(setting.scaling)
     if other.scaling == DEFAULT:
         return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
     if other.length != setting.length:
         seen, asked = f"{seen} of length {other.length}", f"that of length {setting.length}"
     return Variant(_theta(other), Diagnosis("other-scaling", {"seen": seen, "asked": asked}), other, cost)
+
+
+def called(scaling: Scaling) -> str:
+    """Return what a scaling is called beside another."""
+    return "no scaling" if scaling == DEFAULT else str(scaling)
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
