@@ -55,7 +55,12 @@ def explained(
         return Diagnosis("narrow-input", values)
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
-    found = {name: _Side(name, side, setting, dtype, rotator).diagnosis() for name, side in sides.items()}
+    found: dict[str, Diagnosis] = {}
+    fitted: Sequence[Fault] = ()
+    for name, side in sides.items():
+        search = _Side(name, side, setting, dtype, rotator, fitted)
+        found[name] = search.diagnosis()
+        fitted = search.fitted
     if "unexplained" in {one.code for one in found.values()} and (cast := _cast(sides, setting, dtype)):
         return cast
     return _joined(found)
