@@ -194,7 +194,7 @@ class Call:
 class Fault:
     """What is wrong, in words, the codes that name it, and what it changes.
 
-    state, noise, swaps: what a kernel does beside its rotation.
+    state, noise, swaps: what a kernel does beside its rotation. alike: it keeps the attention factor.
     """
 
     kind: str
@@ -204,6 +204,7 @@ class Fault:
     state: str = ""
     noise: bool = False
     swaps: bool = False
+    alike: bool = False
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,8 @@ def chosen(draw: Draw, *choices: Any) -> Any:
 def rounding(stage: str, *also: str) -> None:
     """Register the fault of a stage in a narrow format. also: other codes of the same numbers."""
     exact = stage in ("position", "frequency", "angle")  # these belong into float32 whatever the dtype
+    name = {"position": "positions", "frequency": "frequencies", "angle": "angles"}.get(stage, stage)
+    code = f"narrow-{name}"
 
     def make(draw: Draw, rope: Rope, call: Call) -> Fault | None:
         most = min(PRECISION[call.dtype], 24) if not exact else PRECISION["fp32"]
@@ -258,8 +261,7 @@ def rounding(stage: str, *also: str) -> None:
             formats.remove("fp16")  # overflows
         if not formats:
             return None
-        fmt, name = chosen(draw, *formats), {"position": "positions", "angle": "angles"}.get(stage, stage)
-        code = "narrow-frequencies" if stage == "frequency" else f"narrow-{name}"
+        fmt = chosen(draw, *formats)
         return Fault(
             code,
             f"{name} in {fmt}",
@@ -267,7 +269,7 @@ def rounding(stage: str, *also: str) -> None:
             lambda rotation: replace(rotation, formats=(*rotation.formats, (stage, fmt))),
         )
 
-    MAKERS[f"narrow-{stage}"] = make
+    MAKERS[code] = make
 
 
 rounding("position")
@@ -500,6 +502,8 @@ def _random(draw: Draw, rope: Rope, call: Call) -> Fault | None:
 
 @maker("state-left")
 def _state(draw: Draw, rope: Rope, call: Call) -> Fault | None:
+    if not call.offset:  # nothing is called before it
+        return None
     kept = chosen(draw, "by shape", "longest", *(["calls"] if call.style == "qk" else []))
     words = {
         "by shape": "the table of the first call of a length",
@@ -756,6 +760,19 @@ def distance(first: list[np.ndarray], second: list[np.ndarray], call: Call, rope
     return over
 
 
+_SCALINGS = ("missing-scaling", "other-scaling")
+
+
+def _of_frequencies(fault: Fault, rope: Rope) -> Fault:
+    """Return another scaling with the attention factor that is asked for, which alone has another name."""
+    if fault.kind not in _SCALINGS:
+        return fault
+    change = fault.change
+    return replace(
+        fault, alike=True, change=lambda rotation: replace(change(rotation), attention=rope.attention_factor)
+    )
+
+
 def shown(rotation: Rotation, call: Call, faults: tuple[Fault, ...], where: str) -> bool:
     """Return whether each fault shows: alone against the exact rotation, and beside the other."""
     rope = rotation.rope
@@ -766,6 +783,10 @@ def shown(rotation: Rotation, call: Call, faults: tuple[Fault, ...], where: str)
     def apart(first: list[np.ndarray], second: list[np.ndarray], sides: str = "qk") -> bool:
         return SHOWS < distance(first, second, call, rope, sides) < math.inf
 
+    if rope.kind == "yarn" and any(fault.kind in _SCALINGS and not fault.alike for fault in faults):
+        alike = tuple(_of_frequencies(fault, rope) for fault in faults)
+        if not shown(rotation, call, alike, where):
+            return False
     exact, together = exactly(call, rope), pairs(faults)
     if where == IN_BOTH:
         return apart(together, exact, "q") and apart(together, exact, "k")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,15 @@ from ropeaudit.subjects.placement import allowance, verification
 from ropeaudit.subjects.placement.places import Places
 
 ROWS = verification.BATCH_STEP
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: tensors are small, and starting others takes longer."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @dataclass
@@ -59,7 +68,10 @@ def judged(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> Pl
     results = [
         verification.check(
             *(afresh(), setting, dtype, vectors, call.offset),
-            **{"afresh": afresh, "warm": True, "rule": allowance.careful(dtype), "batch_step": step},
+            afresh=afresh,
+            warm=True,
+            rule=allowance.careful(dtype),
+            batch_step=step,
         )
         for step in (0, ROWS)[: 1 + call.rows]
     ]
@@ -104,12 +116,12 @@ def said(places: Places) -> set[str] | None:
 
 
 def diagnosed(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> set[str] | None:
-    """Return the codes that a kernel is given; None where nothing is wrong, an empty set for nothing known."""
+    """Return the codes that explain a kernel; None where nothing is wrong, none for nothing known."""
     return said(judged(make, rope, call))
 
 
 def outcome(case: Case, found: set[str] | None) -> str:
-    """Return "named" where each fault is, among others or alone; "wrong" for one name that is none of them."""
+    """Return "named" where each fault is, alone or among others; "wrong" for one name of something else."""
     if found is not None and all(fault.codes & found for fault in case.faults):
         return "named"
     expected = frozenset().union(*(fault.codes for fault in case.faults))
