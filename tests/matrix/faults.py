@@ -78,7 +78,8 @@ FAULTS = {
         "plain = tables\n\n\ndef tables(angle):\n"
         "    return tuple(part.to(torch.bfloat16).float() for part in plain(angle))\n",
         "fp32",
-        given="def kept(cos, sin):\n    return cos.to(torch.bfloat16).float(), sin.to(torch.bfloat16).float()\n",
+        given="def kept(cos, sin):\n"
+        "    return cos.to(torch.bfloat16).float(), sin.to(torch.bfloat16).float()\n",
         set="table=bf16",
     ),
     "rotation-bf16": Fault(
@@ -117,9 +118,7 @@ FAULTS = {
         "        second * cos[..., half:] + first * sin[..., half:],\n    )\n",
     ),
     "partial-ignored": Fault("partial-rotation", "ROTARY_DIM = HEAD_DIM\n", head_dim=64, rotary_dim=16),
-    "attention-missing": Fault(
-        "attention-factor", "def attention_factor():\n    return 1.0\n", scaling=YARN
-    ),
+    "attention-missing": Fault("attention-factor", "def attention_factor():\n    return 1.0\n", scaling=YARN),
     "attention-twice": Fault(
         "attention-factor",
         "plain = attention_factor\n\n\ndef attention_factor():\n    return plain() ** 2\n",
@@ -142,7 +141,9 @@ FAULTS = {
         "    return (cos, sin) if cos.ndim == 2 else (cos[:1].expand_as(cos), sin[:1].expand_as(sin))\n",
     ),
     "wraps-512": Fault("wrap", "def moved(positions):\n    return positions % 512\n", offset=500),
-    "ends-511": Fault("table-ends", "def moved(positions):\n    return positions.clamp(max=511)\n", offset=500),
+    "ends-511": Fault(
+        "table-ends", "def moved(positions):\n    return positions.clamp(max=511)\n", offset=500
+    ),
     "reversed": Fault(
         "positions-reversed",
         "def moved(positions):\n    return positions.flip(-1)\n",

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from faults import Fault
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
@@ -34,7 +35,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command says of a row that fails. code: codes joined by `|`, or nothing; words: what it prints."""
+    """What a command says of a row that fails. code: codes joined by `|`; words: what it prints."""
 
     code: str
     words: str
@@ -94,7 +95,8 @@ def config(folder: Path, setting: Fault, **more: object) -> Path:
 def imported(path: Path) -> ModuleType:
     """Execute a written file here."""
     spec = importlib.util.spec_from_file_location("rope_of_the_matrix", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -122,16 +124,17 @@ def told(folder: Path, name: str, arguments: list[str], failed: Callable[[dict[s
         report = records(folder, arguments)
         tables = [value for key, value in report.items() if isinstance(value, list) and key != "notes"]
         rows = [row for table in tables for row in table if isinstance(row, dict) and failed(row)]
-        words = ("resembles", "behaviour", "meant", "cause", "verdict", "result")
-        return [
-            Answer(
-                row.get("diagnosis") or "",
-                next((str(row[word]) for word in words if row.get(word) not in (None, "", "none")), ""),
-            )
-            for row in rows
-        ]
+        return [Answer(row.get("diagnosis") or "", words(row)) for row in rows]
 
     return Command(name, run)
+
+
+def words(row: dict[str, Any]) -> str:
+    """Return what a row says of its cause, or of its result where it says no cause."""
+    names = ["resembles", "behaviour", "finding", "cause", "verdict", "result"]
+    if row.get("kind") == "checkpoint":
+        names.insert(0, "detail")
+    return next((str(row[name]) for name in names if row.get(name) not in (None, "", "none")), "")
 
 
 def check(folder: Path, target: str, *arguments: str) -> Command:
@@ -146,13 +149,23 @@ def code_commands(folder: Path, path: Path, name: str, setting: Fault, *more: st
     calls = ["--offset", f"0,{setting.offset}", "--heads", str(HEADS), "--seq-len", "32", *more]
     judged = ["--up-to", str(setting.up_to), "--no-compile", "--under", "none"]
     shift = told(folder, "shift", ["shift", "--impl", target, *at, *calls], wrong_shift)
-    explain = told(folder, "explain", ["explain", target, *at, *calls], lambda row: True)
+    explain = told(folder, "explain", ["explain", target, *at, *calls], explained)
     if more:
         return [shift, explain]
     commands = [check(folder, target, *at, *judged), shift, explain]
     if setting.scaling["rope_type"] == "default":
         commands.append(Command("testing", lambda: helper(path, name, setting)))
     return commands
+
+
+def explained(row: dict[str, Any]) -> bool:
+    """Return whether a row of `explain` says what code resembles; at an offset it may resemble right code."""
+    return "diagnosis" in row or "behaviour" in row
+
+
+def summary(row: dict[str, Any]) -> bool:
+    """Return whether a row of `model` is about a whole run, and something of it changes."""
+    return row.get("verdict", "none") != "none"
 
 
 def wrong_shift(row: dict[str, Any]) -> bool:
@@ -203,7 +216,8 @@ def cached(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     """A class with a table that grows."""
     call = (
         "class Rope(torch.nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n        self.cos, self.sin = made(torch.arange(16))\n\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.cos, self.sin = made(torch.arange(16))\n\n"
         "    def forward(self, q, k, positions):\n"
         "        at = moved(positions)\n        last = int(at.max())\n"
         "        if last >= len(self.cos):\n"
@@ -233,7 +247,7 @@ def named(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     name = "transformers.models.llama.modeling_llama:apply_rotary_pos_emb"
     return [
         told(folder, "shift", ["shift", "--impl", name, *at], wrong_shift),
-        told(folder, "explain", ["explain", name, *at], lambda row: True),
+        told(folder, "explain", ["explain", name, *at], explained),
     ]
 
 
@@ -353,7 +367,7 @@ def model(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     config(place, setting, initializer_range=0.3, auto_map={"AutoModelForCausalLM": "modeling_tiny.Tiny"})
     arguments = ["--trust-remote-code", "--tokens", "32", "--offset", str(setting.offset)]
     arguments += ["--dtype", setting.dtype]
-    return [told(folder, "model", ["model", str(place), *arguments], lambda row: True)]
+    return [told(folder, "model", ["model", str(place), *arguments], summary)]
 
 
 REMOTE = '''from transformers.models.llama import modeling_llama as llama
@@ -368,7 +382,8 @@ class Attention(llama.LlamaAttention):
     def forward(self, hidden_states, position_embeddings, attention_mask=None, **rest):
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         q, k, v = (
-            each(hidden_states).view(shape).transpose(1, 2) for each in (self.q_proj, self.k_proj, self.v_proj)
+            each(hidden_states).view(shape).transpose(1, 2)
+            for each in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = both(q, k, *position_embeddings)
         attend = llama.ALL_ATTENTION_FUNCTIONS.get_interface(

@@ -51,7 +51,7 @@ def commands(fault: str, road: str, folder: Path, right: bool = False) -> Iterat
 
 
 def verdict(code: str, answers: list[Answer]) -> str:
-    """Return what is wrong with the answers of a command, where a fault has this code; nothing if all is right."""
+    """Return what is wrong with what a command says of a fault with this code, nothing if all is right."""
     if not answers:
         return "no row fails"
     codes = [set(one.code.split("|")) - BESIDE for one in answers if one.code]
@@ -124,10 +124,12 @@ def measured() -> str:
     for fault, road in SEEN:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            said = {
-                name: (verdict(FAULTS[fault].code, answers), answers)
-                for name, answers in commands(fault, road, Path(folder))
-            }
+            said = {}
+            try:
+                for name, answers in commands(fault, road, Path(folder)):
+                    said[name] = verdict(FAULTS[fault].code, answers), answers
+            except Exception as error:  # a cell that cannot be run is a line of the page
+                said["refused"] = repr(error)[:300], []
         wrong = [
             f"{name}: {'' if reason.startswith('names') else reason + ': '}{words(answers)}"
             for name, (reason, answers) in said.items()
@@ -137,7 +139,9 @@ def measured() -> str:
         lines.append(f"| {fault} | {road} | {'<br>'.join(wrong) or 'as expected'} |")
         print(lines[-1], file=sys.stderr, flush=True)
     seconds = time.process_time() - begun
-    head = [f"{right} of {len(SEEN)} cells say the code, on every command; {seconds:.0f} s of processor time."]
+    head = [
+        f"{right} of {len(SEEN)} cells say the code, on every command; {seconds:.0f} s of processor time."
+    ]
     return "\n".join([*head, "", "| fault | road | says |", "| --- | --- | --- |", *lines])
 
 
