@@ -142,10 +142,12 @@ def check(folder: Path, target: str, *arguments: str) -> Command:
     return told(folder, "check", ["check", target, *arguments], lambda row: row.get("status") == "fail")
 
 
-def code_commands(folder: Path, path: Path, name: str, setting: Fault, *more: str) -> list[Command]:
-    """Return the commands that see code in a file."""
+def code_commands(
+    folder: Path, path: Path, name: str, setting: Fault, *more: str, order: str | None = None
+) -> list[Command]:
+    """Return the commands that see code in a file. more: options that `check` does not have."""
     target, at = f"{path}:{name}", ["--config", str(config(folder, setting)), "--layout", "half"]
-    at += ["--dtype", setting.dtype]
+    at += ["--dtype", setting.dtype, *(["--order", order] if order else [])]
     calls = ["--offset", f"0,{setting.offset}", "--heads", str(HEADS), "--seq-len", "32", *more]
     judged = ["--up-to", str(setting.up_to), "--no-compile", "--under", "none"]
     shift = told(folder, "shift", ["shift", "--impl", target, *at, *calls], wrong_shift)
@@ -154,7 +156,7 @@ def code_commands(folder: Path, path: Path, name: str, setting: Fault, *more: st
         return [shift, explain]
     commands = [check(folder, target, *at, *judged), shift, explain]
     if setting.scaling["rope_type"] == "default":
-        commands.append(Command("testing", lambda: helper(path, name, setting)))
+        commands.append(Command("testing", lambda: helper(path, name, setting, order)))
     return commands
 
 
@@ -173,7 +175,7 @@ def wrong_shift(row: dict[str, Any]) -> bool:
     return row["within_tolerance"] == "no" or (row.get("rotation_excess") or 0) > 1
 
 
-def helper(path: Path, name: str, setting: Fault) -> list[Answer]:
+def helper(path: Path, name: str, setting: Fault, order: str | None) -> list[Answer]:
     """Return what the helper for pytest says. It has no scaling."""
     try:
         assert_shift_invariant(
@@ -186,6 +188,7 @@ def helper(path: Path, name: str, setting: Fault) -> list[Answer]:
             base=setting.base,
             heads=HEADS,
             seq_len=32,
+            order=order,
         )
     except AssertionError as error:
         words = str(error).partition("behaves like: ")[2]
@@ -228,14 +231,17 @@ def cached(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 
 def tables(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
-    """f(q, k, cos, sin): faults of formats by --set, the others in the function."""
+    """f(q, k, cos, sin): faults of formats by --set, the others in the function.
+
+    The order of the axes is given: with another one, a table that is broadcast wrongly may fit.
+    """
     call = (
         "def rope(q, k, cos, sin):\n"
         "    return both(q, k, *kept(cos[..., : ROTARY_DIM // 2], sin[..., : ROTARY_DIM // 2]))\n"
     )
     by_option = ["--set", fault.set] if fault is not None and fault.set and not fault.given else []
     path = written(folder, None if by_option else fault, setting, call, given=True)
-    return code_commands(folder, path, "rope", setting, *by_option)
+    return code_commands(folder, path, "rope", setting, *by_option, order="bhsd")
 
 
 def named(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
