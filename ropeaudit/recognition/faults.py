@@ -40,7 +40,8 @@ class Fault:
 
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
     makes of pairs and of the factors that rotate them. recipe: what rounds on the way. rounded: the format to
-    which vectors are rounded before. fitted: it was solved for, and is no usual value.
+    which vectors are rounded before. coarse: the format whose roundings they may have. fitted: it was solved
+    for, and is no usual value.
     """
 
     diagnosis: Diagnosis
@@ -49,6 +50,7 @@ class Fault:
     turn: Turn | None = None
     recipe: RecipeGroup | None = None
     rounded: Format | None = None
+    coarse: Format | None = None
     fitted: bool = False
 
     @property
@@ -87,6 +89,7 @@ class Fault:
             first.turn or second.turn,
             first.recipe or second.recipe,
             first.rounded or second.rounded,
+            first.coarse or second.coarse,
             first.fitted or second.fitted,
         )
 
@@ -230,6 +233,13 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
         told = group.diagnosis()
         if told.code != "known-recipe":
             yield Fault(told, recipe=group)
+
+
+def coarse(dtype: Format) -> Iterator[Fault]:
+    """Yield results with the roundings of a narrower format, wherever those are made."""
+    for fmt in _NARROW:
+        if fmt.unit_roundoff > dtype.unit_roundoff:
+            yield Fault(Diagnosis("narrow-output", {"format": str(fmt), "held": ""}), coarse=fmt)
 
 
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.recognition import allowance, known_recipes, narrow_output, solving
@@ -26,10 +26,12 @@ from ropeaudit.recognition.faults import (
     ROUNDINGS,
     SETTING,
     Fault,
+    coarse,
     faults,
     of_roundings,
 )
 from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -126,7 +128,7 @@ class _Side:
             found = self._solved()
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
-            found = self._two() or self._narrow_output()
+            found = self._two()
         found = found or self._position() or Diagnosis("unexplained")
         return found if found.where.since is not None else replace(found, where=where)
 
@@ -225,7 +227,7 @@ class _Side:
         self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
     ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
-        rule, other = allowance.careful(self.dtype), fault.setting(self.setting)
+        rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
         (given, rotated), at, seen = self._seen(fault, block, vector, places)
         w, z, expected = self._expected(fault, given, rotated, seen)
         phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
@@ -265,7 +267,9 @@ class _Side:
         """Return pairs as rotated, as given, and as a fault rotates them. Shapes: (s, d) -> (s, p)."""
         other = fault.setting(self.setting)
         w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
-        inner = given if fault.rounded is None else round_to(given, fault.rounded)
+        inner = given
+        if fault.rounded is not None:  # torch rounds float64 by way of float32
+            inner = round_to(round_to(given, FP32) if self.dtype is FP64 else given, fault.rounded)
         if fault.recipe and not fault.turn:
             y = known_recipes.rotated(fault.recipe, inner, seen, other)
             return w, z, exact_rotation.complex_pairs(y, other)
@@ -313,14 +317,17 @@ class _Side:
             return found
         return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
 
-    def _rules(self, other: RopeSetting | None = None) -> Iterator[Fault]:
-        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
+    def _rules(self, other: RopeSetting | None = None, fmt: Format | None = None) -> Iterator[Fault]:
+        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting.
+
+        fmt: the format whose roundings vectors have, where that is not the dtype.
+        """
         given, rotated, at = self._vectors()
         wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
         asked = other or self.setting
         yield from solving.rules(
-            solving.positions(at, given[0], rotated[0], wrong, asked, self.dtype), int(at[0])
+            solving.positions(at, given[0], rotated[0], wrong, asked, fmt or self.dtype), int(at[0])
         )
 
     def _from_first(self) -> CalledBlock:
@@ -367,7 +374,19 @@ class _Side:
                     if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
                         yield one.beside(other)
 
-        return self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
+        found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
+        return found or self._narrow_output() or self._coarse(every)
+
+    def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
+        """Return the finest format whose roundings, beside another fault, explain the side."""
+        for one in coarse(self.dtype):
+            usual = (
+                other.beside(one) for other in every if other.group != ROUNDINGS and self._changes(other)
+            )
+            ruled = (rule.beside(one) for rule in self._rules(self.setting, one.coarse))
+            if found := self._equals(itertools.chain(usual, ruled)):
+                return found
+        return None
 
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
@@ -380,6 +399,11 @@ class _Side:
         for one in settings:
             for rule in self._rules(one.setting(self.setting)):
                 yield one.beside(rule)
+        for one in of_roundings(self.dtype):
+            if one.recipe and one.diagnosis.code == "narrow-frequencies":
+                theta = round_to(allowance.frequencies(self.setting), one.recipe.resolved.frequency[1])
+                for rule in self._rules(of_frequencies(self.setting, theta.astype(np.float64))):
+                    yield one.beside(rule)
 
     def _may(self, one: Fault, other: Fault) -> bool:
         """Return whether each of two faults makes a difference beside the other."""

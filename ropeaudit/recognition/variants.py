@@ -83,10 +83,10 @@ def called(scaling: Scaling) -> str:
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
     """Return frequencies that no parameters of a setting give."""
     finite = bool(np.isfinite(theta).all())
-    return Variant(theta, Diagnosis(code, values), _with(setting, theta) if finite else None, cost)
+    return Variant(theta, Diagnosis(code, values), of_frequencies(setting, theta) if finite else None, cost)
 
 
-def _with(setting: RopeSetting, theta: Array) -> RopeSetting:
+def of_frequencies(setting: RopeSetting, theta: Array) -> RopeSetting:
     """Return a setting with these frequencies and the attention factor of another."""
     factor = scaled.attention_factor(setting.scaling)
     listed = tuple(theta.tolist())
@@ -96,7 +96,7 @@ def _with(setting: RopeSetting, theta: Array) -> RopeSetting:
 def over(setting: RopeSetting, dims: int) -> RopeSetting:
     """Return a setting with exponents over another number of dims, and scaled pair for pair as before."""
     x = 2.0 * np.arange(setting.pairs) / dims
-    return _with(setting, effective_base(setting) ** -x * (_theta(setting) / _plain(setting)))
+    return of_frequencies(setting, effective_base(setting) ** -x * (_theta(setting) / _plain(setting)))
 
 
 def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
