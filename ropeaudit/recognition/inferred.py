@@ -5,13 +5,13 @@ Letters: n positions, c columns; theta in radians per token.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.recognition.stored_table import recovered
 
 ROUNDINGS = 3  # of a float32 angle, relative: of the frequency, of the product, of what is inferred
 _UNIT = 2.0**-24  # unit roundoff of float32
@@ -77,3 +77,17 @@ class Inference:
         """
         relative = _RETURNED * self.unit * (1 + 2 * _RETURNED * self.unit)
         return np.asarray(relative * np.abs(np.sin(2 * angles)) + 4 * _UNIT)
+
+
+def recovered(points: NDArray[np.complex128]) -> Array:
+    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
+
+    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
+    """
+    phases, n = np.angle(np.nan_to_num(points)), len(points)
+    theta, at = phases[1].copy(), 1
+    while at < n - 1:
+        at = min(2 * at, n - 1)
+        rest = phases[at] - theta * at
+        theta += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
+    return np.asarray(theta)

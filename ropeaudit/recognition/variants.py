@@ -45,12 +45,13 @@ class Variant:
 
 def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
-    seen = {exact.astype(np.float32).tobytes()}
+    right, seen = exact.astype(np.float32).tobytes(), set()
     with np.errstate(all="ignore"):
         for make in (_ramps, _lists, _scalings, _exponents, _bases, _transforms, _computed):
             for variant in make(setting, exact, stored):
-                key = variant.theta.astype(np.float32).tobytes()
-                if key not in seen and np.isfinite(variant.theta).all():
+                same = variant.theta.astype(np.float32).tobytes()
+                key = same, variant.diagnosis and variant.diagnosis.code
+                if same != right and key not in seen and np.isfinite(variant.theta).all():
                     seen.add(key)
                     yield variant
 
@@ -66,13 +67,30 @@ def _plain(setting: RopeSetting) -> Array:
 
 
 def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
-    """Return the frequencies of another scaling."""
-    seen, asked = str(other.scaling), str(setting.scaling)
+    """Return the frequencies of another scaling, or of another length in the same one."""
+    asked = _named(setting.scaling)
     if other.scaling == DEFAULT:
         return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
-    if other.length != setting.length:
-        seen, asked = f"{seen} of length {other.length}", f"that of length {setting.length}"
-    return Variant(_theta(other), Diagnosis("other-scaling", {"seen": seen, "asked": asked}), other, cost)
+    seen = _named(other.scaling)
+    if other.scaling == setting.scaling:
+        seen, asked = _of_length(other), _of_length(setting)
+    values = {"seen": seen, "asked": asked}
+    return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
+
+
+def _named(scaling: Scaling) -> str:
+    """Return a scaling as `--scaling` takes it; its kind alone where it holds lists, which are long."""
+    if scaling == DEFAULT:
+        return "no scaling"
+    listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
+    return scaling.kind if listed else str(scaling)
+
+
+def _of_length(setting: RopeSetting) -> str:
+    """Return which of the frequencies of a scaling that depend on the length a setting has."""
+    if setting.scaling.kind == "longrope":
+        return f"the {'long' if setting.length > (setting.scaling.original or 0) else 'short'} divisors"
+    return f"{_named(setting.scaling)} of length {setting.length}"
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
@@ -96,7 +114,7 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         if truncate is not right:
             yield _other(setting, other, 0.9)
         inverted = plain + plain / scaling.stretch - theta
-        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": str(scaling)}
+        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": _named(scaling)}
         yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **words)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
