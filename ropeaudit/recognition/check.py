@@ -62,6 +62,11 @@ class TableFinding:
         return [row for row in self.rows if row["off"] == "yes"]
 
     @property
+    def strays(self) -> tuple[int, ...]:
+        """The few pairs that the best hypothesis leaves, where it explains the rest."""
+        return self.best.strays if self.best is not None and self.best.few else ()
+
+    @property
     def worst(self) -> dict[str, Any]:
         """The row of the pair that is furthest off."""
         return max(self.rows, key=lambda row: abs(row[self.size]))

@@ -45,12 +45,12 @@ class Variant:
 
 def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
-    right, seen = exact.astype(np.float32).tobytes(), set()
+    right, seen = exact.astype(np.float32).tobytes(), set[tuple[bytes, str]]()
     with np.errstate(all="ignore"):
         for make in (_ramps, _lists, _scalings, _exponents, _bases, _transforms, _computed):
             for variant in make(setting, exact, stored):
                 same = variant.theta.astype(np.float32).tobytes()
-                key = same, variant.diagnosis and variant.diagnosis.code
+                key = same, variant.diagnosis.code if variant.diagnosis else ""
                 if same != right and key not in seen and np.isfinite(variant.theta).all():
                     seen.add(key)
                     yield variant
@@ -127,9 +127,9 @@ def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     original = setting.scaling.original or setting.scaling.maximum or 0
     if setting.scaling.kind == "longrope":
         for length in (0, int(original) + 1):
-            yield _other(setting, replace(setting, length=length), 1.0)
+            yield _other(setting, replace(setting, length=length), 0.94)
     if setting.scaling.kind == "dynamic":
-        yield _other(setting, replace(setting, length=0), 1.0)
+        yield _other(setting, replace(setting, length=0), 0.94)
 
 
 def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -161,15 +161,10 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     stretch, current, fitted = effective_base(setting) / setting.base, setting, []
     x = 2.0 * np.arange(1, setting.pairs) / setting.rotary_dim
     for _ in range(4):  # the ramps of a scaling move with the base
-        bases = (stored / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
-        bases = bases[np.isfinite(bases) & (bases > 1.0)]
-        if not bases.size:
+        bent = _theta(current)[1:] / _plain(current)[1:] * stretch**-x  # what the scaling makes of them
+        fitted = bases_shown(stored[1:] / bent, x)
+        if not fitted:
             break
-        fitted = [
-            float(np.median(bases)),
-            float(np.median(bases[: -(-bases.size // 3)])),
-            float(bases[-1]),
-        ]
         current = replace(setting, base=fitted[0])
     tried = dict.fromkeys(BASES, 1.0)
     for digits in range(1, 8):
@@ -179,6 +174,20 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     for base, cost in tried.items():
         if 1.0 < base < 1e18:
             yield of_base(setting, base, cost)
+
+
+def bases_shown(theta: Array, exponents: Array) -> list[float]:
+    """Return the base whose powers frequencies are: by all of them, the fast third, the slow one, the slowest.
+
+    Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
+    """
+    bases = theta ** (-1 / exponents)
+    bases = bases[np.isfinite(bases) & (bases > 1) & (exponents > 0)]
+    if not bases.size:
+        return []
+    third = -(-bases.size // 3)
+    parts = (bases, bases[:third], bases[-third:], bases[-1:])
+    return [float(np.median(part)) for part in parts]
 
 
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:

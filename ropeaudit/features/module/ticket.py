@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ropeaudit.features.module import buffer_snippet, run_report, snippet
+from ropeaudit.features.module import run_report, snippet
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.report import COLUMNS, buffers_report, runs_report
 from ropeaudit.features.module.runs import Run
@@ -45,7 +45,7 @@ def _of_run(audit: ModuleAudit, one: Run, columns: Sequence[str] | None) -> Tick
         replace(runs_report(audit, columns, {}), headline=f"{called}: {finding}."),
         run_report.COLUMNS.row(one),
         expected,
-        reproduction(lambda: snippet.snippet(one, builder)),
+        reproduction(lambda: snippet.of_run(one, builder)),
     )
 
 
@@ -61,5 +61,5 @@ def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -
         "narrower format afterwards: the relative error of a frequency is that of every angle, so the error "
         "of an angle grows with the position, and no cast back restores what was rounded away. The exact "
         "values follow from the base and the dims alone, as the snippet computes them in float64.",
-        reproduction(lambda: buffer_snippet.snippet(one, audit.source)),
+        reproduction(lambda: snippet.of_buffer(one, audit.source)),
     )
