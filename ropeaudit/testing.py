@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +25,10 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
+from ropeaudit.recognition.diagnosis import Diagnosis, codes
+from ropeaudit.recognition.known_recipes import RecipeGroup
+from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import conventions, environments, loading
 from ropeaudit.subjects.calling.arrays import Engine
@@ -32,10 +36,9 @@ from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import allowance, likeness, verification
-from ropeaudit.subjects.placement.verification import GivenVectors
 
-_NO_MATCH = "no known implementation matches"
+_UNEXPLAINED = Diagnosis("unexplained")
+_CLEAR = 0.3  # what scores behave like is at most this share as far away as what they should be
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
@@ -83,7 +86,7 @@ def assert_shift_invariant(
     recipe cannot exceed; RMS drift <= 1.5 times the predicted RMS, because measured RMS drift is 0.8 to 1.3
     times the predicted RMS over settings, recipes and offsets (docs/method.md says where it is less), while a
     stage that is narrower than it should be costs a factor of 2 at least; and each rotated pair of q and k
-    stands where its position says (`ropeaudit.subjects.placement.allowance`): scores cannot see a position
+    stands where its position says (`ropeaudit.recognition.allowance`): scores cannot see a position
     that is wrong for both alike.
     Places are checked of all heads and of two batch elements, whose positions differ where the function takes
     a row of them for each; and, unless whole=False, at every position between the offsets (up to 262,144 of
@@ -139,7 +142,7 @@ class _Test:
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
         return q, k
 
-    def check_scores(self, results: FloatArray, offset: int, like: Callable[[], str]) -> None:
+    def check_scores(self, results: FloatArray, offset: int, like: Callable[[], Diagnosis]) -> None:
         """Raise AssertionError if scores drift further than allowed."""
         if off := self.off(results, self.exact[0], offset):
             self.fail(off[0], off[1], offset, off[2], like)
@@ -177,14 +180,14 @@ class _Test:
                 f"pair {seen.pair} of {seen.side}"
             )
             result = f"a rotated pair is off by {seen.excess * right:.3g} relative to the pair"
-            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.resembles or _NO_MATCH)
+            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
 
-    def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], str]) -> None:
+    def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise AssertionError."""
-        behaves = like()
+        found = like()
         raise AssertionError(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
-            + (f"; {behaves}" if behaves == _NO_MATCH else f"; behaves like: {behaves}" if behaves else "")
+            f"; behaves like: {wording.sentence(found)} [{codes(found)}]"
         )
 
 
@@ -208,7 +211,7 @@ def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: boo
                 test.check_places(rotator, vectors, offset, rows)
             rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
         scores = _scores(rotated[0], rotated[1], Emulated(test.resolved, setting))
-        test.check_scores(scores, offset, lambda: _NO_MATCH)
+        test.check_scores(scores, offset, lambda: _UNEXPLAINED)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
@@ -250,7 +253,7 @@ def _test_scores(
         test.check_scores(results, offset, functools.partial(_like_scores, test, results, offset))
 
 
-def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
+def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
     exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, test.dtype), test.setting)
@@ -261,17 +264,22 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
     def explains(other: FloatArray) -> bool:
         return test.off(results, other, offset) is None
 
-    vectors = np.concatenate([q, k])
-    if text := likeness.named(results, vectors, test.setting, test.dtype, offset, seen, explains):
-        return text
+    at = np.arange(q.shape[1], dtype=np.int64) + offset
+    nearest, distance = None, known_recipes.rms_difference(results, test.exact[0])
+    for found, rotated in rotation.predictions(np.concatenate([q, k]), at, test.setting, test.dtype):
+        other = seen(rotated())
+        if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
+            nearest, distance = found, size / _CLEAR
+    if nearest is not None:
+        return replace(nearest, certainty="resembles")
     for fmt in ("fp16", "bf16"):
         narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
-        rotated = [likeness.emulated(narrow, test.setting, x, offset) for x in (q, k)]
-        formed = _scores(rotated[0], rotated[1], Emulated(narrow, test.setting))
-        sizes = [likeness.rms_difference(other, test.exact[0]) for other in (results, formed)]
+        first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
+        formed = _scores(first, second, Emulated(narrow, test.setting))
+        sizes = [known_recipes.rms_difference(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
-            return f"drift as large as that of a {fmt} accumulator"
-    return _NO_MATCH
+            return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
+    return _UNEXPLAINED
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:

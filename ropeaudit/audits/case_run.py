@@ -28,6 +28,7 @@ from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
+from ropeaudit.recognition.verification import Places
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import threads
@@ -37,12 +38,11 @@ from ropeaudit.subjects.calling.implementation import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.placement.places import Places
 from ropeaudit.subjects.rerotated_keys import RerotatedKeys
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
-    from ropeaudit.subjects.placement.verification import GivenVectors
+    from ropeaudit.recognition.verification import GivenVectors
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 
@@ -164,7 +164,7 @@ class CaseRun:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
         if not isinstance(subject, Called):
             return None
-        from ropeaudit.subjects.placement import allowance, verification  # in-function: most call no code
+        from ropeaudit.recognition import allowance, verification  # in-function: most call no code
 
         if self.vectors is None:
             loaded = self.loaded

@@ -18,10 +18,12 @@ from ropeaudit.engine.plan import AttentionOptions, CellStatistics
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes
+from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Raised, Subject
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement.places import Places
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
@@ -225,7 +227,8 @@ def _place_columns(places: Places) -> dict[str, Any]:
     """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
     names = records.COLUMNS.having("place")
     columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
-    return columns | {"resembles": places.resembles or None}
+    found = places.diagnosis
+    return columns | {"diagnosis": codes(found) or None, "resembles": wording.sentence(found) or None}
 
 
 def _distinct(results: CellResult, seq_len: int) -> int:

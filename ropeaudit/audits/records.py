@@ -277,7 +277,7 @@ class Record(Identity):
     rotation_position: int | None = column("its position, shifted", unit="tokens", role="place", group="code")
     rotation_pair: int | None = column("its pair of dims", role="place", group="code")
     resembles: str | None = column(
-        "closest known recipe or fault that explains a wrong rotation; empty where no known one matches",
+        "the diagnosis as a sentence, with where it holds",
         role="place",
         group="code",
         sentence=True,
@@ -295,7 +295,10 @@ class Record(Identity):
         shown=True,
     )
     verdict: Verdict = column("how it behaves; `ropeaudit list verdicts` explains each word", shown=True)
-    diagnosis: str | None = column("what explains the drift; empty: nothing is said here yet")
+    diagnosis: str | None = column(
+        "code of what explains a wrong rotation, or the arithmetic of called code (`ropeaudit list "
+        "diagnoses`): a+b are two faults together, a|b explain equally much; empty where nothing is off"
+    )
     refused: Refused | None = column(
         "why an implementation was not measured: unsupported, it does not take this dtype, setting or "
         "position; raises, a call failed; empty where it was measured"

@@ -20,10 +20,12 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.whole_calls import WholeCall
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.recognition import rotation, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.rotation import MisplacedSide
+from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling.implementation import Rotator, one_line
-from ropeaudit.subjects.placement import exact_rotation, naming, verification
-from ropeaudit.subjects.placement.naming import MisplacedSide
-from ropeaudit.subjects.placement.recipe_match import CalledBlock
 
 PAIR = "relative to the pair"
 
@@ -47,7 +49,7 @@ class Agreement:
     place: str = ""
     position: int = 0
     pair: int = 0
-    resembles: str = ""
+    diagnosis: Diagnosis | None = None
     raised: str = ""
     raised_at: str = ""
     wrong_alike: int = 0
@@ -81,7 +83,7 @@ class Agreement:
             self.excess, self.position, self.pair = worst, int(block.at[s]), p
             self.place = f"{side}, batch element {b}, head {h}, position {self.position}, pair {p}"
             if worst > 1:
-                self.resembles = self._named(over, mine, whole)
+                self.diagnosis = self._named(over, mine, whole)
 
     def take_all(self, wholes: Iterable[WholeCall]) -> Agreement:
         """Compare with one plain call after the other, up to the first that fails."""
@@ -109,7 +111,7 @@ class Agreement:
             allowed=allowed,
             unit=PAIR,
             where=f"{self.words}: {self.place}" if self.failed else self.place if self.excess else "",
-            resembles=self.resembles,
+            diagnosis=self.diagnosis,
             differing=differing,
         )
 
@@ -147,23 +149,25 @@ class Agreement:
             half = np.where(same, 0.0, (y.astype(np.float64) - expected.astype(np.float64)) / 2)
         return whole_calls.excess(self.code, x, exact + half, mine)
 
-    def _named(self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall) -> str:
-        """Return what the form behaves like, empty where nothing known does."""
+    def _named(self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall) -> Diagnosis | None:
+        """Return what explains that the form is not what it should be."""
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
-            return self._state(code.afresh, whole.block) or "called so it is right: the plain call is not"
-        if self.afresh and (words := self._state(self.afresh, mine)):
-            return words
+            return self._state(code.afresh, whole.block) or Diagnosis("right-so")
+        if found := verification.unstable(self.form, mine):
+            return found
+        if self.afresh and (found := self._state(self.afresh, mine)):
+            return found
         sides = {}
         for name, part in over.items():
             off = ~(part <= 1)
             if off.any():
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
-        return naming.named(sides, code.setting, code.dtype, self.form)[0]
+        return rotation.explained(sides, code.setting, code.dtype, self.form)
 
-    def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> str:
+    def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> Diagnosis | None:
         """Return that it is state, where the same call of an instance without a past is right."""
         code = self.code
         return verification.state(afresh(), block, code.setting, code.dtype, code.rule)

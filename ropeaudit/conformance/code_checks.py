@@ -15,7 +15,6 @@ from ropeaudit.conformance import (
     environments,
     every_position,
     gradient,
-    remedies,
     state,
     strides,
     table_end,
@@ -23,6 +22,8 @@ from ropeaudit.conformance import (
 from ropeaudit.conformance.code_under_test import RIGHT_BEFORE, CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Where
 from ropeaudit.subjects.calling.implementation import one_line
 
 CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
@@ -92,14 +93,13 @@ def findings(
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding with what to change, where what fails behaves like something known.
+    """Return a finding with what to change, where what explains the failure is known.
 
     Another base that shows from a position on alone is no base to ask for.
     """
     if not finding.failed or finding.remedy:
         return finding
-    first, (_, base, value) = code.cached.get(RIGHT_BEFORE), finding.resembles.rpartition("base ")
-    if first and base and ":" not in finding.resembles:
-        before = f"positions 0 to {first - 1} are right, from {first} on {base}{value}"
-        finding = replace(finding, resembles=before)
-    return replace(finding, remedy=remedies.remedy(finding.resembles, code.dtype, code.up_to))
+    first, found = code.cached.get(RIGHT_BEFORE), finding.diagnosis
+    if first and found and found.code == "wrong-base" and not found.also and found.where == Where():
+        finding = replace(finding, diagnosis=replace(found, where=Where(until=0, since=first)))
+    return replace(finding, remedy=wording.remedy(finding.diagnosis, code.dtype, code.up_to))

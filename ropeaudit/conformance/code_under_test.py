@@ -14,10 +14,10 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
 from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
 RIGHT_BEFORE = "right before"  # the same: the first position that is out of place, where others are right

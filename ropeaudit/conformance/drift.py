@@ -13,7 +13,7 @@ from ropeaudit.conformance.code_under_test import HEADS, WRONG_ROTATION, CodeUnd
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.score_run import ScoreRun
 from ropeaudit.conformance.yardstick import Yardstick, yardstick
-from ropeaudit.subjects.placement.likeness import RecipeGroup
+from ropeaudit.recognition.known_recipes import RecipeGroup
 
 _SHORT, _LONG = 64, 4096  # positions of a sequence
 _MIDDLE = 1000  # an offset between the first and the last
@@ -30,7 +30,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
     resembled = None if code.cached.get(WRONG_ROTATION) else heads.recipe()
     wanted = _yardstick(code, resembled)
     short = heads.seen(wanted, sorted({0, min(_MIDDLE, heads.last), heads.last}))
-    behaves, runs = heads.resembles(short), [(heads, short, wanted)]
+    behaves, runs = heads.explained(short), [(heads, short, wanted)]
     yield drift_findings.drift("drift", short, wanted, behaves)
     if code.up_to > _SHORT:
         heads = ScoreRun(code, 1, min(_LONG, code.up_to))
@@ -38,7 +38,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
             wanted = _yardstick(code, None)
         long = heads.seen(wanted, sorted({0, heads.last}))
         if not any(one.fails for one in short):
-            behaves = heads.resembles(long)
+            behaves = heads.explained(long)
         yield drift_findings.drift("long sequence", long, wanted, behaves)
         if heads.last:
             runs.insert(0, (heads, long, wanted))

@@ -12,13 +12,14 @@ from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
 from ropeaudit.conformance.yardstick import Yardstick
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
 
 _UNIT = "RMS, in score units"
 _WIDER = "compute positions, frequencies and angles in float64: in float32 drift is predicted to be as large"
 
 
-def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: str) -> Finding:
+def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
     """Return whether drift is within the bound and the prediction of the yardstick, at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.drift.rms, one.allowed)))
     offsets = ", ".join(str(one.offset) for one in seen)
@@ -42,7 +43,7 @@ def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves:
         allowed=allowed,
         unit=unit,
         where=where,
-        resembles=behaves if worst.fails else "",
+        diagnosis=behaves if worst.fails else None,
     )
 
 
@@ -51,7 +52,7 @@ def growth(
     wanted: Yardstick,
     dtype: Format,
     careful: Callable[[], float],
-    behaves: str = "",
+    behaves: Diagnosis | None = None,
 ) -> Finding:
     """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
 
@@ -95,7 +96,7 @@ def growth(
         allowed=allowed,
         unit="times that of careful code",
         where=where,
-        resembles="" if passed else behaves,
+        diagnosis=None if passed else behaves,
     )
 
 
@@ -108,7 +109,7 @@ def tolerance(
     claimed: Resolved | None,
     setting: RopeSetting,
     dtype: Format,
-    behaves: str = "",
+    behaves: Diagnosis | None = None,
 ) -> Finding:
     """Return whether drift is good enough: 1 % of the scores' RMS, at every length and offset measured."""
     share = f"{judging.TOLERANCE:.0%}"
@@ -128,6 +129,6 @@ def tolerance(
         allowed=judging.TOLERANCE,
         unit="of the scores' RMS",
         where=f"{worst.tokens} at offset {worst.offset}",
-        resembles="" if passed else behaves,
+        diagnosis=None if passed else behaves,
         remedy="" if passed or behaves or worst.fails else _WIDER,
     )

@@ -17,12 +17,12 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import DEAR, cost, given_vectors, whole_call
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance
 from ropeaudit.subjects import factories, torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.implementation import Called, Implementation
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
-from ropeaudit.subjects.placement import allowance
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
 _LENGTH, _SHORT = 256, 8

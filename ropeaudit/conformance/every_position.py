@@ -15,10 +15,9 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, RIGHT_BEFORE, WRONG_ROTATION, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.recognition import verification
+from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
 from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.placement import verification
-from ropeaudit.subjects.placement.places import Places
-from ropeaudit.subjects.placement.verification import BATCH_STEP, GivenVectors
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
@@ -125,5 +124,5 @@ def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Find
         unit=_PAIR,
         where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
         f"pair {seen.pair}",
-        resembles=seen.resembles,
+        diagnosis=seen.diagnosis,
     )

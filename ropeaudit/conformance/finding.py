@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from ropeaudit.recognition.diagnosis import Diagnosis
 
 # info: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
 # nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
@@ -17,9 +19,9 @@ class Finding:
     """One check of one target.
 
     check: its name. detail: what was done and seen, a sentence. measured, allowed: in `unit`, nan where there
-    is no number. where: the place of `measured`. resembles: what it behaves like, empty where that is not
-    known or needs no word. differing: share of elements whose bits differ, nan where bits were not compared.
-    remedy: what to change, empty where that is not known.
+    is no number. where: the place of `measured`. diagnosis: what explains it; None where nothing needs to be
+    explained, or where nothing was looked for. differing: share of elements whose bits differ, nan where
+    bits were not compared. remedy: what to change, empty where that is not known.
     """
 
     check: str
@@ -29,7 +31,7 @@ class Finding:
     allowed: float = math.nan
     unit: str = ""
     where: str = ""
-    resembles: str = ""
+    diagnosis: Diagnosis | None = None
     differing: float = math.nan
     remedy: str = ""
 
@@ -39,9 +41,9 @@ class Finding:
         return self.status == "fail"
 
 
-def judged(check: str, passed: bool, detail: str, **rest: float | str) -> Finding:
+def judged(check: str, passed: bool, detail: str, **rest: Any) -> Finding:
     """Return a finding that passed or failed. rest: the other fields of `Finding`."""
-    return Finding(check, "pass" if passed else "fail", detail, **rest)  # type: ignore[arg-type]
+    return Finding(check, "pass" if passed else "fail", detail, **rest)
 
 
 def not_applicable(check: str, reason: str) -> Finding:
@@ -49,6 +51,6 @@ def not_applicable(check: str, reason: str) -> Finding:
     return Finding(check, "not applicable", reason)
 
 
-def noted(check: str, detail: str, **rest: float | str) -> Finding:
+def noted(check: str, detail: str, **rest: Any) -> Finding:
     """Return a finding that is not judged. rest: the other fields of `Finding`."""
-    return Finding(check, "info", detail, **rest)  # type: ignore[arg-type]
+    return Finding(check, "info", detail, **rest)

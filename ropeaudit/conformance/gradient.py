@@ -7,34 +7,26 @@ gradient is off by no more than a rotated vector may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance import narrow_format
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance, narrow_output, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.subjects.calling import gradients
 from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient, SwitchedOff
 from ropeaudit.subjects.calling.implementation import Rotator, one_line
-from ropeaudit.subjects.placement import allowance, verification
-from ropeaudit.subjects.placement.places import Places
-from ropeaudit.subjects.placement.verification import GivenVectors
 from ropeaudit.subjects.third_party.adapter import TorchAdapter
 
 _SHORT = 64  # positions of a call
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
-
-# what `placement.naming` says of a rotation -> what it means of a gradient, whose pairs are mirrored
-_WORDS = {
-    "the other direction": "the gradient is rotated forward, not back",
-    "no rotation": "the gradient is passed on as it comes, not rotated back",
-    "rotated twice": "the gradient is rotated back twice",
-    "q and k swapped": "the gradients of q and k are swapped",
-}
 
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
@@ -98,7 +90,7 @@ def _rule(code: CodeUnderTest) -> Resolved:
     return code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
 
 
-def _finding(code: CodeUnderTest, seen: Places, resembles: str, detail: str) -> Finding:
+def _finding(code: CodeUnderTest, seen: Places, found: Diagnosis | None, detail: str) -> Finding:
     rule, at = _rule(code), np.array([seen.position])
     allowed = (
         float(allowance.allowed(rule, code.setting, at)[0, seen.pair])
@@ -114,19 +106,17 @@ def _finding(code: CodeUnderTest, seen: Places, resembles: str, detail: str) -> 
         unit="relative to the pair",
         where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
         f"pair {seen.pair}",
-        resembles=resembles,
+        diagnosis=found,
     )
 
 
-def _named(code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVectors, offset: int) -> str:
-    """Return what explains a gradient that is wrong, in words; empty where nothing known does."""
-    if seen.excess <= 1:
-        return ""
-    text = seen.resembles
-    for words, meaning in _WORDS.items():
-        text = text.replace(words, meaning)
-    if text and text == seen.resembles and not text.startswith("state"):
-        text = f"the gradient is that of {text}"
+def _named(
+    code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVectors, offset: int
+) -> Diagnosis | None:
+    """Return what explains a gradient that is wrong; None where it is right."""
+    if seen.excess <= 1 or seen.diagnosis is None:
+        return None
+    found = of_gradient(seen.diagnosis)
     q, k, before = next(vectors.blocks(code.dtype))
     try:
         results = rotator.rotate_both(q, k, before + offset)
@@ -134,12 +124,22 @@ def _named(code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVe
             *(code.rotator(), code.setting, code.dtype, vectors, offset), rule=code.rule
         )
     except Exception:  # whatever other people's code raises: it then explains nothing
-        return text
-    zero = [name for name, x in zip("qk", results, strict=True) if not np.any(x)]
-    if zero:
-        return f"the gradient of {' and '.join(zero)} is 0"
-    if forward.excess > 1 and forward.resembles == seen.resembles != "":
-        return f"{seen.resembles}, as in what it returns"
+        return found
+    if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
+        return of_gradient(Diagnosis("gradient-zero", {"vectors": " and ".join(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        return f"{text}; what it returns is wrong too" if text else ""
-    return text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")
+        return seen.diagnosis if forward.diagnosis == seen.diagnosis else found
+    if found.code != "unexplained":
+        return found
+    narrow = narrow_output.explanation(code.setting, code.dtype, (q, k), results, before + offset)
+    return of_gradient(narrow) if narrow else found
+
+
+def of_gradient(found: Diagnosis) -> Diagnosis:
+    """Return a diagnosis of the inverse rotation as that of a gradient."""
+    return replace(
+        found,
+        where=replace(found.where, gradient=True),
+        also=tuple(map(of_gradient, found.also)),
+        alternatives=tuple(map(of_gradient, found.alternatives)),
+    )

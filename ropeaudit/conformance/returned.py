@@ -26,21 +26,17 @@ from ropeaudit.conformance import (
 )
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding, judged
+from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCode, factory
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance, verification, wording
+from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Subject
-from ropeaudit.subjects.placement import allowance, verification
-from ropeaudit.subjects.placement.places import Places
 
 _MOST_UNEXPLAINED = 3  # offsets that nothing known explains: more would take seconds each to no avail
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
-# faults of a rotation, in words -> those of a gradient, which is the inverse rotation
-_OF_GRADIENTS = {
-    "the other direction": "rotated forward, not back",
-    "no rotation": "the gradient is passed on without rotation",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class _Run(CaseRun):
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
-        unexplained = sum(not one.excess <= 1 and not one.resembles for one in self.placed.values())
+        unexplained = sum(_unexplained(one) for one in self.placed.values())
         if unexplained < _MOST_UNEXPLAINED:
             seen = verification.check(self.code, setting, dtype, self.given, offset, rule=self.rule)
         else:
@@ -171,12 +167,11 @@ def _places(measured: Measured, returned: Returned) -> Finding:
     spec, gradient = code.spec, code.spec.want == "gradient"
     offset = max(placed, key=lambda one: _size(placed[one].excess))
     worst, off = placed[offset], [one for one in placed if not placed[one].excess <= 1]
-    resembles = returned_naming.resembles(placed, spec)
-    if off and not resembles:
-        resembles = misread.explained(code.case, returned, off[0])
-    if gradient:
-        for words, meaning in _OF_GRADIENTS.items():
-            resembles = resembles.replace(words, meaning)
+    found = returned_naming.explained(placed, spec)
+    if off and (found is None or found.code == "unexplained"):
+        found = misread.explained(code.case, returned, off[0]) or found
+    if found and gradient:
+        found = of_gradient(found)
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     seen = f"; out of place at {len(off)} of them: {offsets}" if off else ""
@@ -190,7 +185,8 @@ def _places(measured: Measured, returned: Returned) -> Finding:
         unit="relative to the pair",
         where=f"offset {offset}: {worst.side}, batch element {worst.batch}, head {worst.head}, position "
         f"{worst.position}, pair {worst.pair}",
-        resembles=resembles,
+        diagnosis=found,
+        remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
     )
 
 
@@ -201,6 +197,10 @@ def _allowed(measured: Measured, worst: Places) -> float:
         return allowance.rounding_error(measured.rule, setting)
     at = np.array([worst.position])
     return float(allowance.allowed(measured.rule, setting, at)[0, worst.pair])
+
+
+def _unexplained(one: Places) -> bool:
+    return one.diagnosis is not None and one.diagnosis.code == "unexplained"
 
 
 def _size(value: float) -> float:

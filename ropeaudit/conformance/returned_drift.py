@@ -19,7 +19,7 @@ from ropeaudit.conformance.score_drift import MeasuredDrift, ScoreDrift
 from ropeaudit.conformance.yardstick import Yardstick, yardstick
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe
+from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
 
 _MASK = "causal"
 
@@ -34,7 +34,7 @@ def findings(
     part = " of batch element 0"
     seen = [_measured(record, limit, part) for record, limit in zip(records, limits, strict=True)]
     return [
-        drift_findings.drift("drift", seen, wanted, ""),
+        drift_findings.drift("drift", seen, wanted, None),
         drift_findings.growth(seen, wanted, dtype, lambda: records[-1].attainable_rms),
         drift_findings.tolerance(seen, claimed, setting, dtype),
     ]

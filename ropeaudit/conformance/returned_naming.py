@@ -8,47 +8,49 @@ at none of those that are right.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ropeaudit.conformance.case_spec import CaseSpec
-from ropeaudit.subjects.placement.faults import Fault, faults
-from ropeaudit.subjects.placement.places import Places
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.faults import Fault, faults
+from ropeaudit.recognition.verification import Places
 
-_OR, _MORE = " or ", ("faults more", "fault more")
 
-
-def resembles(placed: Mapping[int, Places], spec: CaseSpec) -> str:
+def explained(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
     """Return what explains the pairs that are out of place, by the offset that leaves fewest faults."""
     off = [offset for offset, one in placed.items() if not one.excess <= 1]
-    named = {offset: _consistent(placed[offset].resembles, spec, off) for offset in off}
-    named = {offset: words for offset, words in named.items() if words}
+    found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
+    named = {offset: one for offset, one in found.items() if one and one.code != "unexplained"}
     if not named:
-        return ""
-    best = min(named, key=lambda offset: (_open(named[offset]), named[offset].count(_OR)))
+        return next(iter(found.values()), None)
+    best = min(named, key=lambda offset: len(named[offset].alternatives))
     worst = max(off, key=lambda offset: (placed[offset].excess, offset))
-    return named[best] if named.get(worst) == named[best] else f"{named[best]} (at offset {best})"
+    same = named.get(worst) == named[best]
+    return named[best] if same else replace(named[best], where=replace(named[best].where, offset=best))
 
 
-def _open(words: str) -> bool:
-    """Return whether faults were left out of a sentence for there being too many."""
-    return words.endswith(_MORE)
-
-
-def _consistent(words: str, spec: CaseSpec, off: list[int]) -> str:
-    """Return the faults of a sentence that fit all offsets; the sentence as it is where none of them does."""
-    known = {fault.text: fault for fault in faults(spec.setting)}
-    names = words.split(_OR)
-    fitting = [name for name in names if name not in known or _fits(known[name], spec, off)]
-    return _OR.join(fitting) if any(not _open(name) for name in fitting) else words
+def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diagnosis | None:
+    """Return the faults that fit all offsets, of those that explain one; all where none does."""
+    if found is None or found.also:
+        return found
+    known = {(one.diagnosis.code, *one.diagnosis.values.items()): one for one in faults(spec.setting)}
+    equals = [replace(found, alternatives=()), *found.alternatives]
+    fitting = [
+        one
+        for one in equals
+        if (fault := known.get((one.code, *one.values.items()))) is None or _fits(fault, spec, off)
+    ]
+    return replace(fitting[0], where=found.where, alternatives=tuple(fitting[1:])) if fitting else found
 
 
 def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
     """Return whether a fault changes positions, or frequencies, at just the offsets that are wrong."""
-    if fault.setting != spec.setting:
+    if fault.turn or fault.setting(spec.setting) != spec.setting:
         return len(off) == len(spec.offsets)
     for offset in spec.offsets:
-        at = np.arange(spec.seq_len, dtype=np.int64) + offset
-        if np.array_equal(fault.seen(at), at) == (offset in off):
+        at = np.arange(spec.seq_len, dtype=np.int64)[None] + offset
+        if np.array_equal(fault.positions(at), at) == (offset in off):
             return False
     return True

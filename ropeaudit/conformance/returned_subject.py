@@ -16,12 +16,12 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.case_spec import CaseSpec
 from ropeaudit.conformance.returned_files import Arrays
+from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, Subject
 from ropeaudit.subjects.calling.implementation import Called, Rotate
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.placement.verification import GivenVectors
 
 Sides: TypeAlias = tuple[FloatArray, FloatArray]  # q (b, h, s, d) and k (b, g, s, d)
 

@@ -14,18 +14,18 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import attainable
-from ropeaudit.conformance import narrow_format, score_drift
+from ropeaudit.conformance import score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.score_drift import MeasuredDrift
 from ropeaudit.conformance.yardstick import MASK, Yardstick, yardstick
 from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recognition import narrow_output, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
+from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import verification
-from ropeaudit.subjects.placement.likeness import RecipeGroup
-from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe, explains
-from ropeaudit.subjects.placement.verification import GivenVectors
 
 _ROWS = 256  # of a long sequence that are compared, each with each
 
@@ -80,11 +80,11 @@ class ScoreRun:
         at: Positions = np.arange(self.length, dtype=np.int64) + self.last
         return CalledBlock(at, self.given, self._rotated(self.last))
 
-    def resembles(self, seen: Sequence[MeasuredDrift]) -> str:
+    def explained(self, seen: Sequence[MeasuredDrift]) -> Diagnosis | None:
         """Return what explains drift that is more than allowed, at the last such offset."""
         failing = [one for one in seen if one.fails]
         if not failing:
-            return ""
+            return None
         last = max(failing, key=lambda one: one.offset)
         offset = last.offset
         code, every = self.code, np.arange(self.length, dtype=np.int64)
@@ -100,9 +100,8 @@ class ScoreRun:
             [limit] = wanted.limits(code.setting, self.inputs, [offset])
             return not replace(last, limit=limit).fails
 
-        what = "what it returns"
-        return places.resembles or narrow_format.explanation(
-            code, given, rotated, every + offset, what, holds
+        return places.diagnosis or narrow_output.explanation(
+            code.setting, code.dtype, given, rotated, every + offset, holds
         )
 
     def careful(self) -> float:

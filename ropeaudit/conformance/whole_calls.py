@@ -17,9 +17,9 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.call_forms import Both, in_one_state
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.recognition import verification
+from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.subjects.calling.implementation import Rotator
-from ropeaudit.subjects.placement import verification
-from ropeaudit.subjects.placement.recipe_match import CalledBlock
 
 BATCH = 2
 DEAR = 8e-3  # seconds of CPU of a call of one token, above which there are fewer calls

@@ -16,10 +16,10 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.bounds import Bound
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance, known_recipes, wording
+from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import allowance, likeness
-from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 MASK = "full"
 
@@ -61,6 +61,8 @@ def yardstick(
         return bool((allowance.allowed(recipe, setting, at) <= most).all())
 
     if resembled is not None and right(resembled.resolved):
-        return Yardstick((resembled.resolved,), f"{resembled}, which it resembles")
-    every = [group.resolved for group in likeness.groups(dtype)]
+        return Yardstick(
+            (resembled.resolved,), f"{wording.arithmetic(resembled.values())}, which it resembles"
+        )
+    every = [group.resolved for group in known_recipes.groups(dtype)]
     return Yardstick(tuple(filter(right, every)), f"the coarsest right recipe in {dtype}")

@@ -21,8 +21,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.rope.frequencies import unscaled
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.placement import exact_rotation
+from ropeaudit.subjects import Positions, exact_rotation
 
 _LIBRARY = 4  # u by which a library's pow, exp, sin, cos or division may miss
 _COARSE = dict.fromkeys(("position", "frequency", "angle", "trig"), "model32") | {

@@ -13,8 +13,8 @@ from typing import Literal
 
 from ropeaudit import data
 
-# to the last bit: every number is what it predicts. within rounding: to within a rounding or two, wherever it
-# was looked for. in this call: so far, but not in other calls. resembles: nearest, and part of the error stays.
+# to the last bit: every number is what it predicts. within rounding: to within a rounding or two, wherever
+# it was looked for. in this call: so far, but not in other ones. resembles: nearest, part of it stays.
 Certainty = Literal["to the last bit", "within rounding", "in this call", "resembles"]
 
 
@@ -48,7 +48,9 @@ class Where:
     """What a diagnosis is about, where that is not all of q and k; empty and None: all of it.
 
     sides: "q", "k" or both. batch, heads: those alone, of so many heads. position, pair: that one alone.
-    unrotated: dims that are not rotated. offset: the shift at which it was found.
+    unrotated: dims that are not rotated. since: the position from which on it is so; those before it, from
+    `until` on, are right. offset: the shift at which it was found. gradient: it is of the gradient, which is
+    the inverse rotation.
     """
 
     sides: tuple[str, ...] = ()
@@ -58,7 +60,10 @@ class Where:
     position: int | None = None
     pair: int | None = None
     unrotated: bool = False
+    until: int | None = None
+    since: int | None = None
     offset: int | None = None
+    gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

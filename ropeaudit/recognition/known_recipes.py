@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
@@ -118,9 +117,7 @@ def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
     known = {arithmetic(group.resolved) for group in found}
     stages = ("position", "frequency", "angle", "table", "rotation")
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
-        found.append(
-            RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype))
-        )
+        found.append(RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype)))
     for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
         fmt = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
         resolved = recipes.named(start).changed({stage: fmt}).resolve(dtype)
@@ -183,9 +180,7 @@ def explaining_recipe(
     rows = block.rows() if seen is None else seen
     window = slice(max(0, block.at.size - _NEAREST_POSITIONS), block.at.size)  # where errors are largest
     near: list[tuple[float, RecipeGroup]] = []
-    vectors = [
-        (x[-1, 0][window], y[-1, 0][window]) for x, y in zip(block.given, block.rotated, strict=True)
-    ]
+    vectors = [(x[-1, 0][window], y[-1, 0][window]) for x, y in zip(block.given, block.rotated, strict=True)]
     at = rows[-1][window]
     from_exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in vectors)
     for group in variants(dtype) if fewest is None else fewest:
@@ -238,5 +233,3 @@ def _distance(x: FloatArray, other: FloatArray) -> float:
     if not np.array_equal(nonfinite, ~np.isfinite(other)):
         return float("inf")
     return rms_difference(np.where(nonfinite, 0, x), np.where(nonfinite, 0, other))
-
-

@@ -1,14 +1,15 @@
-"""What explains rotated pairs that are out of place: a known recipe, a usual fault, or nothing that is known.
+"""What explains rotated pairs that are out of place: a known recipe, a fault, two of them, or nothing known.
 
-A fault is named only where it puts every pair of the heads in question where it is, to within what
-right code is allowed, there and at other positions that tell it from faults alike. A recipe is named only
-where it explains q and k, all heads and batch elements.
+A recipe is named only where it explains q and k, all heads and batch elements. A fault is named only where it
+puts every pair of the heads in question where it is, to within what right code is allowed, there and at other
+positions that tell it from faults alike. What explains equally much stands beside it.
 Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,17 +18,19 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.recognition import allowance, known_recipes, solving
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.faults import OPERANDS, POSITIONS, SETTING, Fault, faults
+from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.implementation import Rotator
-from ropeaudit.subjects.placement import allowance, exact_rotation, solving
-from ropeaudit.subjects.placement.faults import Fault, faults
-from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe, nonfinite_recipes
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # the finest first
-_MOST = 3  # faults that are named where several explain what was seen
+_PLAIN = Fault(Diagnosis("unexplained"))
+_CAST_WITH = 12  # positions by which recipes under another setting are ranked
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +43,35 @@ class MisplacedSide:
     block: CalledBlock
 
 
-def named(
+def explained(
     sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format, rotator: Rotator
-) -> tuple[str, bool]:
-    """Return in words what explains it, empty where nothing known does, and whether that is a recipe."""
+) -> Diagnosis:
+    """Return what explains the sides that are out of place; `unexplained` where nothing known does."""
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
-        return nonfinite_recipes(block, setting, dtype)
-    if text := _narrow_input(sides, setting, dtype):
-        return text, False
-    if group := explaining_recipe(block, setting, dtype):
-        return str(group), True
-    texts = {name: _fault(name, side, setting, dtype, rotator) for name, side in sides.items()}
-    if len(texts) == 2 and len(set(texts.values())) == 1:
-        return texts["q"], False
-    parts = [f"{name}{'' if len(texts) == 2 else ' alone'}: {text}" for name, text in texts.items() if text]
-    return "; ".join(parts), False
+        return known_recipes.nonfinite(block, setting, dtype)
+    if formats := _narrow_input(sides, setting, dtype):
+        values = {"vectors": " and ".join(sides), "formats": " or ".join(fmt.name for fmt in formats)}
+        return Diagnosis("narrow-input", values)
+    if group := known_recipes.explaining_recipe(block, setting, dtype):
+        return group.diagnosis()
+    found = {name: _Side(name, side, setting, dtype, rotator).diagnosis() for name, side in sides.items()}
+    if "unexplained" in {one.code for one in found.values()} and (cast := _cast(sides, setting, dtype)):
+        return cast
+    return _joined(found)
 
 
-def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> str:
+def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
+    """Return one diagnosis of both sides: the same of both is said once, else each by itself."""
+    named = {name: one for name, one in found.items() if one.code != "unexplained"} or found
+    first = next(iter(named.values()))
+    if len(found) == 2 and len(named) == 2 and all(one == first for one in named.values()):
+        return first
+    placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in named.items()]
+    return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
+
+
+def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> list[Format]:
     """Return the narrower formats to which vectors are rounded before they are rotated as they should be."""
     holding: list[Format] = []
     for fmt in (fmt for fmt in _NARROW if fmt.precision < dtype.precision):
@@ -66,8 +79,7 @@ def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: 
             break  # a finer one explains it
         if all(_rotates_rounded(fmt, name, side, setting, dtype) for name, side in sides.items()):
             holding.append(fmt)
-    names = " or ".join(fmt.name for fmt in holding)
-    return f"{' and '.join(sides)} rounded to {names}, then rotated" if names else ""
+    return holding
 
 
 def _rotates_rounded(
@@ -87,108 +99,237 @@ def _rotates_rounded(
     return True
 
 
-def _fault(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator) -> str:
-    """Return which heads and positions of one side are out of place, and the faults that explain it."""
-    where = [_heads(side.heads), _single(side, setting)]
-    if where[0] and (text := _common_factor(name, side, setting, dtype)):
-        return text
-    what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
-    if not what and not any(where):  # another base or length moves all heads and pairs
-        what = _solved(name, side, setting, dtype)
-    if not what:
-        what = _position(name, side, setting, dtype)
-    return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
+def _cast(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> Diagnosis | None:
+    """Return the setting or the positions that explain both sides together with a narrow stage."""
+    block = next(iter(sides.values())).block
+    known = [group for group in known_recipes.variants(dtype) if group.diagnosis().code != "known-recipe"]
+    for fault in faults(setting):
+        if fault.turn or fault.diagnosis.code in ("wrap", "table-ends", "restart", "rotated-by-head"):
+            continue
+        other, seen = fault.setting(setting), fault.positions(block.rows())
+        if other == setting and np.array_equal(seen, block.rows()):
+            continue
+        small = _window(block, seen, _CAST_WITH)
+        if known_recipes.explaining_recipe(small[0], other, dtype, small[1], known) is None:
+            continue
+        if group := known_recipes.explaining_recipe(block, other, dtype, seen, known):
+            return replace(fault.diagnosis, also=(group.diagnosis(),))
+    return None
 
 
-def _common_factor(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
-    """Return the factor of all heads, where noise decides which of them are beyond what is allowed."""
-    index = 0 if name == "q" else 1
-    given, rotated = (vectors[index] for vectors in (side.block.given, side.block.rotated))
-    return solving.common_factor(side.block.rows(), given, rotated, setting, dtype)
-
-
-def _solved(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
-    """Return the factor, or the base from the first wrong position on; nothing where there is none."""
-    index, at = 0 if name == "q" else 1, side.block.at
-    first = int(np.argmax(np.isin(at, side.positions)))
-    given, rotated = (x[index][0] for x in (side.block.given, side.block.rotated))
-    if text := solving.factor(at, given[0], rotated[0], setting, dtype):
-        return text  # of all: noise decides where it is beyond what is allowed first
-    given, rotated = given[:, first:], rotated[:, first:]
-    text = solving.factor(at[first:], given[0], rotated[0], setting, dtype)
-    text = text or solving.base(at[first:], given, rotated, setting, dtype)
-    if (
-        not text
-        or not first
-        or (text.startswith("base ") and not solving.moves(text, at[:first], setting, dtype))
-    ):
-        return text
-    return f"positions {at[0]} to {at[first - 1]} are right, from {at[first]} on {text}"
-
-
-def _heads(off: NDArray[np.bool_]) -> str:
-    """Return which batch elements and heads are out of place; nothing where all of them are."""
-    if off.all():
-        return ""
-    batches, heads = off.any(axis=1), off.any(axis=0)
-    if off.shape[0] > 1 and not batches.all():
-        which = f"batch element {_runs(np.flatnonzero(batches))} alone"
-        return which if heads.all() else f"{which}, head {_runs(np.flatnonzero(heads))}"
-    if not heads.all():
-        return f"head {_runs(np.flatnonzero(heads))} of {heads.size} alone"
-    return ""
-
-
-def _runs(numbers: NDArray[np.intp]) -> str:
-    """Return numbers in a few words, such as "0, 2 to 5"."""
-    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    return ", ".join(
-        f"{part[0]} to {part[-1]}" if part.size > 2 else ", ".join(map(str, part)) for part in parts
+def _window(block: CalledBlock, seen: Positions, count: int) -> tuple[CalledBlock, Positions]:
+    """Return the last positions of a call with one vector of each side, and those that it takes for them."""
+    last = slice(max(0, block.at.size - count), block.at.size)
+    given, rotated = (
+        (pair[0][-1:, :1, last], pair[1][-1:, :1, last]) for pair in (block.given, block.rotated)
     )
+    at = block.rows()[-1][last]
+    return CalledBlock(at, given, rotated), seen[-1:, last]
 
 
-def _single(side: MisplacedSide, setting: RopeSetting) -> str:
-    """Return the one position or the one pair that is out of place, where it is but one."""
-    if side.positions.size == 1 and side.block.at.size > 2:
-        return f"position {side.positions[0]} alone"
-    pairs = np.flatnonzero(side.pairs)
-    if pairs.size == 1 and side.pairs.size > 2:
-        return f"pair {pairs[0]} alone" if pairs[0] < setting.pairs else "dims that are not rotated"
-    return "dims that are not rotated" if (pairs >= setting.pairs).all() else ""
+@dataclass
+class _Side:
+    """The search for what explains q, or k."""
 
+    name: str
+    side: MisplacedSide
+    setting: RopeSetting
+    dtype: Format
+    rotator: Rotator
 
-def _known(
-    name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator
-) -> list[str]:
-    """Return the faults that explain what was returned, as few as other positions leave."""
-    block, off = side.block, np.argwhere(side.heads)[:_VECTORS]
-    first = int(np.argmax(np.isin(block.at, side.positions)))
-    holding = [
-        fault
-        for fault in faults(setting, first)
-        if (fault.setting != setting or not np.array_equal(fault.seen(block.at), block.at))
-        and _holds(fault, name, block, off, setting, dtype)
-    ]
-    here = holding
-    for start in _probes(int(block.at[0])) if holding else ():
-        if probe := _probed(block, start, rotator):
-            holding = [fault for fault in holding if _holds(fault, name, probe, off, setting, dtype)]
-    named = [fault.text for fault in holding] or [f"{fault.text}, though not in every call" for fault in here]
-    texts = list(dict.fromkeys(named))  # a count from the first wrong position may be one of the usual ones
-    more = len(texts) - _MOST
-    return texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
+    def __post_init__(self) -> None:
+        self.index = 0 if self.name == "q" else 1
+        self.block = self.side.block
+        self.off = np.argwhere(self.side.heads)[:_VECTORS]
+        self.first = int(np.argmax(np.isin(self.block.at, self.side.positions)))
 
+    def diagnosis(self) -> Diagnosis:
+        """Return what explains the side, and where that is."""
+        where = self._where()
+        some = bool(where.heads or where.batch)
+        if some and (factor := self._factor_of_all()):
+            return factor
+        alone = some or where.position is not None or where.pair is not None or where.unrotated
+        found = self._swapped() or self._known()
+        if not found and not alone:
+            found = self._solved()
+        found = found or self._pairs_left() or self._two() or self._position()
+        found = found or Diagnosis("unexplained")
+        return found if found.where.since is not None else replace(found, where=where)
 
-def _probed(block: CalledBlock, start: int, rotator: Rotator) -> CalledBlock | None:
-    """Return a call like that of a block, from another first position; None where it raises."""
-    moved = replace(block, at=block.at - block.at[0] + start)
-    try:
-        rotated = rotator.rotate_both(*block.given, moved.rows() if block.batch_step else moved.at)
-    except RopeAuditError:
-        raise
-    except Exception:  # whatever other people's code raises; then it decides nothing
-        return None
-    return replace(moved, rotated=rotated)
+    def _where(self) -> Where:
+        """Return which batch elements and heads, which one position or pair, are out of place, if not all."""
+        off, side = self.side.heads, self.side
+        batches, heads = off.any(axis=1), off.any(axis=0)
+        where = Where()
+        if off.shape[0] > 1 and not batches.all():
+            where = replace(where, batch=tuple(np.flatnonzero(batches).tolist()))
+        if not heads.all():
+            where = replace(where, heads=tuple(np.flatnonzero(heads).tolist()), of_heads=heads.size)
+        pairs = np.flatnonzero(side.pairs)
+        if side.positions.size == 1 and side.block.at.size > 2:
+            return replace(where, position=int(side.positions[0]))
+        if (pairs >= self.setting.pairs).all():
+            return replace(where, unrotated=True)
+        if pairs.size == 1 and side.pairs.size > 2:
+            return replace(where, pair=int(pairs[0]))
+        return where
+
+    def _factor_of_all(self) -> Diagnosis | None:
+        """Return the factor of all heads, where noise decides which of them are beyond what is allowed."""
+        given, rotated = (vectors[self.index] for vectors in (self.block.given, self.block.rotated))
+        return solving.common_factor(self.block.rows(), given, rotated, self.setting, self.dtype)
+
+    def _swapped(self) -> Diagnosis | None:
+        """Return that q came back as k, or k as q; None where it did not."""
+        q, k = self.block.given
+        if q.shape != k.shape or not self._holds(_PLAIN, replace(self.block, given=(k, q))):
+            return None
+        return Diagnosis("q-k-swapped")
+
+    def _known(self) -> Diagnosis | None:
+        """Return the faults that explain what was returned, as few as other positions leave."""
+        return self._equals(fault for fault in faults(self.setting, self.first) if self._changes(fault))
+
+    def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
+        """Return those of some faults that hold here and at other positions; the first, with its equals."""
+        holding = [fault for fault in tried if self._holds(fault, self.block)]
+        here = holding
+        for start in _probes(int(self.block.at[0])) if holding else ():
+            if probe := self._probed(start):
+                holding = [fault for fault in holding if self._holds(fault, probe)]
+        told = [fault.diagnosis for fault in holding]
+        told = told or [replace(fault.diagnosis, certainty="in this call") for fault in here]
+        unique = [one for number, one in enumerate(told) if one not in told[:number]]
+        return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
+
+    def _changes(self, fault: Fault) -> bool:
+        """Return whether a fault makes a difference at the positions of the call."""
+        if fault.turn or fault.setting(self.setting) != self.setting:
+            return True
+        rows = self.block.rows()
+        return any(not np.array_equal(fault.positions(rows, int(h))[b], rows[b]) for b, h in self.off)
+
+    def _probed(self, start: int) -> CalledBlock | None:
+        """Return a call like that of the block, from another first position; None where it raises."""
+        moved = replace(self.block, at=self.block.at - self.block.at[0] + start)
+        try:
+            rotated = self.rotator.rotate_both(*self.block.given, moved.positions())
+        except RopeAuditError:
+            raise
+        except Exception:  # whatever other people's code raises; then it decides nothing
+            return None
+        return replace(moved, rotated=rotated)
+
+    def _holds(self, fault: Fault, block: CalledBlock) -> bool:
+        """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
+        size = block.at.size
+        few = np.unique(np.r_[: min(8, size), size // 2, max(0, size - 8) : size])
+        many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
+        return all(self._fits(fault, block, places, count) for places, count in ((few, 1), (many, _VECTORS)))
+
+    def _fits(self, fault: Fault, block: CalledBlock, places: NDArray[np.int64], count: int) -> bool:
+        """Return whether a fault explains so many vectors at some places of a call."""
+        rule, other, tiny = allowance.careful(self.dtype), fault.setting(self.setting), self._tiny
+        for b, h in self.off[:count]:
+            rows = block.rows()
+            at, seen = rows[b][places], fault.positions(rows, int(h))[b][places]
+            given, rotated = (vectors[self.index][b, h][places] for vectors in (block.given, block.rotated))
+            z, w = (exact_rotation.complex_pairs(x, other) for x in (given, rotated))
+            expected = fault.turned(z, exact_rotation.rotations(other, seen, self.dtype))
+            allowed = np.maximum(*(allowance.allowed(rule, other, one) for one in (at, seen)))
+            size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
+            with np.errstate(invalid="ignore", over="ignore"):
+                if not (np.abs(w - expected) <= allowed * size + tiny).all():
+                    return False
+                rest = np.s_[:, other.rotary_dim :]
+                most = allowance.rounding_error(rule, self.setting) * np.abs(given[rest]) + tiny
+                passes = np.abs(rotated[rest].astype(np.float64) - given[rest]) <= most
+            if other.rotary_dim != self.setting.rotary_dim and not passes.all():
+                return False
+        return True
+
+    @property
+    def _tiny(self) -> float:
+        return 4 * self.dtype.smallest_subnormal
+
+    def _solved(self) -> Diagnosis | None:
+        """Return a factor, the setting that frequencies show, or a base from the first wrong position on."""
+        first, at = self.first, self.block.at
+        given, rotated = (x[self.index][0] for x in (self.block.given, self.block.rotated))
+        if factor := solving.factor(at, given[0], rotated[0], self.setting, self.dtype):
+            return factor  # of all: noise decides where it is beyond what is allowed first
+        fitted = self._equals(self._fitted())
+        if fitted:
+            return fitted
+        given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
+        found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
+        found = found or solving.base(at, given, rotated, self.setting, self.dtype)
+        moves = found and first and solving.moves(found, self.block.at[:first], self.setting, self.dtype)
+        if not found or not first or (found.code == "wrong-base" and not moves):
+            return found
+        return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
+
+    def _fitted(self) -> Iterator[Fault]:
+        """Yield settings whose frequencies are those that the vectors show, the simplest first."""
+        given, rotated = (x[self.index][0] for x in (self.block.given, self.block.rotated))
+        yield from solving.settings(self.block.at, given, rotated, self.setting, self.dtype)
+
+    def _pairs_left(self) -> Diagnosis | None:
+        """Return the pairs that are not rotated, where they are those that are out of place."""
+        off = np.flatnonzero(self.side.pairs)
+        if not off.size or off[-1] >= self.setting.pairs or off.size == self.setting.pairs:
+            return None
+
+        def turn(z: NDArray[np.complex128], turns: NDArray[np.complex128]) -> NDArray[np.complex128]:
+            w = z * turns
+            w[:, off] = z[:, off]
+            return w
+
+        runs = np.split(off, np.flatnonzero(np.diff(off) != 1) + 1)
+        pairs = ", ".join(f"{run[0]} to {run[-1]}" if run.size > 1 else str(run[0]) for run in runs)
+        fault = Fault(Diagnosis("pairs-left-out", {"pairs": pairs}), turn=turn)
+        return self._equals([fault])
+
+    def _two(self) -> Diagnosis | None:
+        """Return two faults that together explain the side: a setting with positions or operands, or both."""
+        every = [*faults(self.setting, self.first), *self._fitted()]
+        by = {group: [one for one in every if one.group == group] for group in (SETTING, POSITIONS, OPERANDS)}
+        ways: Sequence[tuple[str, str]] = (
+            *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
+        )
+
+        def pairs() -> Iterator[Fault]:
+            for first, second in ways:
+                for one, other in itertools.product(by[first], by[second]):
+                    if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
+                        yield one.beside(other)
+
+        return self._equals(pairs())
+
+    def _may(self, one: Fault, other: Fault) -> bool:
+        """Return whether each of two faults makes a difference beside the other."""
+        both = one.beside(other)
+        settings = {fault.setting(self.setting) for fault in (one, other, both)}
+        if one.group == other.group == SETTING and len(settings) < 3:
+            return False
+        b, h = self.off[0]
+        rows = self.block.rows()
+        seen = [fault.positions(rows, int(h))[b] for fault in (one, other, both)]
+        if POSITIONS in (one.group, other.group) and np.array_equal(seen[2], rows[b]):
+            return False
+        return bool(seen[2].any())  # nothing is told of a setting at position 0
+
+    def _position(self) -> Diagnosis | None:
+        """Return as which position the first is rotated, where the first and the last head agree on it."""
+        block, heads = self.block, np.argwhere(self.side.heads)
+        found = []
+        for b, h in dict.fromkeys((tuple(heads[0]), tuple(heads[-1]))):
+            at = block.rows()[b]
+            given, rotated = block.given[self.index][b, h], block.rotated[self.index][b, h]
+            wrong = np.isin(at, self.side.positions)
+            found.append(solving.position(at, given, rotated, wrong, self.setting, self.dtype))
+        return found[0] if all(one == found[0] for one in found) else None
 
 
 def _probes(first: int) -> Iterator[int]:
@@ -202,47 +343,29 @@ def _probes(first: int) -> Iterator[int]:
     yield first + 333
 
 
-def _holds(
-    fault: Fault, name: str, block: CalledBlock, off: NDArray[np.intp], setting: RopeSetting, dtype: Format
-) -> bool:
-    """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
-    index, size = 0 if name == "q" else 1, block.at.size
-    few = np.unique(np.r_[: min(8, size), size // 2, max(0, size - 8) : size])
-    many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
-    rule, seen = allowance.careful(dtype), {b: fault.seen(row) for b, row in enumerate(block.rows())}
-    for places in (few, many):
-        rotations = {
-            int(b): exact_rotation.rotations(fault.setting, seen[b][places], dtype) for b in set(off[:, 0])
-        }
-        for b, h in off:
-            at = np.stack([block.rows()[b][places], seen[b][places]])
-            allowed = np.maximum(*(allowance.allowed(rule, setting, row) for row in at))
-            given, rotated = (vectors[index][b, h][places] for vectors in (block.given, block.rotated))
-            z, w = (exact_rotation.complex_pairs(x, fault.setting) for x in (given, rotated))
-            most = allowed.max(axis=1, keepdims=True) * np.abs(z) + 4 * dtype.smallest_subnormal
-            with np.errstate(invalid="ignore", over="ignore"):
-                if not (np.abs(w - z * rotations[int(b)]) <= most).all():
-                    return False
-    return True
+def predictions(
+    x: NDArray[np.float64], at: Positions, setting: RopeSetting, dtype: Format
+) -> Iterator[tuple[Diagnosis, Callable[[], NDArray[np.floating]]]]:
+    """Yield what known faults and recipes make of vectors, for what cannot be seen pair by pair.
+
+    Shapes: x (h, s, d), at (s,); what is yielded makes (h, s, d).
+    """
+    for fault in faults(setting):
+        if not fault.turn:
+            seen, other = fault.positions(at[None])[0], fault.setting(setting)
+            if other != setting or not np.array_equal(seen, at):
+                yield fault.diagnosis, _exactly(x, seen, other)
+    for group in known_recipes.variants(dtype):
+        yield group.diagnosis(), _as(group, x, at, setting)
 
 
-def _position(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
-    """Return as which position the first is rotated, where the first and the last head agree on it."""
-    block, index, heads = side.block, 0 if name == "q" else 1, np.argwhere(side.heads)
-    texts = set()
-    for b, h in dict.fromkeys((tuple(heads[0]), tuple(heads[-1]))):
-        at = block.rows()[b]
-        given, rotated = block.given[index][b, h], block.rotated[index][b, h]
-        texts.add(solving.position(at, given, rotated, np.isin(at, side.positions), setting, dtype))
-    return texts.pop() if len(texts) == 1 else ""
+def _exactly(
+    x: NDArray[np.float64], at: Positions, setting: RopeSetting
+) -> Callable[[], NDArray[np.floating]]:
+    return lambda: exact_rotation.rotated(x, at, setting)
 
 
-def _swapped(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
-    """Return that q came back as k, or k as q; nothing where it did not."""
-    q, k = side.block.given
-    if q.shape != k.shape:
-        return ""
-    swapped = replace(side.block, given=(k, q))
-    same = Fault("", lambda at: at, setting)
-    off = np.argwhere(side.heads)[:_VECTORS]
-    return "q and k swapped" if _holds(same, name, swapped, off, setting, dtype) else ""
+def _as(
+    group: known_recipes.RecipeGroup, x: NDArray[np.float64], at: Positions, setting: RopeSetting
+) -> Callable[[], NDArray[np.floating]]:
+    return lambda: known_recipes.rotated(group, x, at, setting)

@@ -19,19 +19,46 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance, rotation
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.rotation import MisplacedSide
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.implementation import Rotator
-from ropeaudit.subjects.placement import allowance, exact_rotation, naming
-from ropeaudit.subjects.placement.naming import MisplacedSide
-from ropeaudit.subjects.placement.places import Places
-from ropeaudit.subjects.placement.recipe_match import CalledBlock
 
 BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
+_REPEATED = 4  # calls alike, of which the first may still see what was called before
 _FEWEST = 512  # positions of a call, however many heads there are
 
 Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The rotated pair that is worst placed, of q and k at one offset.
+
+    excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
+    is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
+    explains it; None where nothing needs to. first: the lowest position of the call that is out of place, -1
+    where none is.
+    """
+
+    excess: float
+    side: str
+    batch: int
+    head: int
+    position: int
+    pair: int
+    diagnosis: Diagnosis | None = None
+    first: int = -1
+
+    @property
+    def wrong_rotation(self) -> bool:
+        """Whether a pair is out of place and no recipe's arithmetic explains it; nan is out of place."""
+        known = self.diagnosis is not None and self.diagnosis.arithmetic
+        return not self.excess <= 1 and not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +170,14 @@ def check(
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
             side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
-    resembles: tuple[str, bool] = "", False
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
-    if sides and afresh and (words := state(afresh(), sides[worst].block, setting, dtype, rule)):
-        resembles = words, False
-    elif sides:
-        resembles = naming.named(sides, setting, dtype, rotator)
+    found = None
+    if sides:
+        block = sides[worst].block
+        found = unstable(rotator, block) or (state(afresh(), block, setting, dtype, rule) if afresh else None)
+        found = found or rotation.explained(sides, setting, dtype, rotator)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
-    return Places(seen[worst].excess, worst, *seen[worst].place, *resembles, first)
+    return Places(seen[worst].excess, worst, *seen[worst].place, found, first)
 
 
 def excess(
@@ -189,15 +216,27 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
     return np.where(size > dtype.largest / 4, 0.0, over)
 
 
-def state(rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved) -> str:
-    """Return that it is state, in words, where an instance puts all pairs of a block where they belong.
+def state(
+    rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
+) -> Diagnosis | None:
+    """Return that it is state, where an instance puts all pairs of a block where they belong.
 
     rotator: of an instance that was not called before, or of a function that has no other.
     """
-    again = "again" if getattr(rotator, "has_past", False) else "afresh"
-    rotated = rotator.rotate_both(*block.given, block.at if not block.batch_step else block.rows())
+    how = "again" if getattr(rotator, "has_past", False) else "afresh"
+    rotated = rotator.rotate_both(*block.given, block.positions())
     right = all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, rotated, strict=True)
     )
-    return f"state that an earlier call left: called {again} it is right" if right else ""
+    return Diagnosis("state-left", {"how": how}) if right else None
+
+
+def unstable(rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
+    """Return that it is random, where calls alike, one after the other, give different numbers."""
+    results = []
+    with contextlib.suppress(Exception):  # whatever other people's code raises: then it decides nothing
+        for _ in range(_REPEATED):
+            q, k = rotator.rotate_both(*block.given, block.positions())
+            results.append((q.tobytes(), k.tobytes()))
+    return Diagnosis("random") if len(set(results[1:])) > 1 else None

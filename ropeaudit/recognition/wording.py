@@ -23,16 +23,19 @@ _KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # st
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
 
-def sentence(diagnosis: Diagnosis | None, *, gradient: bool = False) -> str:
+def sentence(diagnosis: Diagnosis | None) -> str:
     """Return what a diagnosis says, with where it is and what explains as much; empty for none."""
     if diagnosis is None:
         return ""
     equals = (diagnosis, *diagnosis.alternatives)
-    texts = list(dict.fromkeys("; ".join(_clause(one, gradient) for one in whole.parts()) for whole in equals))
+    texts = list(dict.fromkeys("; ".join(_clause(one) for one in whole.parts()) for whole in equals))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
-    where = _where(diagnosis.where)
-    begin = ": ".join(filter(None, [where, " or ".join(named)]))
+    where, what = _where(diagnosis.where), " or ".join(named)
+    if diagnosis.where.since is not None:
+        first, since = diagnosis.where.until, diagnosis.where.since
+        what = f"positions {first} to {since - 1} are right, from {since} on {what}"
+    begin = ": ".join(filter(None, [where, what]))
     at = diagnosis.where.offset
     return begin if at is None else f"{begin} (at offset {at})"
 
@@ -44,9 +47,13 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
     """
     if diagnosis is None:
         return ""
+    if diagnosis.where.since is not None:
+        return "see what changes at that position: another table, another branch, a limit"
     wide = FP64 if up_to > FP32.first_inexact_integer else FP32
     equals = (diagnosis, *diagnosis.alternatives)
-    texts = ["; ".join(filter(None, (_remedy(one, dtype, wide) for one in whole.parts()))) for whole in equals]
+    texts = [
+        "; ".join(filter(None, (_remedy(one, dtype, wide) for one in whole.parts()))) for whole in equals
+    ]
     return texts[0] if len(set(texts)) == 1 else ""
 
 
@@ -81,8 +88,8 @@ def arithmetic(values: Mapping[str, float | str]) -> str:
     return f"{words} ({values['recipes']})" if values["recipes"] else words
 
 
-def _clause(one: Diagnosis, gradient: bool) -> str:
-    kind = kinds()[one.code]
+def _clause(one: Diagnosis) -> str:
+    kind, gradient = kinds()[one.code], one.where.gradient
     template = kind.gradient if gradient and kind.gradient else kind.sentence
     text = template.format_map(dict(one.values) | {"stages": _Stages(one.values)})
     if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):
@@ -129,9 +136,7 @@ def _runs(numbers: Sequence[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(
-        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
-    )
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
@@ -147,7 +152,7 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
 
 
 def _narrow(values: Mapping[str, float | str], dtype: Format, wide: Format) -> str:
-    """Return the stages that are narrower than they should be; the table and the rotation may be the dtype."""
+    """Return the stages that are narrower than they should be; table and rotation may be the dtype."""
     names = []
     for stage, name in _STAGES.items():
         most = dtype if stage in ("table", "rotation") else wide

@@ -15,6 +15,7 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.numbers import percent, short
 
 _MODEL_DTYPES = ("fp32", "bf16")
@@ -76,7 +77,7 @@ def _of_buffers(alike: Sequence[Buffer]) -> Finding:
         measured=math.nan if one.error is None else one.error,
         unit="relative" if one.what in ("inv_freq", "periods") else "radians",
         where=f"{one.stored.name}{more}",
-        resembles=f"a buffer cast to {one.cast}" if one.cast != "none" else "",
+        diagnosis=Diagnosis("buffer-cast", {"format": one.cast}) if one.cast != "none" else None,
     )
 
 

@@ -10,6 +10,8 @@ from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import headline, notes
 from ropeaudit.features.check.setting_table import settings
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, Row
 from ropeaudit.runtime.columns import Declare
 
@@ -69,7 +71,12 @@ class CheckColumns:
     where: str = of(
         "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=1
     )
-    resembles: str = of("what it behaves like, where that is known", lambda one: one.finding.resembles)
+    diagnosis: str = of(
+        "code of what explains it (`ropeaudit list diagnoses`): a+b are two faults together, a|b explain "
+        "equally much; empty where nothing needs to be explained",
+        lambda one: codes(one.finding.diagnosis),
+    )
+    resembles: str = of("the same as a sentence", lambda one: wording.sentence(one.finding.diagnosis))
     remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
     detail: str = of("what was done and seen", lambda one: one.finding.detail)
     up_to: int = of(

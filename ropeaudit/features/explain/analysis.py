@@ -34,6 +34,7 @@ from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySe
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
+from ropeaudit.recognition import wording
 from ropeaudit.reports import verdicts
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.factories import SubjectFactory
@@ -229,7 +230,8 @@ def _of_code(
             unexplained[int(offset)] = str(error)
             continue
         explainer = _Explainer(case, inputs, setting, group.resolved, int(offset), on_progress)
-        explanations.append(replace(explainer.explained(tolerance), code=name, resembles=str(group)))
+        words = wording.arithmetic(group.values())
+        explanations.append(replace(explainer.explained(tolerance), code=name, resembles=words))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
 

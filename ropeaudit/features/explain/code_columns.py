@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ropeaudit.audits import records
 from ropeaudit.features.explain.known_recipes import Likeness, Stage, expected, narrowest
 from ropeaudit.features.explain.tracing import Trace
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.runtime.columns import Declare
-from ropeaudit.subjects.placement import likeness
 
 SCHEMA = 1
 NOTHING = Stage("none", ("none",), ())
@@ -39,8 +40,15 @@ def _agrees(one: TracedStage) -> str | None:
     return "yes" if narrowest(one.stage) == one.recipe_format else "no"
 
 
+def _arithmetic(group: RecipeGroup) -> str:
+    """Return what recipes round, in words, without their names."""
+    return wording.arithmetic(group.values() | {"recipes": ""})
+
+
 def _behaviour(one: TracedStage) -> str:
-    return likeness.words(one.best.group.resolved) if one.best else one.trace.fault or "none"
+    if one.best:
+        return _arithmetic(one.best.group)
+    return one.trace.told() or "none"
 
 
 of = Declare[TracedStage]()
@@ -176,9 +184,7 @@ class RecipeColumns:
         lambda one: one.trace.environment,
         shown=lambda one: one.trace.environment != "none",
     )
-    behaviour: str = of_recipe(
-        "arithmetic in words", lambda one: likeness.words(one.like.group.resolved), shown=True
-    )
+    behaviour: str = of_recipe("arithmetic in words", lambda one: _arithmetic(one.like.group), shown=True)
     recipes: str = of_recipe(
         "that have it", lambda one: " ".join(one.like.group.names) or "none", shown=True, leaves=2
     )

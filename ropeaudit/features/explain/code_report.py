@@ -19,11 +19,11 @@ from ropeaudit.features.explain.code_columns import (
 )
 from ropeaudit.features.explain.known_recipes import COMPARED, Likeness, expected, narrowest
 from ropeaudit.features.explain.tracing import Trace
+from ropeaudit.recognition import wording
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.verdicts import under
 from ropeaudit.runtime.columns import Columns
-from ropeaudit.subjects.placement import likeness
 
 T = TypeVar("T")
 
@@ -53,10 +53,11 @@ def headline(trace: Trace) -> str:
     if trace.refused:
         return f"{who} is refused: {trace.refused}."
     if not trace.likely:
-        fault = f" what comes nearest: {trace.fault}." if trace.fault else " no known implementation matches."
+        told = trace.told()
+        fault = f" what comes nearest: {told}." if told else " no known implementation matches."
         return f"{who} behaves like no known recipe;{fault}"
     best = trace.nearest()
-    like = "; or ".join(str(one.group) for one in best)
+    like = "; or ".join(wording.arithmetic(one.group.values()) for one in best)
     places = len(trace.drifts or {}) * COMPARED
     equal = f"{percent(best[0].equal)} of its numbers for q at {places} positions are theirs to the last bit"
     if best[0].differing:
@@ -69,7 +70,7 @@ def _otherwise(trace: Trace, best: Likeness) -> str:
     """Return which stages were seen in another dtype than the nearest recipe has, and in which."""
     seen, right = {stage.name: narrowest(stage) for stage in trace.stages}, expected(best.group.resolved)
     parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
-    who = ", ".join(best.group.names) or likeness.words(best.group.resolved)
+    who = ", ".join(best.group.names) or wording.arithmetic(best.group.values())
     return f"nearest is {who}, yet {', '.join(parts)}"
 
 

@@ -20,13 +20,13 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import known_recipes
+from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import Subject, exact_rotation
 from ropeaudit.subjects.calling import exposure
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import exact_rotation, likeness
-from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
 DriftsAt: TypeAlias = Mapping[int, float]
@@ -102,14 +102,14 @@ def narrowest(stage: Stage) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def known_recipes(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> KnownRecipes:
+def compared(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> KnownRecipes:
     """Return what implementations are compared with, computed once for all of them."""
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     at = np.arange(COMPARED, dtype=np.int64)
-    subjects = [Emulated(group.resolved, setting) for group in likeness.variants(dtype)]
+    subjects = [Emulated(group.resolved, setting) for group in known_recipes.variants(dtype)]
     vectors = {
-        (number, offset): likeness.emulated(subject.recipe, setting, inputs.q, offset)
-        for number, subject in enumerate(subjects)
+        (number, offset): known_recipes.rotated(group, inputs.q, at + offset, setting)
+        for number, group in enumerate(known_recipes.variants(dtype))
         for offset in offsets
     }
     exact = {offset: exact_rotation.rotated(inputs.q, at + offset, setting) for offset in offsets}
@@ -133,7 +133,7 @@ def likenesses(observed: Observed, known: KnownRecipes, dtype: Format) -> list[L
     The nearest one with the dtypes that were seen stands before all others where that comes nearer.
     """
     ranked = []
-    for number, group in enumerate(likeness.variants(dtype)):
+    for number, group in enumerate(known_recipes.variants(dtype)):
         vectors = {offset: known.vectors[number, offset] for offset in observed.vectors}
         ranked.append(_likeness(group, known, observed, vectors, known.drifts[number]))
     ranked.sort(key=lambda like: (like.distance, like.profile))
@@ -149,8 +149,8 @@ def _likeness(
         other = vectors[offset]
         both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
         alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
-        own_error = likeness.rms_difference(seen[both], known.exact[offset][both]) if both.any() else 0.0
-        difference = likeness.rms_difference(seen[both], other[both]) if both.any() else 0.0
+        own_error = known_recipes.rms_difference(seen[both], known.exact[offset][both]) if both.any() else 0.0
+        difference = known_recipes.rms_difference(seen[both], other[both]) if both.any() else 0.0
         difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
         distance = max(distance, difference if alike else math.inf)
         equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
@@ -194,7 +194,8 @@ def _with_seen_dtypes(
         return []
     setting, inputs = known.subjects[0].setting, known.inputs
     offsets = list(observed.vectors)
-    vectors = {offset: likeness.emulated(resolved, setting, inputs.q, offset) for offset in offsets}
+    group, at = RecipeGroup((), resolved), np.arange(COMPARED, dtype=np.int64)
+    vectors = {offset: known_recipes.rotated(group, inputs.q, at + offset, setting) for offset in offsets}
     (drifts,) = rms_drifts([Emulated(resolved, setting)], inputs, setting, offsets)
-    changed = _likeness(RecipeGroup((), resolved), known, observed, vectors, drifts)
+    changed = _likeness(group, known, observed, vectors, drifts)
     return [changed] if changed.distance < best.distance else []

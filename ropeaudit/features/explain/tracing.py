@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ropeaudit import bounds
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
@@ -23,25 +22,24 @@ from ropeaudit.features.explain.known_recipes import (
     Likeness,
     Observed,
     Stage,
-    known_recipes,
+    compared,
     likenesses,
     nearest,
     rms_drifts,
 )
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
+from ropeaudit.recognition import verification, wording
+from ropeaudit.recognition.diagnosis import Diagnosis, codes
+from ropeaudit.recognition.known_recipes import RecipeGroup
+from ropeaudit.recognition.verification import GivenVectors
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects.calling.implementation import Called, Implementation, environment_of, one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import exact_rotation, likeness
-from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 OFFSETS = (0, 1024, 32768, 131072)
 _LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
-_EXPLAINS = 0.3  # a base explains vectors if it leaves at most this share of their error
-_SAME = 0.01  # two fitted bases that differ by less are the same
-_UNKNOWN = "nothing known"
 _DEFAULT = Case()
 
 
@@ -50,8 +48,8 @@ class Trace:
     """What is known of one implementation in a dtype, on a setting.
 
     stages: empty where nothing of torch was seen. drifts, predicted: offset -> RMS drift, measured, and
-    predicted for the nearest recipe. likely: recipes that it is like, nearest first. fault: what it does
-    instead, in words, where it is like none and that is known. dropped: offset -> why it was refused there.
+    predicted for the nearest recipe. likely: recipes that it is like, nearest first. faults: offset ->
+    what explains what it does there, where it is like none. dropped: offset -> why it was refused there.
     refused: why nothing is known. device: where it was called. environment: in which; none for the clean one.
     """
 
@@ -62,11 +60,29 @@ class Trace:
     drifts: Mapping[int, float] | None = None
     predicted: Mapping[int, float] | None = None
     likely: tuple[Likeness, ...] = ()
-    fault: str = ""
+    faults: Mapping[int, Diagnosis] = field(default_factory=dict)
     dropped: Mapping[int, str] = field(default_factory=dict)
     refused: str = ""
     device: str = "cpu"
     environment: str = "none"
+
+    def told(self) -> str:
+        """Return what explains it where it is like no recipe, with the offsets, in words."""
+        offsets: dict[str, list[int]] = {}
+        for offset, found in self.faults.items():
+            offsets.setdefault(wording.sentence(found), []).append(offset)
+        if len(offsets) == 1 and len(self.faults) >= len(self.drifts or {}) - 1:  # at 0 most are right
+            return "".join(offsets)
+        return "; ".join(
+            f"{text} at offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in offsets.items()
+        )
+
+    def diagnosis(self) -> str:
+        """Return the codes of what explains it at the largest offset where it is wrong; "" for none."""
+        if self.likely:
+            found = self.nearest()[0].group.diagnosis()
+            return "" if found.code == "known-recipe" else codes(found)
+        return codes(self.faults[max(self.faults)]) if self.faults else ""
 
     def nearest(self) -> list[Likeness]:
         """Return the recipes that none is nearer than."""
@@ -100,7 +116,7 @@ def _trace(
     if reasons[0]:
         return Trace(implementation.name, dtype, setting, refused=reasons[0], device=subject.device)
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
-    known = known_recipes(dtype, setting, seed, usable)
+    known = compared(dtype, setting, seed, usable)
     vectors = {offset: _rotated(subject, known.inputs, offset) for offset in usable}
     stages = _stages(implementation, dtype, setting, known.inputs)
     (drifts,) = rms_drifts([subject], known.inputs, setting, usable)
@@ -108,47 +124,28 @@ def _trace(
     likely: tuple[Likeness, ...] = ()
     if ranked[0].distance <= LIKE:
         likely = tuple(like for like in ranked if like.distance <= _LISTED)
-    fault = "" if likely else _fault(subject, known.inputs, setting, dtype, vectors)
+    faults = {} if likely else _faults(subject, known.inputs, setting, usable)
     predicted = _predicted(nearest(likely)[0].group, known.inputs, setting, usable) if likely else {}
     dropped = {offset: reason for offset, reason in reasons.items() if reason}
     return Trace(
-        *(implementation.name, dtype, setting, stages, drifts, predicted, likely, fault, dropped),
+        *(implementation.name, dtype, setting, stages, drifts, predicted, likely, faults, dropped),
         device=subject.device,
     )
 
 
-def _fault(
-    subject: Called,
-    inputs: Inputs,
-    setting: RopeSetting,
-    dtype: Format,
-    vectors: Mapping[int, FloatArray],
-) -> str:
-    """Return the fault that explains vectors as no recipe does, in words; empty where none is known."""
-    x = np.stack([round_to(head, subject.input) for head in inputs.q]).astype(np.float64)
-    base = _base(vectors[0], x, setting)
-    offsets: dict[str, list[int]] = {}
-    for offset, seen in vectors.items():
-        text = likeness.named(seen, x, setting, dtype, offset)
-        if not text and base and abs(likeness.base_of(seen, x, setting) / base - 1) < _SAME:
-            text = f"base {base:.3g}"
-        offsets.setdefault(text or _UNKNOWN, []).append(offset)
-    if len(offsets) == 1:
-        return "".join(offsets).replace(_UNKNOWN, "")
-    places = {text: f"offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in offsets.items()}
-    return "; ".join(f"{text} at {place}" for text, place in places.items())
-
-
-def _base(seen: FloatArray, x: Array, setting: RopeSetting) -> float:
-    """Return the base that explains vectors at positions from 0; 0 where none does."""
-    base, at = likeness.base_of(seen, x, setting), np.arange(COMPARED, dtype=np.int64)
-    if not 1 < base < LARGEST_BASE:
-        return 0.0
-    plain, fitted = (
-        likeness.rms_difference(seen, exact_rotation.rotated(x, at, other))
-        for other in (setting, replace(setting, base=base))
-    )
-    return base if fitted < _EXPLAINS * plain else 0.0
+def _faults(
+    subject: Called, inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
+) -> dict[int, Diagnosis]:
+    """Return what explains vectors at each offset where they are wrong, as no recipe does."""
+    vectors = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED, dtype=np.int64), inputs.seed or 0)
+    found = {}
+    for offset in offsets:
+        seen = verification.check(
+            subject.rotator(), setting, subject.dtype, vectors, offset, afresh=subject.afresh
+        )
+        if seen.diagnosis is not None:
+            found[offset] = seen.diagnosis
+    return found
 
 
 def _predicted(

@@ -26,8 +26,8 @@ from ropeaudit.recipes import Recipe
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
 from ropeaudit.subjects.calling.implementation import Called, Implementation, one_line
+from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.placement.exact_rotation import half_split
 
 Compared: TypeAlias = Recipe | Implementation
 Dims: TypeAlias = NDArray[np.int64]

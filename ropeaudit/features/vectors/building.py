@@ -15,7 +15,8 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance import case_manifest, raw_arrays
 from ropeaudit.conformance.case_manifest import FLAT, MANIFEST, TENSORS
 from ropeaudit.conformance.case_spec import CaseSpec
-from ropeaudit.subjects.placement import allowance, exact_rotation
+from ropeaudit.recognition import allowance
+from ropeaudit.subjects import exact_rotation
 
 
 def files(spec: CaseSpec) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ from ropeaudit.subjects.calling.devices import CPU, Device, advice
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.misfit import NEAR, Misfit, misfit
 from ropeaudit.subjects.calling.signatures import Signature
-from ropeaudit.subjects.placement.exact_rotation import half_split, rotated
+from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
 _SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings of its dtype

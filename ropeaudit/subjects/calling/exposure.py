@@ -16,9 +16,9 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.implementation import Called, Implementation
-from ropeaudit.subjects.placement import exact_rotation
 
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.dispatch_log import StageLog

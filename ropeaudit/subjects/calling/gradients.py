@@ -20,7 +20,7 @@ from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import Alike
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
-from ropeaudit.subjects.placement.exact_rotation import half_split
+from ropeaudit.subjects.exact_rotation import half_split
 
 TensorRotation: TypeAlias = Callable[[Any, Any], Any]
 _INFERENCE = "the code switches autograd off: it is for inference alone"

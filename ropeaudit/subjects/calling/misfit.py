@@ -13,7 +13,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.placement.exact_rotation import half_split
+from ropeaudit.subjects.exact_rotation import half_split
 
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates

@@ -18,7 +18,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.timeout import together
-from ropeaudit.subjects.placement.exact_rotation import half_split
+from ropeaudit.subjects.exact_rotation import half_split
 
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.own_code import Own

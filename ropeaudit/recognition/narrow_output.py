@@ -11,43 +11,43 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.recognition import allowance, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.placement import allowance, exact_rotation, verification
+from ropeaudit.subjects import Positions, exact_rotation
 
 _DEVIATIONS = 3  # of a mean error that is one of chance
 _FINEST_FIRST = (FP32, parse("fp16"), parse("bf16"))
 
 
 def explanation(
-    code: CodeUnderTest,
+    setting: RopeSetting,
+    dtype: Format,
     given: tuple[FloatArray, FloatArray],
     rotated: tuple[FloatArray, FloatArray],
     at: Positions,
-    what: str,
     holds: Callable[[Format], bool] = lambda fmt: True,
-) -> str:
-    """Return in words the narrower format whose roundings explain vectors, empty where none does.
+) -> Diagnosis | None:
+    """Return the narrower format whose roundings explain vectors; None where none does.
 
-    what: the vectors are, such as "the gradient". holds: whether more than pairs is explained by a format.
+    holds: whether more than pairs is explained by a format.
     Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,).
     """
     rows = np.stack([at] * len(given[0]))
     for fmt in _FINEST_FIRST:
         rule = allowance.careful(fmt)
-        if fmt.unit_roundoff <= code.dtype.unit_roundoff:
+        if fmt.unit_roundoff <= dtype.unit_roundoff:
             continue
         explained = all(
-            bool((verification.excess(x, y, rows, code.setting, fmt, rule) <= 1).all())
-            and _unbiased(x, y, at, code.setting)
+            bool((verification.excess(x, y, rows, setting, fmt, rule) <= 1).all())
+            and _unbiased(x, y, at, setting)
             for x, y in zip(given, rotated, strict=True)
         )
         if explained and holds(fmt):
             stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
             held = f", and every number of it is a {fmt} number" if stored else ""
-            return f"{what} is off by what roundings in {fmt} explain{held}"
-    return ""
+            return Diagnosis("narrow-output", {"format": str(fmt), "held": held})
+    return None
 
 
 def _unbiased(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:

@@ -1,10 +1,12 @@
-"""What explains rotated vectors, found by solving for it: another base, or another position.
+"""What explains rotated vectors, found by solving for it: frequencies, a base, a factor, a position.
 
 Letters: h heads, s positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +14,13 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.recognition import allowance
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.faults import Fault
+from ropeaudit.recognition.variants import variants
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.placement import allowance, exact_rotation
+from ropeaudit.subjects import Positions, exact_rotation
 
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
@@ -22,22 +28,79 @@ _FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
 _SPREAD = 0.1  # of the factors of vectors that all have one, over what it differs from 1
 _LONGEST = 128  # positions of a step
 _FARTHEST = 2**18  # position that others are tried for
+_FITTED = 12  # settings that fit what is shown, and are tried
 _TRIED = 3  # positions that come nearest
 
 
-def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> str:
-    """Return the base whose powers all frequencies are; nothing where they are not, or where it is right.
+def settings(
+    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
+) -> Iterator[Fault]:
+    """Yield the settings whose frequencies vectors show from position to position, the simplest first.
+
+    Shapes: at (s,), x and rotated y (h, s, d).
+    """
+    shown = _frequencies(at, x, y, setting)
+    if shown is None:
+        return
+    theta, uncertain = shown
+    exact = np.abs(allowance.frequencies(setting))
+    fitting = [
+        one
+        for one in variants(setting, exact, np.where(theta > 0, theta, exact))
+        if one.setting is not None and (np.abs(one.theta - theta) <= uncertain + 1e-6 * theta).all()
+    ]
+    for one in sorted(fitting, key=lambda one: one.cost)[:_FITTED]:
+        if one.diagnosis is not None and one.setting is not None:
+            yield Fault(one.diagnosis, functools.partial(_instead, one.setting), fitted=True)
+
+
+def _instead(setting: RopeSetting, asked: RopeSetting) -> RopeSetting:
+    """Return the frequencies of a setting in the layout that is asked for."""
+    return replace(setting, layout=asked.layout, rotary_dim=asked.rotary_dim)
+
+
+def _frequencies(
+    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting
+) -> tuple[Array, Array] | None:
+    """Return by how much pairs turn from position to position, and how uncertain that is; None if unseen.
+
+    Steps of growing length are unwrapped by the shorter ones. Shapes: -> (p,) twice.
+    """
+    if setting.pairs < 4 or at.size < 8 or (np.diff(at) != 1).any():
+        return None
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        turns = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
+        turns = turns / np.maximum(np.abs(turns), 1e-30)
+    if not np.isfinite(turns).all():
+        return None
+    theta, lag, spread = np.zeros(setting.pairs), 1, np.zeros(setting.pairs)
+    while lag < min(at.size, _LONGEST):
+        steps = turns[:, lag:] * np.conj(turns[:, :-lag])
+        mean = steps.mean(axis=(0, 1))
+        if (np.abs(mean) < 1 - _COARSE).any():  # they do not turn by one angle
+            return None
+        theta = theta + np.angle(mean * np.exp(-1j * lag * theta)) / lag
+        spread = np.sqrt(np.maximum(0.0, 2 - 2 * np.abs(mean))) / lag
+        lag *= 4
+    return theta, 2 * spread
+
+
+def base(
+    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
+) -> Diagnosis | None:
+    """Return the base whose powers all frequencies are; None where they are not, or where it is right.
 
     Shapes: at (s,), x and rotated y (h, s, d).
     """
     d = setting.rotary_dim
     if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
-        return ""
+        return None
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     rotations, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
     first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
     if not (np.abs(rotations[..., 0] - np.exp(1j * at)) <= first).all():
-        return ""
+        return None
     log, lag = np.log(setting.base), 1
     while lag < min(at.size, _LONGEST):
         steps = rotations[:, lag:] * np.conj(rotations[:, :-lag])
@@ -48,28 +111,28 @@ def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtyp
             log = float(np.median(-np.log(theta[usable]) / power[usable]))
         off = np.abs(steps - np.exp(1j * lag * np.exp(-power * log)))[..., np.exp(-power * log) * lag < 3]
         if not (off <= _COARSE).all():
-            return ""
+            return None
         last, lag = lag, lag * 4
     log = _refined(log, power, steps.mean(axis=(0, 1)), last)
     allowed = allowance.rounding_error(allowance.careful(dtype), setting) + _STILL
     off = np.abs(steps.mean(axis=(0, 1)) - np.exp(1j * last * np.exp(-power * log)))
-    text = f"{np.exp(log):.3g}"
-    if not (off <= allowed).all() or text == f"{setting.base:.3g}":
-        return ""
-    if d > 2 and abs(log / np.log(setting.base) / (d / (d - 2)) - 1) < 1e-3:
-        text += ", as of an exponent of 2i/(d-2)"
-    return f"base {text}"
+    found = float(f"{np.exp(log):.3g}")
+    if not (off <= allowed).all() or found == float(f"{setting.base:.3g}"):
+        return None
+    return Diagnosis("wrong-base", {"base": found, "asked": setting.base, "note": ""}, certainty="resembles")
 
 
-def moves(text: str, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
-    """Return whether a base, as `base` says it, moves pairs at positions by more than right code may."""
-    other = replace(setting, base=float(text.split()[1].rstrip(",")))
+def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
+    """Return whether another base moves pairs at positions by more than right code may."""
+    other = replace(setting, base=float(found.values["base"])) if "base" in found.values else setting
     first, second = (exact_rotation.rotations(one, at, dtype) for one in (setting, other))
     return bool((np.abs(first - second) > 2 * allowance.allowed(allowance.careful(dtype), setting, at)).any())
 
 
-def factor(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> str:
-    """Return by what all rotated vectors are multiplied; nothing where no number explains them.
+def factor(
+    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
+) -> Diagnosis | None:
+    """Return by what all rotated vectors are multiplied; None where no number explains them.
 
     Shapes: at (s,), x and rotated y (s, d).
     """
@@ -77,26 +140,31 @@ def factor(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dt
     exact = z * exact_rotation.rotations(setting, at, dtype)
     size = float((np.abs(exact) ** 2).sum())
     if not np.isfinite(w).all() or not size:
-        return ""
+        return None
     times = float((np.conj(exact) * w).sum().real) / size
     allowed = (
         allowance.allowed(allowance.careful(dtype), setting, at) * np.abs(z) + 4 * dtype.smallest_subnormal
     )
     if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * allowed).any():
-        return ""
+        return None
     if not (np.abs(w - exact) > allowed).any():  # these are as long as they should be
-        return ""
-    texts = [f"{times:.{digits}g}" for digits in (4, 6, 9)]
-    return (
-        f"vectors {next((text for text in texts if text != '1'), texts[-1])} times as long as they should be"
-    )
+        return None
+    asked = attention_factor(setting.scaling)
+    near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
+    for seen, note in ((1.0, ", as where it is left out"), (asked**2, ", as where it is applied twice")):
+        if asked != 1 and abs(times * asked - seen) <= near * seen:
+            return Diagnosis("attention-factor", {"seen": seen, "asked": asked, "note": note})
+    rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
+    return Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
 
 
-def common_factor(rows: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> str:
+def common_factor(
+    rows: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
+) -> Diagnosis | None:
     """Return by what all vectors are multiplied where some are within what is allowed all the same.
 
     Each vector's own factor must be that of all to a tenth of what it differs from 1: otherwise some are
-    right. Nothing where no number explains them. Shapes: rows (b, s), x and y (b, h, s, d).
+    right. None where no number explains them. Shapes: rows (b, s), x and y (b, h, s, d).
     """
     at = np.repeat(rows, x.shape[1], axis=0).ravel()
     z, w = (exact_rotation.complex_pairs(vectors.reshape(at.size, -1), setting) for vectors in (x, y))
@@ -104,10 +172,10 @@ def common_factor(rows: Positions, x: FloatArray, y: FloatArray, setting: RopeSe
     shape = (x.shape[0] * x.shape[1], -1)
     sizes = (np.abs(exact) ** 2).reshape(shape).sum(axis=1)
     if not np.isfinite(w).all() or not sizes.all():
-        return ""
+        return None
     times = (np.conj(exact) * w).real.reshape(shape).sum(axis=1) / sizes
     if np.ptp(times) > _SPREAD * np.abs(times - 1).min():
-        return ""
+        return None
     return factor(at, x.reshape(at.size, -1), y.reshape(at.size, -1), setting, dtype)
 
 
@@ -125,22 +193,28 @@ def position(
     off: NDArray[np.bool_],
     setting: RopeSetting,
     dtype: Format,
-) -> str:
-    """Return as which position the first wrong_rotation one is rotated.
+) -> Diagnosis | None:
+    """Return as which position the first wrong one is rotated, or by how much all are off.
 
-    Nothing where it, or one in the middle or at the end, is rotated as none that was looked for.
+    None where it, or one in the middle or at the end, is rotated as none that was looked for.
     Shapes: at, off (s,), x, y (s, d).
     """
     here = np.flatnonzero(off)
     if not here.size:
-        return ""
+        return None
     seen = {}
     for i in dict.fromkeys(int(here[part]) for part in (-1, here.size // 2, 0)):
         if (best := _position(int(at[i]), x[i], y[i], at.size, setting, dtype)) is None:
-            return ""
+            return None
         seen[i] = best
     first = int(here[0])
-    return f"position {at[first]} rotated as {seen[first]}" if seen[first] != at[first] else ""
+    steps = {best - int(at[i]) for i, best in seen.items()}
+    if len(steps) == 1 and here.size > 2:
+        step = steps.pop()
+        return Diagnosis("positions-off", {"by": step}) if step else None
+    if seen[first] == at[first]:
+        return None
+    return Diagnosis("another-position", {"position": int(at[first]), "seen": seen[first]})
 
 
 def _position(

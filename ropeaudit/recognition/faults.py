@@ -1,0 +1,199 @@
+"""Known ways to be wrong: another setting, other positions, other operands, and what they make of a pair.
+
+Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.variants import BASES
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaling import DEFAULT
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Positions
+
+Complex: TypeAlias = NDArray[np.complex128]
+Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
+Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
+
+_PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
+SETTING, POSITIONS, OPERANDS = "setting", "positions", "operands"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A known way to be wrong. What it leaves as it should be is None.
+
+    change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
+    makes of pairs and of the factors that rotate them. fitted: it was solved for, and is no usual value.
+    """
+
+    diagnosis: Diagnosis
+    change: Callable[[RopeSetting], RopeSetting] | None = None
+    seen: Seen | None = None
+    turn: Turn | None = None
+    fitted: bool = False
+
+    @property
+    def group(self) -> str:
+        """What it changes first: the setting, positions, or operands."""
+        return SETTING if self.change else POSITIONS if self.seen else OPERANDS
+
+    def setting(self, asked: RopeSetting) -> RopeSetting:
+        """Return the setting that it rotates by."""
+        return self.change(asked) if self.change else asked
+
+    def positions(self, rows: Positions, head: int = 0) -> Positions:
+        """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
+        return self.seen(rows, head) if self.seen else rows
+
+    def turned(self, pairs: Complex, rotations: Complex) -> Complex:
+        """Return what it makes of pairs. Shapes: (s, p) twice -> (s, p)."""
+        return self.turn(pairs, rotations) if self.turn else pairs * rotations
+
+    def beside(self, other: Fault) -> Fault:
+        """Return both together; this one changes the setting, or sees positions, first."""
+        first, second = self, other
+
+        def change(asked: RopeSetting) -> RopeSetting:
+            return second.setting(first.setting(asked))
+
+        def seen(rows: Positions, head: int) -> Positions:
+            return second.positions(first.positions(rows, head), head)
+
+        return Fault(
+            replace(first.diagnosis, also=(*first.diagnosis.also, second.diagnosis)),
+            change if first.change or second.change else None,
+            seen if first.seen or second.seen else None,
+            first.turn or second.turn,
+            first.fitted or second.fitted,
+        )
+
+
+def faults(setting: RopeSetting, first: int | None = None) -> Iterator[Fault]:
+    """Yield the known faults; first: the first of the given positions from which on it is wrong, counted."""
+    yield from of_settings(setting)
+    yield from of_positions(first)
+    yield from of_operands(setting)
+
+
+def of_settings(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield other settings that code usually has in the place of the one that is asked for."""
+    layout: Layout = "interleaved" if asked.layout == "half" else "half"
+    values: dict[str, float | str] = {"layout": layout, "pairing": _PAIRED[asked.layout]}
+    yield Fault(Diagnosis("wrong-layout", values), lambda one: replace(one, layout=layout))
+    if asked.scaling.kind not in ("default", "explicit"):
+        told = Diagnosis("missing-scaling", {"asked": str(asked.scaling)})
+        yield Fault(told, lambda one: replace(one, scaling=DEFAULT))
+    d = asked.head_dim
+    for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, 128, 64)):
+        if dims not in (asked.rotary_dim, 0):
+            told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
+            yield Fault(told, functools.partial(_over, dims))
+    for base in BASES:
+        if base != asked.base:
+            told = Diagnosis("wrong-base", {"base": base, "asked": asked.base, "note": ""})
+            yield Fault(told, functools.partial(_with_base, base))
+    for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
+        if dims and dims % 2 == 0 and dims != asked.rotary_dim and not asked.scaling.rules.needs:
+            values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
+            yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
+    factor = attention_factor(asked.scaling)
+    if factor != 1:
+        for seen, note in ((1.0, ", as where it is left out"), (factor**2, ", as where it is applied twice")):
+            told = Diagnosis("attention-factor", {"seen": seen, "asked": factor, "note": note})
+            yield Fault(told, turn=functools.partial(_times, seen / factor))
+
+
+def _over(dims: int, one: RopeSetting) -> RopeSetting:
+    return replace(one, base=one.base ** (one.rotary_dim / dims))
+
+
+def _with_base(base: float, one: RopeSetting) -> RopeSetting:
+    return replace(one, base=base)
+
+
+def _of_dims(dims: int, one: RopeSetting) -> RopeSetting:
+    return replace(one, rotary_dim=dims)
+
+
+def _times(factor: float, pairs: Complex, rotations: Complex) -> Complex:
+    return factor * pairs * rotations
+
+
+def of_positions(first: int | None = None) -> Iterator[Fault]:
+    """Yield other positions than those given. first: as in `faults`."""
+
+    def fault(code: str, seen: Callable[[Positions], Positions], **values: float) -> Fault:
+        return Fault(Diagnosis(code, values), seen=lambda rows, head: seen(rows))
+
+    yield fault("no-rotation", np.zeros_like)
+    yield off_by(1)
+    yield off_by(-1)
+    yield fault("wrong-direction", lambda at: -at)
+    yield fault("rotated-twice", lambda at: 2 * at)
+    yield fault("positions-reversed", lambda at: at[..., ::-1])
+    yield fault("positions-from-0", lambda at: at - at[..., :1])
+    yield fault("first-position-only", lambda at: np.broadcast_to(at[..., :1], at.shape))
+    yield fault(
+        "positions-of-another-row", lambda at: np.broadcast_to(at[:1], at.shape) if at.ndim > 1 else at, row=0
+    )
+    yield Fault(Diagnosis("rotated-by-head"), seen=lambda rows, head: np.full_like(rows, head))
+    for bits in (8, 16):
+        yield fault("integer-width", functools.partial(_signed, 2**bits), bits=bits)
+    for power in range(4, 21):
+        size = 2**power
+        yield fault("wrap", functools.partial(_wrapped, size), size=size)
+        yield fault("table-ends", functools.partial(np.minimum, size - 1), last=size - 1)
+        yield fault("restart", functools.partial(_restarted, size), size=size)
+    if first is not None and first > 1:
+        yield fault("restart", functools.partial(_restarted, first), size=first)
+        yield fault("positions-stop", lambda at: np.minimum(at, at[..., :1] + first - 1), count=first)
+
+
+def off_by(step: int) -> Fault:
+    """Return positions that are all off by a step."""
+    return Fault(Diagnosis("positions-off", {"by": step}), seen=lambda rows, head: rows + step)
+
+
+def _signed(size: int, at: Positions) -> Positions:
+    return (at + size // 2) % size - size // 2
+
+
+def _wrapped(size: int, at: Positions) -> Positions:
+    return at % size
+
+
+def _restarted(size: int, at: Positions) -> Positions:
+    positions: Positions = at[..., :1] + (at - at[..., :1]) % size
+    return positions
+
+
+def of_operands(setting: RopeSetting) -> Iterator[Fault]:
+    """Yield what is made of pairs and of cos and sin otherwise than a rotation."""
+    yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
+    yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
+    pairs = setting.pairs
+    i = np.arange(pairs)
+    other = "interleaved" if setting.layout == "half" else "half"
+    if setting.layout == "half":
+        first, second = i // 2, (i + pairs) // 2
+    else:
+        first, second = (2 * i) % max(1, pairs), (2 * i + 1) % max(1, pairs)
+    values: dict[str, float | str] = {"table": other, "rotation": setting.layout}
+    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, first, second))
+
+
+def _mixed(first: NDArray[np.int64], second: NDArray[np.int64], pairs: Complex, turns: Complex) -> Complex:
+    """Rotate by a table whose columns belong to other pairs: `first` of the first number, `second`."""
+    a, b = pairs.real, pairs.imag
+    one, two = turns[..., first], turns[..., second]
+    return np.asarray(a * one.real - b * one.imag + 1j * (b * two.real + a * two.imag))
