@@ -13,6 +13,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, parse
+from ropeaudit.errors import UsageError
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import FrequencyForm, frequencies
@@ -95,11 +96,11 @@ def _of_length(setting: RopeSetting) -> str:
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
     """Return frequencies that no parameters of a setting give."""
-    finite = bool(np.isfinite(theta).all())
-    other = (
-        replace(setting, scaling=Scaling("explicit", frequencies=tuple(theta.tolist()))) if finite else None
-    )
-    return Variant(theta, Diagnosis(code, values), other, cost)
+    try:
+        scaling = Scaling("explicit", frequencies=tuple(theta.tolist()))
+    except UsageError:  # numbers that no model has
+        return Variant(theta, Diagnosis(code, values), cost=cost)
+    return Variant(theta, Diagnosis(code, values), replace(setting, scaling=scaling), cost)
 
 
 def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:

@@ -204,6 +204,8 @@ def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact)
     _, index = np.unique(theta[worst_first], return_index=True)
     columns = worst_first[index[::-1]]  # of equal frequencies the one that is furthest off
     columns = columns[theta[columns] > 0]
+    if not columns.size:
+        return None
     shown = points[:, columns] / factor[columns]
     shown = np.where(reference.theta[columns] < 0, np.conj(shown), shown)
     explicit = Scaling("explicit", frequencies=tuple(theta[columns].tolist()))
