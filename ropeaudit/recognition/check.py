@@ -27,7 +27,7 @@ from ropeaudit.tensor_files.tables import Dump
 
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
-_EQUAL = 0.05  # of costs: those that explain, and are no more far-fetched than this, are equals
+_EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
 
 
 @dataclass(frozen=True, slots=True)
