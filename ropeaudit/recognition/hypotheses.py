@@ -107,11 +107,10 @@ def together(*faults: Diagnosis | None) -> Diagnosis | None:
 
 
 def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
-    """Return that a few rows, pairs or frequencies of so many are off."""
+    """Return that a few of so many are off: pairs, frequencies or rows."""
     listed = ", ".join(map(str, entries))
-    return Diagnosis(
-        "entries-off", {"count": len(entries), "total": total, "things": things, "entries": listed}
-    )
+    values = {"count": len(entries), "total": total, "things": things, "entries": listed}
+    return Diagnosis("entries-off", values)
 
 
 def tolerance(setting: RopeSetting) -> Array:

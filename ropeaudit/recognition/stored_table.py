@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.recognition import hypotheses
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.inferred import recovered
 from ropeaudit.recognition.variants import CASTS, FORMS, variants
@@ -62,14 +62,14 @@ class CosSinTable:
         self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
-        # set by `rows`: the position at which every pair is first off, and whether it is off
-        self.first, self.off = np.zeros(0, np.int64), np.zeros(0, bool)
-        self.wrong_rows: NDArray[np.bool_] | None = None  # (n,), where a few rows alone are off
+        # set by `rows`: the position at which every pair is first off, and most, and whether it is off
+        self.first, self.worst = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.off = np.zeros(0, bool)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair: the frequency recovered, the largest error and where it begins."""
         n, pairs = self.values.shape
-        largest, first, rows = np.zeros(pairs), np.full(pairs, n), np.zeros(n, np.bool_)
+        largest, first, worst = np.zeros(pairs), np.full(pairs, n), np.zeros(pairs, np.int64)
         for start in range(0, n, _CHUNK):
             positions = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
             cos, sin = distance_table(positions, self.setting)
@@ -77,12 +77,9 @@ class CosSinTable:
             wrong = ~(errors <= self.slack(self.exact, positions))
             begins = np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n)
             first = np.minimum(first, begins)
+            worst = np.where(errors.max(axis=0) > largest, start + errors.argmax(axis=0), worst)
             largest = np.maximum(largest, errors.max(axis=0))
-            rows[start : start + _CHUNK] = wrong.any(axis=1)
-        self.first, self.off = first, first < n
-        few = 0 < np.count_nonzero(rows) <= min(_FEW_ROWS, hypotheses.allowed_strays(n))
-        lone = np.count_nonzero(self.off) <= hypotheses.allowed_strays(pairs)  # they say more than their rows
-        self.wrong_rows = rows if few and not lone else None
+        self.first, self.worst, self.off = first, worst, first < n
         relative = (self.recovered - self.exact) / hypotheses.reference_sizes(self.exact)
         for i in range(pairs):
             yield {
@@ -106,22 +103,57 @@ class CosSinTable:
 
         They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
         """
-        if self.wrong_rows is not None:
-            yield self._of_rows(self.wrong_rows)
         n = len(self.values)
-        chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.off])
+        begun = self.first[self.off]
+        chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), begun, self.worst)
         positions = np.unique(np.concatenate(chosen)).astype(np.float64)
         points = self.values[positions.astype(np.int64)]
         for fmt in (None, *hypotheses.formats_holding(np.concatenate([points.real, points.imag]))):
             for factor, fault, extra in self._factors(points):
+                if factor == self.factor and (lone := self._of_rows(points, positions, fmt)):
+                    yield lone
                 for angles in self._angles(positions):
                     yield self._hypothesis(points, positions, angles, fmt, factor, fault, extra)
 
-    def _of_rows(self, rows: NDArray[np.bool_]) -> Hypothesis:
-        """Return that a few rows (n,) alone are off, and the rest is as it should be."""
-        right = np.zeros(self.exact.size, np.bool_)
-        diagnosis = hypotheses.entries_off("rows", tuple(np.flatnonzero(rows).tolist()), rows.size)
-        return hypotheses.hypothesis(diagnosis, right, np.zeros(1), 0.5)
+    def _of_rows(
+        self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
+    ) -> Hypothesis | None:
+        """Return that a few rows alone are off, and the rest is as expected, cast or not; else None."""
+        n, most = len(self.values), hypotheses.allowed_strays(len(self.values))
+        if not 0 < np.count_nonzero(self._missed(points, positions, fmt).any(axis=0)) <= min(_FEW_ROWS, most):
+            return None
+        missed = np.zeros((2, n), np.bool_)  # of cos, of sin
+        for start in range(0, n, _CHUNK):
+            at = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
+            missed[:, start : start + _CHUNK] = self._missed(self.values[start : start + _CHUNK], at, fmt)
+        rows = np.flatnonzero(missed.any(axis=0))
+        if rows.size > _FEW_ROWS:
+            return None
+        alone = tuple(name for name, off in zip(("sin", "cos"), missed, strict=True) if not off.any())
+        diagnosis = hypotheses.entries_off("rows", tuple(rows.tolist()), n)
+        diagnosis = replace(diagnosis, where=Where(sides=alone))
+        if fmt is not None:
+            diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded(table=fmt)])))
+        none = np.zeros(self.exact.size, np.bool_)
+        return hypotheses.hypothesis(diagnosis, none, np.zeros(1), 0.5 + hypotheses.cast_cost(fmt))
+
+    def _missed(
+        self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
+    ) -> NDArray[np.bool_]:
+        """Return in which rows some pairs of cos, and of sin, are not as expected. Shapes: -> (2, s)."""
+        angles = np.clip(positions[:, None] * self.exact, -self.setting.clip, self.setting.clip)
+        fits = self._fits(points, angles, self.factor, self.slack(self.exact, positions), fmt)
+        few = hypotheses.allowed_strays(self.exact.size)
+        missed = np.count_nonzero(~fits, axis=2)
+        return np.asarray((missed > 0) & (missed.sum(axis=0) > few))
+
+    def _fits(
+        self, points: NDArray[np.complex128], angles: Array, factor: float, slack: Array, fmt: Format | None
+    ) -> NDArray[np.bool_]:
+        """Return where points are cos, and sin, of angles, within the slack, cast or not. -> (2, s, p)."""
+        cos = hypotheses.within(points.real, factor * np.cos(angles), slack, fmt)
+        sin = hypotheses.within(points.imag, factor * np.sin(angles), slack, fmt)
+        return np.stack([cos, sin])
 
     def _hypothesis(
         self,
@@ -136,10 +168,7 @@ class CosSinTable:
         angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
         cos, sin = factor * np.cos(angles), factor * np.sin(angles)
         slack = self.slack(table.theta, positions, hypotheses.least_tolerance(self.setting))
-        fits = hypotheses.within(points.real, cos, slack, fmt) & hypotheses.within(
-            points.imag, sin, slack, fmt
-        )
-        missed = np.mean(~fits, axis=0)
+        missed = np.mean(~self._fits(points, angles, factor, slack, fmt).all(axis=0), axis=0)
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
         errors = np.abs(points - (hypotheses.cast(cos, fmt) + 1j * hypotheses.cast(sin, fmt)))

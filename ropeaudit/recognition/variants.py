@@ -178,7 +178,7 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
 
 
 def bases_shown(theta: Array, exponents: Array) -> list[float]:
-    """Return the base whose powers frequencies are: by all of them, the fast third, the slow one, the slowest.
+    """Return the base whose powers frequencies are: by all, the fast third, the slow third, the slowest.
 
     Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
     """

@@ -114,7 +114,9 @@ def test_the_base_is_guessed_and_said_to_be(spec, capsys) -> None:
 def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     result = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
-    assert result["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 instead of 10000 (")
+    assert result["headline"].startswith(
+        "No cast, but 1 of 1 RoPE buffers is off: base 750000 instead of 10000 ("
+    )
 
 
 def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:

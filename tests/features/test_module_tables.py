@@ -275,17 +275,20 @@ def test_a_wrong_table_is_explained(
     assert result.agrees is (not code)
 
 
+@pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("rows", [(300,), (7, 300)])
-def test_a_few_wrong_rows_are_named(rows: tuple[int, ...]) -> None:
+def test_a_few_wrong_rows_are_named(rows: tuple[int, ...], both: bool) -> None:
     cos, sin = table(RIGHT, 512)
     cos[list(rows)] = 0.3
+    if both:
+        sin[list(rows)] = -0.3
     result = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
     assert codes(result.diagnosis) == "entries-off"
-    listed = ", ".join(map(str, rows))
+    listed, where = ", ".join(map(str, rows)), "" if both else "cos alone: "
     expected = {"count": len(rows), "total": 512, "things": "rows", "entries": listed}
     assert values_of(result.diagnosis) == expected
     text = words(result)
-    assert text.startswith(f"{len(rows)} of 512 rows off: {listed}; by up to 1"), text
+    assert text.startswith(f"{where}{len(rows)} of 512 rows off: {listed}; by up to 1"), text
     assert text.endswith("the rest agrees within float32 rounding."), text
 
 

@@ -48,6 +48,7 @@ class Buffer:
     many of its values are nan or infinite. device: where it lies in a module; none in a file.
     times_float32: of frequencies of a graph, drift_near over that of the same rounded once to float32.
     table: pair by pair, and what explains the values. lone: whether it is a cos or a sin without the other.
+    spared: whether all that is wrong with the table is in the other.
     """
 
     stored: StoredTensor
@@ -67,6 +68,7 @@ class Buffer:
     times_float32: float | None = None
     table: TableFinding | None = None
     lone: bool = False
+    spared: bool = False
 
     @property
     def against(self) -> str:
@@ -99,6 +101,8 @@ class Buffer:
             cast = f"all its values are {self.cast} numbers"
             cast = "its values show no cast" if self.cast == "none" else cast
             return f"{missing}, so that it was compared with nothing; {cast}."
+        if self.spared:
+            return f"its values agree {_AGREES}, and those of its partner do not."
         if self.agrees is None and not self.table.agrees:
             return f"{self.table.name} is that of {self.label}."
         return sentence(self.table)
@@ -131,7 +135,7 @@ def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:
     few = [table.rows[pair] for pair in table.strays] or table.off
     largest = max(few, key=lambda row: abs(row[table.size]))
     first = largest.get("first_position_off")
-    begin = "" if first is None else f", first at position {first}"
+    begin = "" if first is None or diagnosis.values["things"] == "rows" else f", first at position {first}"
     rest = f"the rest agrees {_AGREES}"
     if diagnosis.also:
         rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
@@ -225,6 +229,7 @@ def _buffers(
 ) -> Iterator[Buffer]:
     """Yield a row for each buffer of a table. most: the rows that are compared, all if None."""
     agrees = table.agrees if table else None
+    right = None if table is None or table.guessed else True
     error, near, far = None, None, None
     if table is not None and dump is not None:
         error = abs(table.finding.worst[table.finding.size])
@@ -235,6 +240,7 @@ def _buffers(
     for buffer in parts:
         bad = buffer.stored.values.size - int(np.count_nonzero(np.isfinite(buffer.stored.values)))
         cast, how = _cast(buffer.stored, bool(table and table.finding.agrees))
+        spared = len(parts) == 2 and table is not None and _spared(buffer, table.finding.diagnosis)
         rows = buffer.stored.values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
         yield Buffer(
             stored=buffer.stored,
@@ -243,8 +249,8 @@ def _buffers(
             guessed=table.guessed if table else False,
             cast=cast,
             how=how,
-            agrees=False if bad else agrees,
-            error=error,
+            agrees=False if bad else right if spared else agrees,
+            error=None if spared else error,
             drift_near=near,
             drift_far=far,
             unseen=0 if most is None else max(0, rows - most),
@@ -254,7 +260,14 @@ def _buffers(
             times_float32=_times_float32(buffer, near, table),
             table=table.finding if table else None,
             lone=dump is None,
+            spared=spared,
         )
+
+
+def _spared(buffer: RopeBuffer, diagnosis: Diagnosis | None) -> bool:
+    """Return whether all that is wrong with a table of cos and sin is in the other."""
+    sides = () if diagnosis is None or diagnosis.also else diagnosis.where.sides
+    return bool(sides) and buffer.what not in sides
 
 
 def _times_float32(buffer: RopeBuffer, near: float | None, table: _ComparedTable | None) -> float | None:

@@ -124,8 +124,8 @@ LEGEND = (
 )
 
 
-def finding(one: Run) -> str:
-    """Return what a run showed, in a clause."""
+def finding(one: Run, *, brief: bool = False) -> str:
+    """Return what a run showed, in a clause. brief: without what is allowed, and what explains it."""
     seen = one.measured
     if seen is None:
         error = one.buffer_error
@@ -144,6 +144,8 @@ def finding(one: Run) -> str:
         return f"{begin}{worst}"
     if not seen.cos_error > seen.allowed:
         worst = f"{worst}, and sin by up to {short(seen.sin_error)}"
+    if brief:
+        return f"{begin}{worst}"
     if seen.sin_error > seen.allowed or seen.cos_error > seen.allowed:
         text = f"{begin}{worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
     else:
