@@ -54,7 +54,7 @@ _OUTSIDE = {"third_party", "data", "reports", "console", "command", "report", "r
 _WEIGHTY = [  # what makes verdicts and numbers
     *("audits/records", "audits/judging", "audits/recording", "audits/case_run", "audits/part_rows"),
     *("engine/*", "bounds/*"),
-    *("reference/*", "recipes", "rope/*", "subjects/placement/*", "subjects/emulated", "features/limit/*"),
+    *("reference/*", "recipes", "rope/*", "recognition/*", "subjects/emulated", "features/limit/*"),
     *("console/gates", "console/sweep_file"),
 ]
 _JUDGING = ("gates", "values", "sweep_file")  # of console: they decide, they do not present

@@ -225,7 +225,7 @@ def _judged(
 
 def _place_columns(places: Places) -> dict[str, Any]:
     """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
-    names = records.COLUMNS.having("place")
+    names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
     columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
     found = places.diagnosis
     return columns | {"diagnosis": codes(found) or None, "resembles": wording.sentence(found) or None}

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 
 # info: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
@@ -34,6 +35,11 @@ class Finding:
     diagnosis: Diagnosis | None = None
     differing: float = math.nan
     remedy: str = ""
+
+    @property
+    def resembles(self) -> str:
+        """The diagnosis as a sentence; empty where there is none."""
+        return wording.sentence(self.diagnosis)
 
     @property
     def failed(self) -> bool:

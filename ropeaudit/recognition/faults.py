@@ -181,19 +181,15 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     """Yield what is made of pairs and of cos and sin otherwise than a rotation."""
     yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
-    pairs = setting.pairs
-    i = np.arange(pairs)
     other = "interleaved" if setting.layout == "half" else "half"
-    if setting.layout == "half":
-        first, second = i // 2, (i + pairs) // 2
-    else:
-        first, second = (2 * i) % max(1, pairs), (2 * i + 1) % max(1, pairs)
     values: dict[str, float | str] = {"table": other, "rotation": setting.layout}
-    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, first, second))
+    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout))
 
 
-def _mixed(first: NDArray[np.int64], second: NDArray[np.int64], pairs: Complex, turns: Complex) -> Complex:
-    """Rotate by a table whose columns belong to other pairs: `first` of the first number, `second`."""
-    a, b = pairs.real, pairs.imag
-    one, two = turns[..., first], turns[..., second]
+def _mixed(layout: Layout, pairs: Complex, turns: Complex) -> Complex:
+    """Rotate by a table that is laid out for the other layout: each number of a pair by another column."""
+    p = pairs.shape[-1]
+    i = np.arange(p)
+    first, second = (i // 2, (i + p) // 2) if layout == "half" else (2 * i % p, (2 * i + 1) % p)
+    a, b, one, two = pairs.real, pairs.imag, turns[..., first], turns[..., second]
     return np.asarray(a * one.real - b * one.imag + 1j * (b * two.real + a * two.imag))

@@ -64,11 +64,25 @@ def explained(
 def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
     """Return one diagnosis of both sides: the same of both is said once, else each by itself."""
     named = {name: one for name, one in found.items() if one.code != "unexplained"} or found
-    first = next(iter(named.values()))
-    if len(found) == 2 and len(named) == 2 and all(one == first for one in named.values()):
-        return first
+    first, *rest = named.values()
+    if rest and len(named) == len(found) and (common := _common(first, rest[0])):
+        return common
     placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in named.items()]
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
+
+
+def _common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
+    """Return what explains both of two sides; None where nothing does."""
+    if first.where != second.where:
+        return None
+    equals = [replace(first, alternatives=()), *first.alternatives]
+    others = [replace(second, alternatives=()), *second.alternatives]
+    both = [one for one in equals if _bare(one) in map(_bare, others)]
+    return replace(both[0], where=first.where, alternatives=tuple(both[1:])) if both else None
+
+
+def _bare(one: Diagnosis) -> Diagnosis:
+    return replace(one, where=Where())
 
 
 def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> list[Format]:
@@ -198,7 +212,8 @@ class _Side:
         for start in _probes(int(self.block.at[0])) if holding else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe)]
-        told = [fault.diagnosis for fault in holding]
+        usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
+        told = [fault.diagnosis for fault in usual or holding[:1]]
         told = told or [replace(fault.diagnosis, certainty="in this call") for fault in here]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None

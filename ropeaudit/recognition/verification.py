@@ -24,6 +24,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.implementation import Rotator
 
@@ -236,7 +237,8 @@ def unstable(rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
     """Return that it is random, where calls alike, one after the other, give different numbers."""
     results = []
     with contextlib.suppress(Exception):  # whatever other people's code raises: then it decides nothing
-        for _ in range(_REPEATED):
-            q, k = rotator.rotate_both(*block.given, block.positions())
+        for number in range(_REPEATED):
+            with process_state.other_chance(number):
+                q, k = rotator.rotate_both(*block.given, block.positions())
             results.append((q.tobytes(), k.tobytes()))
     return Diagnosis("random") if len(set(results[1:])) > 1 else None

@@ -28,7 +28,7 @@ def sentence(diagnosis: Diagnosis | None) -> str:
     if diagnosis is None:
         return ""
     equals = (diagnosis, *diagnosis.alternatives)
-    texts = list(dict.fromkeys("; ".join(_clause(one) for one in whole.parts()) for whole in equals))
+    texts = list(dict.fromkeys(_whole(whole) for whole in equals))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
     where, what = _where(diagnosis.where), " or ".join(named)
@@ -86,6 +86,17 @@ def arithmetic(values: Mapping[str, float | str]) -> str:
         parts.append(f"{rotation} rotation" + (" rounded once" if values["rounding"] == "once" else ""))
     words = ", ".join(parts)
     return f"{words} ({values['recipes']})" if values["recipes"] else words
+
+
+def _whole(diagnosis: Diagnosis) -> str:
+    """Return an explanation with all of its parts: faults together, then what is elsewhere."""
+    texts = [_clause(diagnosis)]
+    for one in diagnosis.also:
+        if where := _where(one.where):
+            texts.append(f"{where}: {_whole(one)}")
+        else:
+            texts[-1] += f" and {_whole(one)}"
+    return "; ".join(texts)
 
 
 def _clause(one: Diagnosis) -> str:

@@ -20,6 +20,8 @@ __all__ = ["Call", "State", "at_home", "foreign", "home", "now", "put", "same", 
 
 _SEED = 0
 _SEEDS = 2**32  # those that people give are below it; one that torch begins with is hardly ever
+_CHANCE = "chance"  # name in a state of the seed with which code begins, where that is another than usual
+_chance: ContextVar[int] = ContextVar("chance", default=_SEED)
 _home: ContextVar[State | None] = ContextVar("home", default=None)  # threads have one each
 
 
@@ -39,11 +41,23 @@ def put(state: State) -> None:
 @contextlib.contextmanager
 def at_home(state: State | None) -> Iterator[None]:
     """Within the block, begin `foreign` with a state: the one in which a module left its import."""
+    if number := _chance.get():
+        state = (state or {}) | {_CHANCE: number}
     token = _home.set(state)
     try:
         yield
     finally:
         _home.reset(token)
+
+
+@contextlib.contextmanager
+def other_chance(number: int) -> Iterator[None]:
+    """Within the block, begin calls `at_home` with other random numbers, so that what hangs on them shows."""
+    token = _chance.set(number)
+    try:
+        yield
+    finally:
+        _chance.reset(token)
 
 
 def home() -> State | None:
@@ -97,6 +111,8 @@ def foreign(home: State | None = None, call: Call | None = None) -> Iterator[Non
     try:
         if home is not None:
             put(home)
+            if _CHANCE in home:
+                seed(home[_CHANCE])
         yield
     except (Exception, KeyboardInterrupt) as error:
         if _says_nothing(error):
@@ -116,13 +132,13 @@ def foreign(home: State | None = None, call: Call | None = None) -> Iterator[Non
             put(call.before if "torch.dtype" in call.before else new_torch() | call.before)
 
 
-def seed() -> None:
+def seed(number: int = _SEED) -> None:
     """Seed all random numbers, which a process begins by chance. To be called within `foreign`."""
     import numpy as np
 
-    random.seed(_SEED)
-    np.random.seed(_SEED)  # noqa: NPY002 other people use it
-    _seed_torch()
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 other people use it
+    _seed_torch(number)
 
 
 def seed_if_chance() -> None:
@@ -132,7 +148,7 @@ def seed_if_chance() -> None:
         _seed_torch()
 
 
-def _seed_torch() -> None:
+def _seed_torch(number: int = _SEED) -> None:
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "default_generator"):
-        torch.default_generator.manual_seed(_SEED)
+        torch.default_generator.manual_seed(number)

@@ -11,8 +11,8 @@ from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.conformance import drift, every_position, remedies, score_drift, yardstick
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
+from ropeaudit.recognition import known_recipes
 from ropeaudit.subjects.calling import loading
-from ropeaudit.subjects.placement import likeness
 
 KERNELS = Path(gradient_kernels.__file__)
 CHECKS = ["drift", "long sequence", "growth", "tolerance"]
@@ -148,7 +148,7 @@ def test_a_claim_is_the_yardstick():
 def test_a_recipe_that_is_resembled_is_a_yardstick_only_where_it_is_right():
     setting = RopeSetting.of(128)
     called = setting, parse("bf16"), 131072
-    groups = {name: group for group in likeness.groups(parse("bf16")) for name in group.names}
+    groups = {name: group for group in known_recipes.groups(parse("bf16")) for name in group.names}
     assert "which it resembles" in yardstick.yardstick(None, groups["hf"], *called).text
     for wrong in ("hf-model-cast", "uniform", "hf-tf32-matmul", "rotary-embedding-torch"):
         chosen = yardstick.yardstick(None, groups[wrong], *called)

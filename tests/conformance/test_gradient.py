@@ -10,12 +10,12 @@ import torch
 from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import code_checks, gradient
 from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.recognition import allowance
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.placement import allowance
 
 KERNELS = Path(gradient_kernels.__file__)
 UP_TO = 131072

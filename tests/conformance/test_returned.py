@@ -14,8 +14,8 @@ from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
 from ropeaudit.errors import BadInput
-from ropeaudit.subjects.placement import verification
-from ropeaudit.subjects.placement.places import Places
+from ropeaudit.recognition import verification
+from ropeaudit.recognition.verification import Places
 
 CHECKS = ["written back", "rotation", "drift", "growth", "tolerance"]
 

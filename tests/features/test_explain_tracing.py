@@ -19,9 +19,9 @@ from ropeaudit.features.explain.code_report import code_tables, headline, notes
 from ropeaudit.features.explain.known_recipes import Stage
 from ropeaudit.features.explain.report import explain_report
 from ropeaudit.main import main
+from ropeaudit.recognition import known_recipes
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.placement import likeness
 
 
 def inverse(d):
@@ -209,9 +209,9 @@ def test_numpy_code_has_a_profile_alone() -> None:
 
 def test_every_group_is_known_as_itself() -> None:
     """Recipes of one group are the same to the last bit, those of others are not."""
-    results = likeness.groups(parse("bf16"))
+    results = known_recipes.groups(parse("bf16"))
     assert sum(len(group.names) for group in results) > 25
-    assert len({likeness.arithmetic(group.resolved) for group in results}) == len(results)
+    assert len({known_recipes.arithmetic(group.resolved) for group in results}) == len(results)
 
 
 def test_profiles_are_those_of_the_audit() -> None:
@@ -296,7 +296,7 @@ def test_headline_and_stages_say_the_same(kernel, words) -> None:
 
 
 def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
-    """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
+    """Operations that belie the numbers: the headline names the stage that differs, and no known_recipes."""
     result = traced(hf)
     stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
     differing = replace(result.nearest()[0], differing=("rotation",))

@@ -15,7 +15,7 @@ from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.report import COLUMNS, parity_report
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.placement.exact_rotation import rotated
+from ropeaudit.subjects.exact_rotation import rotated
 
 CODE = """
 import numpy as np

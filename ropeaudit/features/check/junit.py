@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import measured_words
-from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.numbers import printable
 
@@ -45,10 +44,9 @@ def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
     measured = measured_words(finding)
     if finding.failed:
         part = ElementTree.SubElement(case, "failure", _attributes(message=measured or finding.detail))
-        behaves = wording.sentence(finding.diagnosis)
         part.set("type", codes(finding.diagnosis) or "failure")
         part.text = printable(
-            "; ".join(filter(None, [finding.detail, finding.where, behaves, finding.remedy]))
+            "; ".join(filter(None, [finding.detail, finding.where, finding.resembles, finding.remedy]))
         )
     elif finding.status in _SKIPPED:
         kind = finding.status.replace(" ", "-")

@@ -10,7 +10,6 @@ from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import headline, notes
 from ropeaudit.features.check.setting_table import settings
-from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, Row
 from ropeaudit.runtime.columns import Declare
@@ -76,7 +75,7 @@ class CheckColumns:
         "equally much; empty where nothing needs to be explained",
         lambda one: codes(one.finding.diagnosis),
     )
-    resembles: str = of("the same as a sentence", lambda one: wording.sentence(one.finding.diagnosis))
+    resembles: str = of("the same as a sentence", lambda one: one.finding.resembles)
     remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
     detail: str = of("what was done and seen", lambda one: one.finding.detail)
     up_to: int = of(

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
-from ropeaudit.recognition import wording
 from ropeaudit.reports.numbers import short
 
 _MOST = 3  # names that a sentence lists
@@ -108,8 +107,7 @@ def _measured_at(finding: Finding) -> str:
 
 def _diagnosis(finding: Finding) -> str:
     """Return what it behaves like and what to change; nothing where neither is known."""
-    text = wording.sentence(finding.diagnosis)
-    behaves = f"behaves like: {text}" if text else ""
+    behaves = f"behaves like: {finding.resembles}" if finding.resembles else ""
     return "; ".join(filter(None, (behaves, finding.remedy)))
 
 

@@ -15,12 +15,12 @@ from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
+from ropeaudit.recognition import allowance, known_recipes, verification
 from ropeaudit.rope.scaling import parse as scaling
+from ropeaudit.subjects import exact_rotation as exactly
 from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import allowance, naming, recipe_match, verification
-from ropeaudit.subjects.placement import exact_rotation as exactly
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(faulty_kernels.__file__)
@@ -66,7 +66,7 @@ def test_a_call_is_given_no_more_than_a_part_of_the_positions() -> None:
 
 def test_what_explains_a_call_is_asked_of_calls_from_other_positions() -> None:
     x = np.ones((2, 1, 4, 8))
-    block = recipe_match.CalledBlock(np.arange(1000, 1004), (x, x), (x, x), batch_step=7)
+    block = known_recipes.CalledBlock(np.arange(1000, 1004), (x, x), (x, x), batch_step=7)
     called: list[np.ndarray] = []
     rotator = SimpleNamespace(rotate_both=lambda q, k, at: (called.append(at), (q, k))[1])
     assert naming._probed(block, 300, rotator).at.tolist() == [300, 301, 302, 303]

@@ -12,9 +12,10 @@ from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import on_16_bit_grid
+from ropeaudit.recognition import solving, verification
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.placement import exact_rotation, solving, verification
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(misnamed_kernels.__file__)

@@ -1,11 +1,11 @@
 """What to change, where what code behaves like is known."""
 
 import pytest
+from ropeaudit.conformance.remedies import remedy
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.conformance.remedies import remedy
-from ropeaudit.subjects.placement import likeness
-from ropeaudit.subjects.placement.faults import faults
+from ropeaudit.recognition import known_recipes
+from ropeaudit.recognition.faults import faults
 
 BUFFER = "frequencies (inv_freq; casting a module casts its buffers)"
 
@@ -22,7 +22,7 @@ BUFFER = "frequencies (inv_freq; casting a module casts its buffers)"
     ],
 )
 def test_the_narrow_stages_of_a_recipe(name, dtype, words):
-    [group] = [one for one in likeness.groups(parse(dtype)) if name in one.names]
+    [group] = [one for one in known_recipes.groups(parse(dtype)) if name in one.names]
     assert remedy(str(group), parse(dtype), 131072) == words
 
 
