@@ -167,6 +167,6 @@ class FrequencyList:
         )
         strays = ~hypotheses.within(stored, expected, slack * hypotheses.reference_sizes(expected), fmt)
         errors = np.abs(self.values - self._as_stored(hypotheses.cast(expected, fmt))) / sizes
-        diagnosis = hypotheses.together(variant.diagnosis, hypotheses.rounded(frequency=fmt))
+        diagnosis = hypotheses.together(variant.diagnosis, hypotheses.rounded({"frequency": fmt}))
         cost = variant.cost + hypotheses.cast_cost(fmt)
         return hypotheses.hypothesis(diagnosis, strays, errors, cost, variant.setting)

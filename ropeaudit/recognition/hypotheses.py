@@ -83,7 +83,7 @@ def hypothesis(
     return Hypothesis(diagnosis, not left, *size, setting, few, left, cost)
 
 
-def rounded(form: FrequencyForm = "inverse_power", **stages: Format | None) -> Diagnosis | None:
+def rounded(stages: Mapping[str, Format | None], form: FrequencyForm = "inverse_power") -> Diagnosis | None:
     """Return that stages of `_NARROW` are rounded to formats, called by the first; None where none is."""
     formats = {stage: str(fmt) for stage, fmt in stages.items() if fmt is not None}
     return _of_stages(formats, form) if formats else None
@@ -109,7 +109,12 @@ def together(*faults: Diagnosis | None) -> Diagnosis | None:
 def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
     """Return that a few of so many are off: pairs, frequencies or rows."""
     listed = ", ".join(map(str, entries))
-    values = {"count": len(entries), "total": total, "things": things, "entries": listed}
+    values: dict[str, float | str] = {
+        "count": len(entries),
+        "total": total,
+        "things": things,
+        "entries": listed,
+    }
     return Diagnosis("entries-off", values)
 
 

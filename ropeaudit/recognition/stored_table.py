@@ -133,7 +133,7 @@ class CosSinTable:
         diagnosis = hypotheses.entries_off("rows", tuple(rows.tolist()), n)
         diagnosis = replace(diagnosis, where=Where(sides=alone))
         if fmt is not None:
-            diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded(table=fmt)])))
+            diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded({"table": fmt})])))
         none = np.zeros(self.exact.size, np.bool_)
         return hypotheses.hypothesis(diagnosis, none, np.zeros(1), 0.5 + hypotheses.cast_cost(fmt))
 
@@ -172,7 +172,7 @@ class CosSinTable:
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
         errors = np.abs(points - (hypotheses.cast(cos, fmt) + 1j * hypotheses.cast(sin, fmt)))
-        diagnosis = hypotheses.together(fault, table.diagnosis, hypotheses.rounded(table=fmt))
+        diagnosis = hypotheses.together(fault, table.diagnosis, hypotheses.rounded({"table": fmt}))
         cost = table.cost + extra + hypotheses.cast_cost(fmt)
         return hypotheses.hypothesis(diagnosis, strays, errors, cost, table.setting)
 
@@ -214,7 +214,7 @@ class CosSinTable:
                 if held and "position" in steps:
                     continue
                 named = _STEPS if held and count == 2 else steps
-                fault = hypotheses.rounded(**dict.fromkeys(named, fmt))
+                fault = hypotheses.rounded(dict.fromkeys(named, fmt))
                 positions = place if "position" in steps else at
                 angles = positions * (theta if "frequency" in steps else self.exact)
                 last = "angle" in steps
@@ -224,6 +224,6 @@ class CosSinTable:
             return
         for number, form in enumerate(FORMS):
             computed = frequencies(self.setting, form, fmt).astype(np.float64)
-            fault = hypotheses.rounded(form, **dict.fromkeys((*_STEPS, "computed"), fmt))
+            fault = hypotheses.rounded(dict.fromkeys((*_STEPS, "computed"), fmt), form)
             values = hypotheses.cast(place * computed, fmt)
             yield _AngleTable(fault, values, self.exact, cost + 0.4 + 0.01 * number, True)

@@ -197,7 +197,7 @@ def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact)
     if seen.nonfinite:
         return Diagnosis("nonfinite", {"as_recipes": ""})
     if seen.rounded:
-        return hypotheses.rounded(table=parse(seen.returned))
+        return hypotheses.rounded({"table": parse(seen.returned)})
     theta, factor = np.abs(reference.theta), reference.factor
     should = factor * np.exp(1j * np.arange(len(points))[:, None] * reference.theta)
     worst_first = np.argsort(-np.abs(points - should).max(axis=0))
