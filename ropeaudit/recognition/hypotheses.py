@@ -96,11 +96,11 @@ def _of_stages(formats: Mapping[str, float | str], form: float | str) -> Diagnos
 
 def together(*faults: Diagnosis | None) -> Diagnosis | None:
     """Return faults that are there at once: the first with the others beside it, all roundings as one."""
-    wrong = [one for one in faults if one is not None and not one.arithmetic]
+    parts = [replace(part, also=()) for one in faults if one is not None for part in one.parts()]
+    wrong = [part for part in parts if not part.arithmetic]
     stages: dict[str, float | str] = {}
-    for one in faults:
-        if one is not None and one.arithmetic:
-            stages = dict(one.values) | stages
+    for part in parts:
+        stages = dict(part.values) | stages if part.arithmetic else stages
     if stages:
         wrong.append(_of_stages(stages, stages["form"]))
     return replace(wrong[0], also=tuple(wrong[1:])) if wrong else None

@@ -32,6 +32,7 @@ _CHUNK = 8192  # positions compared at once
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
 _STRAY_PAIR = 0.03  # of a single pair
 _FEW_ROWS = 4  # that may be off beside a table that is right
+_SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
 _STEPS = ("position", "frequency", "angle")
 
 
@@ -199,8 +200,18 @@ class CosSinTable:
             yield _AngleTable(fault, angles, exact, 1.0)
         for fmt in CASTS[:3]:
             yield from self._rounded(at, fmt)
+        casts = [fmt for fmt in CASTS[:3] if self._held(np.abs(self.recovered), fmt)]
         for one in variants(self.setting, exact, self.recovered):
             yield _AngleTable(one.diagnosis, at * one.theta, one.theta, one.cost, setting=one.setting)
+            for fmt in () if one.computed else casts:
+                both = hypotheses.together(one.diagnosis, hypotheses.rounded({"frequency": fmt}))
+                theta, cost = hypotheses.cast(one.theta, fmt), one.cost + hypotheses.cast_cost(fmt)
+                yield _AngleTable(both, at * theta, theta, cost, setting=one.setting)
+
+    def _held(self, theta: Array, fmt: Format) -> bool:
+        """Return whether frequencies that points show are numbers of a format, but for a few."""
+        off = np.abs(hypotheses.cast(theta, fmt) - theta) > _SEEN * theta
+        return bool(np.count_nonzero(off) <= hypotheses.allowed_strays(theta.size))
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
         """Yield the angles of sets of rounded stages: those before cos and sin, all in one format.

@@ -249,6 +249,12 @@ BASE = inv(RopeSetting.of(128, base=5e5))
             "wrong-base+narrow-table",
             {"base": 5e5, "asked": 1e6, "table": "bfloat16"},
         ),
+        (
+            PLAIN,
+            table(cast(BASE, "bf16")),
+            "wrong-base+narrow-frequencies",
+            {"base": 5e5, "asked": 1e6, "frequency": "bfloat16"},
+        ),
         (yarn(), table(inv(yarn())), "attention-factor", {"seen": 1.0, "asked": pytest.approx(YARN_FACTOR)}),
         (
             yarn(),
