@@ -26,7 +26,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
-from ropeaudit.recognition.diagnosis import Diagnosis, codes
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -185,9 +185,10 @@ class _Test:
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise AssertionError."""
         found = like()
+        like = "" if found.code == "unexplained" else "behaves like: "
         raise AssertionError(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
-            f"; behaves like: {wording.sentence(found)} [{codes(found)}]"
+            f"; {like}{wording.sentence(found)} [{codes(found)}]"
         )
 
 
@@ -266,12 +267,16 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
 
     at = np.arange(q.shape[1], dtype=np.int64) + offset
     nearest, distance = None, known_recipes.rms_difference(results, test.exact[0])
+    if not np.isfinite(distance):
+        return _like_nonfinite(test, results, lambda group: seen(_turned(test, group, at)))
     for found, rotated in rotation.predictions(np.concatenate([q, k]), at, test.setting, test.dtype):
         other = seen(rotated())
         if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
             nearest, distance = found, size / _CLEAR
     if nearest is not None:
         return replace(nearest, certainty="resembles")
+    if off := _heads_off(results, test.exact[0]):
+        return Diagnosis("unexplained", where=Where(heads=off, of_heads=len(results)))
     for fmt in ("fp16", "bf16"):
         narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
         first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
@@ -280,6 +285,34 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
         if 0.5 < sizes[0] / sizes[1] < 2:
             return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
     return _UNEXPLAINED
+
+
+def _turned(test: _Test, group: RecipeGroup, at: Positions) -> FloatArray:
+    """Return q, then k as a recipe rotates them. Shapes: -> (h + h, s, d)."""
+    vectors = np.concatenate([x.astype(np.float64) for x in test.vectors()])
+    return known_recipes.rotated(group, vectors, at, test.setting)
+
+
+def _like_nonfinite(
+    test: _Test, results: FloatArray, scores: Callable[[RecipeGroup], FloatArray]
+) -> Diagnosis:
+    """Return that scores are nonfinite, with the recipes whose scores are so in the same places."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        names = ", ".join(
+            name
+            for group in known_recipes.groups(test.dtype)
+            if np.array_equal(np.isfinite(results), np.isfinite(scores(group)))
+            for name in group.names
+        )
+    values = {"as_recipes": f", as {names}", "recipes": names} if names else {"as_recipes": ""}
+    return Diagnosis("nonfinite", values)
+
+
+def _heads_off(results: FloatArray, exact: FloatArray) -> tuple[int, ...]:
+    """Return which heads are off, where most are not. Shapes: (h, s, s) twice."""
+    sizes = np.sqrt(np.mean((results.astype(np.float64) - exact) ** 2, axis=(1, 2)))
+    off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
+    return tuple(off.tolist()) if off.size * 2 <= sizes.size else ()
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:

@@ -119,10 +119,9 @@ def test_a_wrong_argument_names_the_nearest(name, arguments, wrong, nearest) -> 
 def test_an_error_names_arguments_in_python_and_options_on_the_command_line(capsys) -> None:
     with pytest.raises(UsageError, match=r"^kv_heads 3 does not divide heads 8; "):
         next(ropeaudit.shift(kv_heads=3))
-    with pytest.raises(
-        UsageError, match=r"^rerotate is of recipes; leave out implementations transformers-llama$"
-    ):
-        next(ropeaudit.shift(implementations="transformers-llama", rerotate=1))
+    named = "transformers-llama"
+    with pytest.raises(UsageError, match=rf"^rerotate is of recipes; leave out implementations {named}$"):
+        next(ropeaudit.shift(implementations=named, rerotate=1))
     with pytest.raises(UsageError, match=r"^'a\.b:' does not say which function; try "):
         next(ropeaudit.shift(implementations="a.b:"))
     assert main(["shift", "--kv-heads", "3"]) == 2

@@ -100,9 +100,11 @@ class ScoreRun:
             [limit] = wanted.limits(code.setting, self.inputs, [offset])
             return not replace(last, limit=limit).fails
 
-        return places.diagnosis or narrow_output.explanation(
-            code.setting, code.dtype, given, rotated, every + offset, holds
-        )
+        found = places.diagnosis
+        if found is not None and found.code != "unexplained":
+            return found
+        at = every + offset
+        return narrow_output.explanation(code.setting, code.dtype, given, rotated, at, holds) or found
 
     def careful(self) -> float:
         """Return the RMS drift that careful code in the dtype has near offset 0, as `excess` counts it."""

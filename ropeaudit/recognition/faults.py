@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.variants import BASES
+from ropeaudit.recognition.variants import BASES, called
 from ropeaudit.rope.scaled import attention_factor
-from ropeaudit.rope.scaling import DEFAULT
+from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 
@@ -25,6 +25,7 @@ Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), hea
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
 _PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
+_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
 SETTING, POSITIONS, OPERANDS = "setting", "positions", "operands"
 
 
@@ -106,11 +107,35 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
         if dims and dims % 2 == 0 and dims != asked.rotary_dim and not asked.scaling.rules.needs:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
+    for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
+        if scaling != asked.scaling:
+            told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
+            yield Fault(told, functools.partial(_scaled, scaling))
     factor = attention_factor(asked.scaling)
     if factor != 1:
         for seen, note in ((1.0, ", as where it is left out"), (factor**2, ", as where it is applied twice")):
             told = Diagnosis("attention-factor", {"seen": seen, "asked": factor, "note": note})
             yield Fault(told, turn=functools.partial(_times, seen / factor))
+
+
+def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
+    """Yield scalings with another factor or original length; some of published models where none is asked."""
+    if asked == DEFAULT:
+        yield from (Scaling("linear", factor=factor) for factor in (2.0, 4.0, 8.0))
+        for factor in (8.0, 32.0):
+            yield Scaling("llama3", factor=factor, low=1.0, high=4.0, original=8192.0)
+        yield Scaling("yarn", factor=4.0, original=32768.0)
+    if asked.factor is not None and asked.kind in ("linear", "llama3", "yarn"):
+        yield from (replace(asked, factor=factor) for factor in _FACTORS)
+    if asked.original is not None and asked.kind in ("llama3", "yarn"):
+        lengths = (asked.maximum, *(2048.0 * 2**power for power in range(8)))
+        yield from (replace(asked, original=length) for length in lengths if length)
+    if asked.kind == "yarn":
+        yield replace(asked, truncate=asked.truncate is False)
+
+
+def _scaled(scaling: Scaling, one: RopeSetting) -> RopeSetting:
+    return replace(one, scaling=scaling)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:

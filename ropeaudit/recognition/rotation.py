@@ -55,7 +55,12 @@ def explained(
         return Diagnosis("narrow-input", values)
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
-    found = {name: _Side(name, side, setting, dtype, rotator).diagnosis() for name, side in sides.items()}
+    found: dict[str, Diagnosis] = {}
+    fitted: Sequence[Fault] = ()
+    for name, side in sides.items():
+        search = _Side(name, side, setting, dtype, rotator, fitted)
+        found[name] = search.diagnosis()
+        fitted = search.fitted
     if "unexplained" in {one.code for one in found.values()} and (cast := _cast(sides, setting, dtype)):
         return cast
     return _joined(found)
@@ -150,6 +155,7 @@ class _Side:
     setting: RopeSetting
     dtype: Format
     rotator: Rotator
+    fitted: Sequence[Fault] = ()  # what was solved for of the other side, then of this one
 
     def __post_init__(self) -> None:
         self.index = 0 if self.name == "q" else 1
@@ -212,6 +218,7 @@ class _Side:
         for start in _probes(int(self.block.at[0])) if holding else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe)]
+        self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
         told = [fault.diagnosis for fault in usual or holding[:1]]
         told = told or [replace(fault.diagnosis, certainty="in this call") for fault in here]
@@ -274,16 +281,25 @@ class _Side:
         given, rotated = (x[self.index][0] for x in (self.block.given, self.block.rotated))
         if factor := solving.factor(at, given[0], rotated[0], self.setting, self.dtype):
             return factor  # of all: noise decides where it is beyond what is allowed first
-        fitted = self._equals(self._fitted())
+        fitted = self._equals(self.fitted) or self._equals(self._fitted())
         if fitted:
             return fitted
+        if based := self._equals(solving.base(at, given, rotated, self.setting, self.dtype)):
+            return based
         given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
         found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
-        found = found or solving.base(at, given, rotated, self.setting, self.dtype)
+        bases = solving.base(at, given, rotated, self.setting, self.dtype) if first else ()
+        found = found or next((one.diagnosis for one in bases if self._holds(one, self._from_first())), None)
         moves = found and first and solving.moves(found, self.block.at[:first], self.setting, self.dtype)
         if not found or not first or (found.code == "wrong-base" and not moves):
             return found
         return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
+
+    def _from_first(self) -> CalledBlock:
+        """Return the call from the first wrong position on."""
+        some = np.s_[:, :, self.first :]
+        given, rotated = ((pair[0][some], pair[1][some]) for pair in (self.block.given, self.block.rotated))
+        return replace(self.block, at=self.block.at[self.first :], given=given, rotated=rotated)
 
     def _fitted(self) -> Iterator[Fault]:
         """Yield settings whose frequencies are those that the vectors show, the simplest first."""
@@ -316,7 +332,11 @@ class _Side:
 
         def pairs() -> Iterator[Fault]:
             for first, second in ways:
-                for one, other in itertools.product(by[first], by[second]):
+                same = first == second
+                both = (
+                    itertools.combinations(by[first], 2) if same else itertools.product(by[first], by[second])
+                )
+                for one, other in both:
                     if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
                         yield one.beside(other)
 

@@ -17,9 +17,9 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault
-from ropeaudit.recognition.variants import variants
+from ropeaudit.recognition.variants import of_base, variants
 from ropeaudit.rope.scaled import attention_factor
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
@@ -86,21 +86,20 @@ def _frequencies(
     return theta, 2 * spread
 
 
-def base(
-    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
-) -> Diagnosis | None:
-    """Return the base whose powers all frequencies are; None where they are not, or where it is right.
+def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
+    """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
+    It is fitted to steps from position to position, then to the way from position 0.
     Shapes: at (s,), x and rotated y (h, s, d).
     """
     d = setting.rotary_dim
     if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
-        return None
+        return
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     rotations, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
     first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
     if not (np.abs(rotations[..., 0] - np.exp(1j * at)) <= first).all():
-        return None
+        return
     log, lag = np.log(setting.base), 1
     while lag < min(at.size, _LONGEST):
         steps = rotations[:, lag:] * np.conj(rotations[:, :-lag])
@@ -111,15 +110,23 @@ def base(
             log = float(np.median(-np.log(theta[usable]) / power[usable]))
         off = np.abs(steps - np.exp(1j * lag * np.exp(-power * log)))[..., np.exp(-power * log) * lag < 3]
         if not (off <= _COARSE).all():
-            return None
+            return
         last, lag = lag, lag * 4
     log = _refined(log, power, steps.mean(axis=(0, 1)), last)
-    allowed = allowance.rounding_error(allowance.careful(dtype), setting) + _STILL
-    off = np.abs(steps.mean(axis=(0, 1)) - np.exp(1j * last * np.exp(-power * log)))
-    found = float(f"{np.exp(log):.3g}")
-    if not (off <= allowed).all() or found == float(f"{setting.base:.3g}"):
-        return None
-    return Diagnosis("wrong-base", {"base": found, "asked": setting.base, "note": ""}, certainty="resembles")
+    if at[0] > last:
+        turned = (rotations * np.exp(-1j * (at - at[0])[:, None] * np.exp(-power * log))).mean(axis=(0, 1))
+        noise = allowance.rounding_error(allowance.careful(dtype), setting) + _STILL
+        log = _from_0(log, power, turned, int(at[0]), noise / last)
+    for digits in range(2, 11):
+        found = float(f"{np.exp(log):.{digits}g}")
+        if 1 < found < LARGEST_BASE and found != setting.base:
+            told = of_base(setting, found).diagnosis
+            if told is not None:
+                yield Fault(told, functools.partial(_with_base, found), fitted=True)
+
+
+def _with_base(base: float, asked: RopeSetting) -> RopeSetting:
+    return replace(asked, base=base)
 
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
@@ -177,6 +184,22 @@ def common_factor(
     if np.ptp(times) > _SPREAD * np.abs(times - 1).min():
         return None
     return factor(at, x.reshape(at.size, -1), y.reshape(at.size, -1), setting, dtype)
+
+
+def _from_0(log: float, power: Array, turned: Array, at: int, error: float) -> float:
+    """Return ln base by the way from position 0 to `at`: by slow pairs first, which have lost no rotation.
+
+    error: of ln base so far. Shapes: (p,) twice.
+    """
+    for _ in range(6):
+        theta = np.exp(-power * log)
+        slope = at * theta * power
+        usable = (slope > 0) & (slope * error < 1)
+        if usable.any():
+            off = np.angle(turned * np.exp(-1j * at * theta))[usable]
+            log -= float((slope[usable] * off).sum() / (slope[usable] ** 2).sum())
+            error = min(error, 4 * _STILL / float(np.sqrt((slope[usable] ** 2).sum())))
+    return log
 
 
 def _refined(log: float, power: Array, mean: Array, lag: int) -> float:

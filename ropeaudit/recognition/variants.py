@@ -69,17 +69,16 @@ def _plain(setting: RopeSetting) -> Array:
 
 def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
     """Return the frequencies of another scaling, or of another length in the same one."""
-    asked = _named(setting.scaling)
+    seen, asked = called(other.scaling), called(setting.scaling)
     if other.scaling == DEFAULT:
         return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
-    seen = _named(other.scaling)
     if other.scaling == setting.scaling:
         seen, asked = _of_length(other), _of_length(setting)
     values = {"seen": seen, "asked": asked}
     return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
 
 
-def _named(scaling: Scaling) -> str:
+def called(scaling: Scaling) -> str:
     """Return a scaling as `--scaling` takes it; its kind alone where it holds lists, which are long."""
     if scaling == DEFAULT:
         return "no scaling"
@@ -91,7 +90,7 @@ def _of_length(setting: RopeSetting) -> str:
     """Return which of the frequencies of a scaling that depend on the length a setting has."""
     if setting.scaling.kind == "longrope":
         return f"the {'long' if setting.length > (setting.scaling.original or 0) else 'short'} divisors"
-    return f"{_named(setting.scaling)} of length {setting.length}"
+    return f"{called(setting.scaling)} of length {setting.length}"
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
@@ -115,7 +114,7 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         if truncate is not right:
             yield _other(setting, other, 0.9)
         inverted = plain + plain / scaling.stretch - theta
-        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": _named(scaling)}
+        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": called(scaling)}
         yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **words)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):

@@ -51,9 +51,7 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
         return "see what changes at that position: another table, another branch, a limit"
     wide = FP64 if up_to > FP32.first_inexact_integer else FP32
     equals = (diagnosis, *diagnosis.alternatives)
-    texts = [
-        "; ".join(filter(None, (_remedy(one, dtype, wide) for one in whole.parts()))) for whole in equals
-    ]
+    texts = [_remedies(whole, dtype, wide) for whole in equals]
     return texts[0] if len(set(texts)) == 1 else ""
 
 
@@ -86,6 +84,14 @@ def arithmetic(values: Mapping[str, float | str]) -> str:
         parts.append(f"{rotation} rotation" + (" rounded once" if values["rounding"] == "once" else ""))
     words = ", ".join(parts)
     return f"{words} ({values['recipes']})" if values["recipes"] else words
+
+
+def _remedies(diagnosis: Diagnosis, dtype: Format, wide: Format) -> str:
+    """Return what to change for all parts of an explanation."""
+    parts = list(diagnosis.parts())
+    whole = len(parts) == 1 and diagnosis.where == Where(gradient=diagnosis.where.gradient)
+    told = (_remedy(one, dtype, wide, whole=whole) for one in parts)
+    return "; ".join(dict.fromkeys(filter(None, told)))
 
 
 def _whole(diagnosis: Diagnosis) -> str:
@@ -150,8 +156,12 @@ def _runs(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
-    """Return what to change for one fault. wide: the format of positions, frequencies and angles."""
+def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
+    """Return what to change for one fault.
+
+    wide: the format of positions, frequencies and angles. whole: whether it is all that is wrong, of all of q
+    and k, so that another setting makes code right.
+    """
     values = dict(one.values)
     if one.code in _KEPT:
         if dtype is FP64:
@@ -159,7 +169,9 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
         values |= {"narrow": _narrow(values, dtype, wide), "wide": str(wide)}
         if not values["narrow"]:
             return ""
-    return kinds()[one.code].remedy.format_map(values)
+    kind = kinds()[one.code]
+    option = f", or check it with {kind.option.format_map(values)}" if kind.option and whole else ""
+    return kind.remedy.format_map(values) + option
 
 
 def _narrow(values: Mapping[str, float | str], dtype: Format, wide: Format) -> str:

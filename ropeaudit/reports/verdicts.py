@@ -130,7 +130,9 @@ def wrong_rotation(record: Record) -> str:
         if excess is not None and math.isfinite(excess)
         else "nan or infinite"
     )
-    like = f"; it resembles {printable(record.resembles)}" if record.resembles else ""
+    like = f"; {printable(record.resembles)}" if record.resembles else ""
+    if like and record.diagnosis != "unexplained":
+        like = f"; it resembles {printable(record.resembles)}"
     return f"rotates {place}{rest} wrongly: {by}{like}"
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.conformance import drift, every_position, remedies, score_drift, yardstick
+from ropeaudit.conformance import drift, every_position, score_drift, yardstick
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
-from ropeaudit.recognition import known_recipes
+from ropeaudit.recognition import known_recipes, wording
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling import loading
 
 KERNELS = Path(gradient_kernels.__file__)
@@ -39,7 +40,7 @@ RIGHT = ("float32_tables", "hf_style", "float64_tables", "in_place")
 def test_a_right_kernel_passes_at_128k(name, dtype):
     results = findings(name, dtype)
     assert {one.status for one in results.values()} == {"pass"}, results
-    assert all(not one.resembles for one in results.values())
+    assert all(one.diagnosis is None for one in results.values())
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -64,21 +65,23 @@ def test_growth_that_float32_angles_explain_is_said_and_passes():
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize(
-    ("name", "words", "remedy"),
+    ("name", "fault", "values", "remedy"),
     [
-        ("cast_frequencies", "bfloat16 frequencies", "keep frequencies (inv_freq"),
-        ("bfloat16_positions", "bfloat16 positions", "keep positions in float32"),
-        ("another_base", "base 1.01e+04", "use the base that is asked for"),
+        ("cast_frequencies", "narrow-frequencies", {"frequency": "bfloat16"}, "keep frequencies (inv_freq"),
+        ("bfloat16_positions", "narrow-positions", {"position": "bfloat16"}, "keep positions in float32"),
+        ("another_base", "wrong-base", {"base": 10100, "asked": 10000}, "use the base that is asked for"),
     ],
 )
-def test_a_fault_fails_and_is_diagnosed(name, words, remedy, dtype):
+def test_a_fault_fails_and_is_diagnosed(name, fault, values, remedy, dtype):
     results = findings(name, dtype)
     wrong = {check for check, one in results.items() if one.failed}
     assert wrong >= {"long sequence", "tolerance"}, results
     assert ("growth" in wrong) == (name == "bfloat16_positions")
     for check in wrong:
-        assert words in results[check].resembles
-        assert remedies.remedy(results[check].resembles, parse(dtype), 131072).startswith(remedy)
+        found = results[check].diagnosis
+        assert (found.code, found.alternatives, found.also) == (fault, (), ())
+        assert values.items() <= found.values.items()
+        assert wording.remedy(found, parse(dtype), 131072).startswith(remedy)
 
 
 def test_a_cast_table_shows_with_distance():
@@ -121,13 +124,13 @@ def test_growth_of_bfloat16_positions_is_broken():
 def test_what_is_wrong_in_long_calls_alone_is_named_there():
     results = findings("restarts")
     assert results["drift"].status == "pass"
-    assert results["long sequence"].resembles == "positions that restart every 3000"
+    assert results["long sequence"].diagnosis == Diagnosis("restart", {"size": 3000})
 
 
 def test_an_output_in_a_narrower_format_is_named():
     results = findings("bfloat16_output", "fp32")
-    explained = "what it returns is off by what roundings in bfloat16 explain"
-    assert results["drift"].resembles == f"{explained}, and every number of it is a bfloat16 number"
+    values = {"format": "bfloat16", "held": ", and every number of it is a bfloat16 number"}
+    assert results["drift"].diagnosis == Diagnosis("narrow-output", values)
     assert results["growth"].status == results["tolerance"].status == "pass"
 
 

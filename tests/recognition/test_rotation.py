@@ -15,7 +15,8 @@ from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
-from ropeaudit.recognition import allowance, known_recipes, verification
+from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
 from ropeaudit.subjects.calling import loading
@@ -44,7 +45,9 @@ def test_a_fault_is_misplaced_and_named(name, dtype) -> None:
     wrong = [one for one in results if one.verdict == "wrong_rotation"]
     assert wrong
     assert all(one.rotation_excess > 1 and one.within_tolerance == "no" for one in wrong)
-    assert any(FAULTS[name] in (one.resembles or "") for one in wrong), [one.resembles for one in wrong]
+    code, sentence = FAULTS[name]
+    told = [(one.diagnosis, one.resembles) for one in wrong]
+    assert any(seen == code and sentence in words for seen, words in told), told
 
 
 @pytest.mark.parametrize(("name", "dtype"), dtypes(RIGHT))
@@ -52,6 +55,7 @@ def test_a_right_kernel_is_in_place(name, dtype) -> None:
     for one in audited(name, dtype, kv_heads=1):
         assert 0 < one.rotation_excess < 1
         assert one.resembles is None
+        assert one.diagnosis is None
         assert one.drift_rms < 0.01
         assert one.verdict != "wrong_rotation"
 
@@ -69,7 +73,10 @@ def test_what_explains_a_call_is_asked_of_calls_from_other_positions() -> None:
     block = known_recipes.CalledBlock(np.arange(1000, 1004), (x, x), (x, x), batch_step=7)
     called: list[np.ndarray] = []
     rotator = SimpleNamespace(rotate_both=lambda q, k, at: (called.append(at), (q, k))[1])
-    assert naming._probed(block, 300, rotator).at.tolist() == [300, 301, 302, 303]
+    every = np.ones((2, 1), bool), np.ones(4, bool), block.at
+    misplaced = rotation.MisplacedSide(*every, block)
+    side = rotation._Side("q", misplaced, RopeSetting.of(8), parse("fp32"), rotator)
+    assert side._probed(300).at.tolist() == [300, 301, 302, 303]
     assert called[0].tolist() == [[300, 301, 302, 303], [307, 308, 309, 310]]
 
 
@@ -77,7 +84,8 @@ def test_a_base_is_told_of_four_pairs_and_more() -> None:
     for pairs, seen in ((4, True), (3, False)):
         (one,) = audited("other_base", "fp32", (1000,), head_dim=2 * pairs)
         assert one.verdict == "wrong_rotation"
-        assert ("base 1.05e+04" in (one.resembles or "")) == seen
+        assert one.diagnosis == ("wrong-base" if seen else "unexplained")
+        assert ("base 10500 instead of 10000" in one.resembles) == seen
 
 
 @pytest.mark.slow
@@ -89,17 +97,14 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "stage"),
     [
-        (lambda x, at: right(x, at.to(x.dtype)), "bfloat16 positions"),
-        (
-            lambda x, at: rotate(x, at.float()[:, None] * inverse(64).to(x.dtype).float()),
-            "bfloat16 frequencies",
-        ),
-        (lambda x, at: rotate(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "bfloat16 angles"),
+        (lambda x, at: right(x, at.to(x.dtype)), "position"),
+        (lambda x, at: rotate(x, at.float()[:, None] * inverse(64).to(x.dtype).float()), "frequency"),
+        (lambda x, at: rotate(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "angle"),
     ],
 )
-def test_a_known_recipe_keeps_its_own_verdict(change, message) -> None:
+def test_a_known_recipe_keeps_its_own_verdict(change, stage) -> None:
     own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
@@ -107,9 +112,13 @@ def test_a_known_recipe_keeps_its_own_verdict(change, message) -> None:
     rotator = own.rotator(setting, parse("bf16"))
     result = verification.check(rotator, setting, parse("bf16"), vectors, 4001)
     assert result.excess > 1
-    assert result.recipe
     assert not result.wrong_rotation
-    assert message in result.resembles
+    found = result.diagnosis
+    plural = {"position": "positions", "frequency": "frequencies", "angle": "angles"}[stage]
+    assert found.arithmetic
+    assert found.code == f"narrow-{plural}"
+    assert found.values[stage] == "bfloat16"
+    assert f"bfloat16 {plural}" in wording.sentence(found)
 
 
 def test_a_fault_behind_a_recipe_is_misplaced() -> None:
@@ -121,7 +130,7 @@ def test_a_fault_behind_a_recipe_is_misplaced() -> None:
         own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.GivenVectors(x, x, at), 4001
     )
     assert result.wrong_rotation
-    assert "k: no rotation" in result.resembles
+    assert Diagnosis("no-rotation", where=Where(sides=("k",))) in list(result.diagnosis.parts())
 
 
 SCALINGS = [
@@ -166,7 +175,9 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
     x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
     rotator = Own("own", rotate).rotator(setting, parse("fp32"))
     seen = verification.check(rotator, setting, parse("fp32"), verification.GivenVectors(*x, at), 0)
-    assert seen.resembles == "q alone: position 50 alone: position 50 rotated as 77"
+    assert seen.diagnosis == Diagnosis(
+        "another-position", {"position": 50, "seen": 77}, Where(sides=("q",), position=50)
+    )
 
 
 def test_one_position_of_two_is_not_called_the_only_one() -> None:
@@ -178,7 +189,7 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
             *(own.rotator(setting, parse("fp32")), setting, parse("fp32")),
             *(verification.GivenVectors(x[:, :count], x[:, :count], at), 0),
         )
-        assert ("alone" in seen.resembles) is alone, seen.resembles
+        assert (seen.diagnosis.where.position is not None) is alone, seen.diagnosis
 
 
 def test_the_exact_rotation_is_the_same_in_both_precisions() -> None:
@@ -260,10 +271,14 @@ def test_the_helper_sees_each_fault(name) -> None:
         assert_shift_invariant(
             getattr(faulty_kernels, name), offsets=OFFSETS, head_dim=64, heads=4, seq_len=128, whole=False
         )
-    message = str(caught.value).partition("behaves like: ")[2]
-    allowed = [FAULTS[name], *(["is left out"] if name == "caching" else [])]
-    allowed += ["position 32858 rotated as 32857"] if name == "last_ones_late" else []
-    assert any(one in message for one in allowed), message
+    code, sentence = FAULTS[name]
+    message = str(caught.value)
+    assert ("behaves like: " in message) == (code != "unexplained")
+    message = message.rpartition("of k; " if "of k; " in message else "of q; ")[2]
+    allowed = [(sentence, code), *([("is left out", "positions-from-0")] if name == "caching" else [])]
+    if name == "last_ones_late":
+        allowed.append(("position 32858 rotated as 32857", "another-position"))
+    assert any(words in message and message.endswith(f" [{code}]") for words, code in allowed), message
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -296,7 +311,7 @@ def test_the_helper_sees_positions_that_restart_past_its_sequence() -> None:
     def restarting(x, positions):
         return right(x, positions[0] + (positions - positions[0]) % 128)
 
-    with pytest.raises(AssertionError, match=r"behaves like: positions that restart every 128$"):
+    with pytest.raises(AssertionError, match=r"behaves like: positions that restart every 128 \[restart\]$"):
         assert_shift_invariant(restarting, head_dim=64)
 
 
@@ -344,7 +359,8 @@ def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_
     assert (loading.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
     if name == "first_row":
         assert one.verdict == "wrong_rotation"
-        assert one.resembles.startswith("batch element 1 alone")
+        assert one.diagnosis == "positions-of-another-row"
+        assert one.resembles == "batch element 1 alone: positions of batch element 0"
         with pytest.raises(AssertionError, match="batch element 1 alone"):
             assert_shift_invariant(function, head_dim=64, whole=False)
     else:

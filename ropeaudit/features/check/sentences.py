@@ -107,7 +107,9 @@ def _measured_at(finding: Finding) -> str:
 
 def _diagnosis(finding: Finding) -> str:
     """Return what it behaves like and what to change; nothing where neither is known."""
-    behaves = f"behaves like: {finding.resembles}" if finding.resembles else ""
+    found, behaves = finding.diagnosis, finding.resembles
+    if found is not None and found.code != "unexplained":
+        behaves = f"behaves like: {behaves}"
     return "; ".join(filter(None, (behaves, finding.remedy)))
 
 

@@ -145,29 +145,29 @@ def other_direction(x, positions):
     return right(x, -positions)
 
 
-# fault -> what it is called, a part of it; several where either is right; "" where nothing known resembles it
+# fault -> the code of its diagnosis, and the sentence or a part of it
 FAULTS = {
-    "held_in_int16": "positions held in int16",
-    "modulo_65536": "positions that wrap at 65536",
-    "from_the_first": "positions from 0",
-    "counted_anew": "positions from 0",
-    "offset_unused": "positions from 0",
-    "one_position": "position 131149 alone: position 131149 rotated as 131150",
-    "restart_every_100": "positions that restart every 100",
-    "last_ones_late": "one too low",
-    "other_base": "base 1.05e+04",
-    "exponent": "as of an exponent of 2i/(d-2)",
-    "one_pair": "pair 5 alone",
-    "one_head": "head 1 of ",
-    "one_element": "batch element 1 alone: positions one too high",
-    "one_head_of_one_element": "batch element 1 alone, head 1: no rotation",
-    "k_unrotated": "k alone: no rotation",
-    "k_other_base": "k alone: base 5e+05",
-    "swapped": "q and k swapped",
-    "table_ends": "position 131072 rotated as 99999",
-    "caching": "state that an earlier call left",
-    "twice": "rotated twice",
-    "other_direction": "the other direction",
+    "held_in_int16": ("integer-width", "positions held in int16"),
+    "modulo_65536": ("wrap", "positions that wrap at 65536"),
+    "from_the_first": ("positions-from-0", "positions from 0"),
+    "counted_anew": ("positions-from-0", "positions from 0"),
+    "offset_unused": ("positions-from-0", "positions from 0"),
+    "one_position": ("another-position", "position 131149 alone: position 131149 rotated as 131150"),
+    "restart_every_100": ("restart", "positions that restart every 100"),
+    "last_ones_late": ("positions-off", "positions -1"),
+    "other_base": ("wrong-base", "base 10500 instead of 10000"),
+    "exponent": ("exponent-denominator", "exponents over 62 instead of 64"),
+    "one_pair": ("unexplained", "pair 5 alone"),
+    "one_head": ("no-rotation", "head 1 of "),
+    "one_element": ("positions-off", "batch element 1 alone: positions +1"),
+    "one_head_of_one_element": ("no-rotation", "batch element 1 alone, head 1 of 2 alone: no rotation"),
+    "k_unrotated": ("no-rotation", "k alone: no rotation"),
+    "k_other_base": ("wrong-base", "k alone: base 500000 instead of 10000"),
+    "swapped": ("q-k-swapped", "q and k swapped"),
+    "table_ends": ("another-position", "position 131072 rotated as 99999"),
+    "caching": ("state-left", "state that an earlier call left"),
+    "twice": ("rotated-twice", "rotated twice"),
+    "other_direction": ("wrong-direction", "the other direction"),
 }
 
 
