@@ -137,8 +137,8 @@ def guessed(dump: Dump, expected: Expected) -> tuple[TableFinding, str, RopeSett
 
 def _named(best: Hypothesis) -> str:
     """Return what is another than in the guessed setting."""
-    if best.setting is not None and best.setting.scaling != DEFAULT:
-        return f"scaling {best.setting.scaling}"
+    if best.setting is not None and best.setting.scaling.kind not in ("default", "explicit"):
+        return f"scaling {variants.called(best.setting.scaling)}"
     return wording.sentence(best.diagnosis)
 
 
