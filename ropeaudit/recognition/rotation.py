@@ -40,7 +40,6 @@ from ropeaudit.subjects.emulated import Emulated
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
-_PLAIN = Fault(Diagnosis("unexplained"))
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
@@ -123,7 +122,7 @@ class _Side:
         single = where.position is not None or where.pair is not None or where.unrotated
         if (where.heads or where.batch) and (factor := self._factor_of_all()):
             return factor
-        found = self._swapped() or self._known() or self._equals(of_roundings(self.dtype))
+        found = self._known() or self._equals(of_roundings(self.dtype))
         if not found and not single:
             found = self._solved()
         found = found or self._pairs_left() or self._equals(self._rules())
@@ -154,13 +153,6 @@ class _Side:
         """Return the factor of all heads, where noise decides which of them are beyond what is allowed."""
         given, rotated = (vectors[self.index] for vectors in (self.block.given, self.block.rotated))
         return solving.common_factor(self.block.rows(), given, rotated, self.setting, self.dtype)
-
-    def _swapped(self) -> Diagnosis | None:
-        """Return that q came back as k, or k as q; None where it did not."""
-        q, k = self.block.given
-        if q.shape != k.shape or not self._holds(_PLAIN, replace(self.block, given=(k, q))):
-            return None
-        return Diagnosis("q-k-swapped")
 
     def _known(self) -> Diagnosis | None:
         """Return the faults that explain what was returned, as few as other positions leave."""
@@ -196,6 +188,8 @@ class _Side:
 
     def _changes(self, fault: Fault) -> bool:
         """Return whether a fault makes a difference at the positions of the call."""
+        if fault.crossed:
+            return self.block.given[0].shape == self.block.given[1].shape
         if fault.turn or fault.setting(self.setting) != self.setting:
             return True
         rows = self.block.rows()
@@ -258,7 +252,8 @@ class _Side:
         """Return a vector as given and as rotated, its positions, and those that a fault takes for them."""
         b, h = vector
         rows = block.rows()
-        given, rotated = (vectors[self.index][b, h][places] for vectors in (block.given, block.rotated))
+        given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
+        rotated = block.rotated[self.index][b, h][places]
         return (given, rotated), rows[b][places], fault.positions(rows, h)[b][places]
 
     def _expected(
@@ -361,7 +356,8 @@ class _Side:
         """Return two faults that together explain the side, of two kinds, or two settings."""
         given, rotated, _ = self._vectors()
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
-        every = [*faults(self.setting, self.first), *self._fitted(), *sized, *of_roundings(self.dtype)]
+        known = (one for one in faults(self.setting, self.first) if not one.crossed or self._changes(one))
+        every = [*known, *self._fitted(), *sized, *of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
 
@@ -414,12 +410,11 @@ class _Side:
             return False
         if one.group == other.group == SETTING and len(settings) < 3:
             return False
-        b, h = self.off[0]
         rows = self.block.rows()
-        seen = [fault.positions(rows, int(h))[b] for fault in (one, other, both)]
-        if POSITIONS in (one.group, other.group) and np.array_equal(seen[2], rows[b]):
+        seen = [(both.positions(rows, int(h))[b], rows[b]) for b, h in self.off]
+        if POSITIONS in (one.group, other.group) and all(np.array_equal(*pair) for pair in seen):
             return False
-        return bool(seen[2].any())  # nothing is told of a setting at position 0
+        return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0
 
     def _position(self) -> Diagnosis | None:
         """Return as which position the first is rotated, where the first and the last head agree on it."""

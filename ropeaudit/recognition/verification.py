@@ -182,7 +182,7 @@ def check(
 
 
 def worst(results: Iterable[Places]) -> Places:
-    """Return the worst of several ways to call: a wrong one that shows most faults, then the largest error."""
+    """Return the worst of several ways to call: a wrong one with most faults, then the largest error."""
 
     def rank(one: Places) -> tuple[bool, int, float]:
         shown = len(list(one.diagnosis.parts())) if one.diagnosis and one.wrong_rotation else 0
