@@ -69,7 +69,8 @@ def test_half_of_the_dims_is_refused_with_the_flag_to_try() -> None:
 
 
 def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:
-    with pytest.raises(AssertionError, match=r"behaves like: linear\(factor=1\.001\) instead of default \[other-scaling\]$"):
+    message = r"behaves like: linear\(factor=1\.001\) instead of default \[other-scaling\]$"
+    with pytest.raises(AssertionError, match=message):
         assert_shift_invariant(misnamed_kernels.interpolated, recipe="hf", heads=2, head_dim=64)
 
 
