@@ -44,11 +44,13 @@ def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
 
     `position_error` and `phase_error` are the phase, `rounding_error` the rest.
     """
-    phase = position_error(recipe, setting, at) + phase_error(recipe, setting, at)
-    errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + rounding_error(
-        recipe, setting
-    )
-    return errors
+    errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase(recipe, setting, at))
+    return errors + rounding_error(recipe, setting)
+
+
+def phase(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
+    """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p)."""
+    return position_error(recipe, setting, at) + phase_error(recipe, setting, at)
 
 
 def position_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:

@@ -13,8 +13,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.variants import BASES, called
+from ropeaudit.recognition.known_recipes import RecipeGroup
+from ropeaudit.recognition.variants import BASES, called, over
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -25,8 +28,10 @@ Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), hea
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
 _PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
+_BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
+_NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
-SETTING, POSITIONS, OPERANDS = "setting", "positions", "operands"
+SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +39,24 @@ class Fault:
     """A known way to be wrong. What it leaves as it should be is None.
 
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
-    makes of pairs and of the factors that rotate them. fitted: it was solved for, and is no usual value.
+    makes of pairs and of the factors that rotate them. recipe: what rounds on the way. rounded: the format to
+    which vectors are rounded before. fitted: it was solved for, and is no usual value.
     """
 
     diagnosis: Diagnosis
     change: Callable[[RopeSetting], RopeSetting] | None = None
     seen: Seen | None = None
     turn: Turn | None = None
+    recipe: RecipeGroup | None = None
+    rounded: Format | None = None
     fitted: bool = False
 
     @property
     def group(self) -> str:
-        """What it changes first: the setting, positions, or operands."""
-        return SETTING if self.change else POSITIONS if self.seen else OPERANDS
+        """What it changes first: the setting, positions, operands, or roundings."""
+        if self.change or self.seen:
+            return SETTING if self.change else POSITIONS
+        return OPERANDS if self.turn else ROUNDINGS
 
     def setting(self, asked: RopeSetting) -> RopeSetting:
         """Return the setting that it rotates by."""
@@ -75,6 +85,8 @@ class Fault:
             change if first.change or second.change else None,
             seen if first.seen or second.seen else None,
             first.turn or second.turn,
+            first.recipe or second.recipe,
+            first.rounded or second.rounded,
             first.fitted or second.fitted,
         )
 
@@ -99,12 +111,14 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
         if dims not in (asked.rotary_dim, 0):
             told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
             yield Fault(told, functools.partial(_over, dims))
+            if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
+                yield Fault(told, functools.partial(_instead, over(asked, dims)))
     for base in BASES:
         if base != asked.base:
             told = Diagnosis("wrong-base", {"base": base, "asked": asked.base, "note": ""})
             yield Fault(told, functools.partial(_with_base, base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        if dims and dims % 2 == 0 and dims != asked.rotary_dim and not asked.scaling.rules.needs:
+        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
@@ -136,6 +150,10 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
 
 def _scaled(scaling: Scaling, one: RopeSetting) -> RopeSetting:
     return replace(one, scaling=scaling)
+
+
+def _instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
+    return replace(other, layout=one.layout)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:
@@ -200,6 +218,18 @@ def _wrapped(size: int, at: Positions) -> Positions:
 def _restarted(size: int, at: Positions) -> Positions:
     positions: Positions = at[..., :1] + (at - at[..., :1]) % size
     return positions
+
+
+def of_roundings(dtype: Format) -> Iterator[Fault]:
+    """Yield vectors that are rounded before they are rotated, and recipes with a narrow stage."""
+    for fmt in _NARROW:
+        if fmt.precision < dtype.precision:
+            values: dict[str, float | str] = {"vectors": "q and k", "formats": str(fmt)}
+            yield Fault(Diagnosis("narrow-input", values), rounded=fmt)
+    for group in known_recipes.variants(dtype):
+        told = group.diagnosis()
+        if told.code != "known-recipe":
+            yield Fault(told, recipe=group)
 
 
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:

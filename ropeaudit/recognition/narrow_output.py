@@ -11,7 +11,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recognition import allowance, verification
+from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -23,31 +23,39 @@ _FINEST_FIRST = (FP32, parse("fp16"), parse("bf16"))
 def explanation(
     setting: RopeSetting,
     dtype: Format,
-    given: tuple[FloatArray, FloatArray],
-    rotated: tuple[FloatArray, FloatArray],
+    given: tuple[FloatArray, ...],
+    rotated: tuple[FloatArray, ...],
     at: Positions,
     holds: Callable[[Format], bool] = lambda fmt: True,
 ) -> Diagnosis | None:
     """Return the narrower format whose roundings explain vectors; None where none does.
 
-    holds: whether more than pairs is explained by a format.
-    Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,).
+    at: positions, or those of each batch element. holds: whether more than pairs is explained by a format.
+    Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
     """
-    rows = np.stack([at] * len(given[0]))
+    rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
     for fmt in _FINEST_FIRST:
-        rule = allowance.careful(fmt)
         if fmt.unit_roundoff <= dtype.unit_roundoff:
             continue
-        explained = all(
-            bool((verification.excess(x, y, rows, setting, fmt, rule) <= 1).all())
-            and _unbiased(x, y, at, setting)
-            for x, y in zip(given, rotated, strict=True)
-        )
-        if explained and holds(fmt):
+        sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
+        if all(_explains(fmt, x, y, row, setting) for x, y, row in sides) and holds(fmt):
             stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
             held = f", and every number of it is a {fmt} number" if stored else ""
             return Diagnosis("narrow-output", {"format": str(fmt), "held": held})
     return None
+
+
+def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
+    """Return whether right code in a format may be as far off. Shapes: x, y (h, s, d), at (s,)."""
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    allowed = allowance.allowed(allowance.careful(fmt), setting, at)
+    rest = np.s_[..., setting.rotary_dim :]
+    rounding = allowance.rounding_error(allowance.careful(fmt), setting)
+    tiny = 4 * fmt.smallest_subnormal
+    with np.errstate(invalid="ignore", over="ignore"):
+        pairs = np.abs(w - z * exact_rotation.rotations(setting, at, FP32)) <= allowed * np.abs(z) + tiny
+        passes = np.abs(y[rest].astype(np.float64) - x[rest]) <= rounding * np.abs(x[rest]) + tiny
+    return bool(pairs.all() and passes.all()) and _unbiased(x, y, at, setting)
 
 
 def _unbiased(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:

@@ -15,22 +15,35 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError
-from ropeaudit.recognition import allowance, known_recipes, solving
+from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.recognition import allowance, known_recipes, narrow_output, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.faults import OPERANDS, POSITIONS, SETTING, Fault, faults
+from ropeaudit.recognition.faults import (
+    OPERANDS,
+    POSITIONS,
+    ROUNDINGS,
+    SETTING,
+    Fault,
+    faults,
+    of_roundings,
+)
 from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.emulated import Emulated
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
-_NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # the finest first
 _PLAIN = Fault(Diagnosis("unexplained"))
-_CAST_WITH = 12  # positions by which recipes under another setting are ranked
+_CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
+_TOGETHER = (  # kinds of faults of which two are looked for
+    *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
+    *((SETTING, ROUNDINGS), (POSITIONS, ROUNDINGS), (OPERANDS, ROUNDINGS)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +63,6 @@ def explained(
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
         return known_recipes.nonfinite(block, setting, dtype)
-    if formats := _narrow_input(sides, setting, dtype):
-        values = {"vectors": " and ".join(sides), "formats": " or ".join(fmt.name for fmt in formats)}
-        return Diagnosis("narrow-input", values)
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
     found: dict[str, Diagnosis] = {}
@@ -61,8 +71,6 @@ def explained(
         search = _Side(name, side, setting, dtype, rotator, fitted)
         found[name] = search.diagnosis()
         fitted = search.fitted
-    if "unexplained" in {one.code for one in found.values()} and (cast := _cast(sides, setting, dtype)):
-        return cast
     return _joined(found)
 
 
@@ -90,62 +98,6 @@ def _bare(one: Diagnosis) -> Diagnosis:
     return replace(one, where=Where())
 
 
-def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> list[Format]:
-    """Return the narrower formats to which vectors are rounded before they are rotated as they should be."""
-    holding: list[Format] = []
-    for fmt in (fmt for fmt in _NARROW if fmt.precision < dtype.precision):
-        if holding and fmt.precision < holding[0].precision:
-            break  # a finer one explains it
-        if all(_rotates_rounded(fmt, name, side, setting, dtype) for name, side in sides.items()):
-            holding.append(fmt)
-    return holding
-
-
-def _rotates_rounded(
-    fmt: Format, name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format
-) -> bool:
-    """Return whether vectors that are rounded first put every pair within its own allowance."""
-    block, index, size = side.block, 0 if name == "q" else 1, side.block.at.size
-    places = np.unique(np.r_[: min(_COMPARED, size), np.linspace(0, size - 1, _COMPARED).astype(int)])
-    for b, h in np.argwhere(side.heads)[:_VECTORS]:
-        at = block.rows()[b][places]
-        given, rotated = (vectors[index][b, h][places] for vectors in (block.given, block.rotated))
-        z, w = (exact_rotation.complex_pairs(x, setting) for x in (round_to(given, fmt), rotated))
-        most = allowance.allowed(allowance.careful(dtype), setting, at) * np.abs(z)
-        off = np.abs(w - z * exact_rotation.rotations(setting, at, dtype))
-        if not (off <= most + 4 * dtype.smallest_subnormal).all():
-            return False
-    return True
-
-
-def _cast(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> Diagnosis | None:
-    """Return the setting or the positions that explain both sides together with a narrow stage."""
-    block = next(iter(sides.values())).block
-    known = [group for group in known_recipes.variants(dtype) if group.diagnosis().code != "known-recipe"]
-    for fault in faults(setting):
-        if fault.turn or fault.diagnosis.code in ("wrap", "table-ends", "restart", "rotated-by-head"):
-            continue
-        other, seen = fault.setting(setting), fault.positions(block.rows())
-        if other == setting and np.array_equal(seen, block.rows()):
-            continue
-        small = _window(block, seen, _CAST_WITH)
-        if known_recipes.explaining_recipe(small[0], other, dtype, small[1], known) is None:
-            continue
-        if group := known_recipes.explaining_recipe(block, other, dtype, seen, known):
-            return replace(fault.diagnosis, also=(group.diagnosis(),))
-    return None
-
-
-def _window(block: CalledBlock, seen: Positions, count: int) -> tuple[CalledBlock, Positions]:
-    """Return the last positions of a call with one vector of each side, and those that it takes for them."""
-    last = slice(max(0, block.at.size - count), block.at.size)
-    given, rotated = (
-        (pair[0][-1:, :1, last], pair[1][-1:, :1, last]) for pair in (block.given, block.rotated)
-    )
-    at = block.rows()[-1][last]
-    return CalledBlock(at, given, rotated), seen[-1:, last]
-
-
 @dataclass
 class _Side:
     """The search for what explains q, or k."""
@@ -166,15 +118,16 @@ class _Side:
     def diagnosis(self) -> Diagnosis:
         """Return what explains the side, and where that is."""
         where = self._where()
-        some = bool(where.heads or where.batch)
-        if some and (factor := self._factor_of_all()):
+        single = where.position is not None or where.pair is not None or where.unrotated
+        if (where.heads or where.batch) and (factor := self._factor_of_all()):
             return factor
-        alone = some or where.position is not None or where.pair is not None or where.unrotated
-        found = self._swapped() or self._known()
-        if not found and not alone:
+        found = self._swapped() or self._known() or self._equals(of_roundings(self.dtype))
+        if not found and not single:
             found = self._solved()
-        found = found or self._pairs_left() or self._two() or self._position()
-        found = found or Diagnosis("unexplained")
+        found = found or self._pairs_left() or self._equals(self._rules())
+        if not found and not single:
+            found = self._two() or self._narrow_output()
+        found = found or self._position() or Diagnosis("unexplained")
         return found if found.where.since is not None else replace(found, where=where)
 
     def _where(self) -> Where:
@@ -218,12 +171,26 @@ class _Side:
         for start in _probes(int(self.block.at[0])) if holding else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe)]
+        holding = self._nearest(holding)
         self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
         told = [fault.diagnosis for fault in usual or holding[:1]]
-        told = told or [replace(fault.diagnosis, certainty="in this call") for fault in here]
+        told = told or [replace(fault.diagnosis, certainty="in this call") for fault in here[:1]]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
+
+    def _nearest(self, holding: list[Fault]) -> list[Fault]:
+        """Return faults with one recipe of each kind, the nearest: others round much as it does."""
+        best: dict[tuple[str, ...], tuple[float, Fault]] = {}
+        for fault in holding:
+            if fault.recipe:
+                key = tuple(one.code for one in fault.diagnosis.parts())
+                size = self._distance(fault)
+                if key not in best or size < best[key][0]:
+                    best[key] = size, fault
+        least = min((size for size, _ in best.values()), default=0.0)
+        kept = [fault for size, fault in best.values() if size <= least]
+        return [fault for fault in holding if not fault.recipe or fault in kept]
 
     def _changes(self, fault: Fault) -> bool:
         """Return whether a fault makes a difference at the positions of the call."""
@@ -246,46 +213,97 @@ class _Side:
     def _holds(self, fault: Fault, block: CalledBlock) -> bool:
         """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
         size = block.at.size
-        few = np.unique(np.r_[: min(8, size), size // 2, max(0, size - 8) : size])
+        few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
-        return all(self._fits(fault, block, places, count) for places, count in ((few, 1), (many, _VECTORS)))
+        return all(
+            self._fits(fault, block, (int(b), int(h)), places)
+            for places, count in ((few, 1), (many, _VECTORS))
+            for b, h in self.off[:count]
+        )
 
-    def _fits(self, fault: Fault, block: CalledBlock, places: NDArray[np.int64], count: int) -> bool:
-        """Return whether a fault explains so many vectors at some places of a call."""
-        rule, other, tiny = allowance.careful(self.dtype), fault.setting(self.setting), self._tiny
-        for b, h in self.off[:count]:
-            rows = block.rows()
-            at, seen = rows[b][places], fault.positions(rows, int(h))[b][places]
-            given, rotated = (vectors[self.index][b, h][places] for vectors in (block.given, block.rotated))
-            z, w = (exact_rotation.complex_pairs(x, other) for x in (given, rotated))
-            expected = fault.turned(z, exact_rotation.rotations(other, seen, self.dtype))
-            allowed = np.maximum(*(allowance.allowed(rule, other, one) for one in (at, seen)))
-            size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
-            with np.errstate(invalid="ignore", over="ignore"):
-                if not (np.abs(w - expected) <= allowed * size + tiny).all():
-                    return False
-                rest = np.s_[:, other.rotary_dim :]
-                most = allowance.rounding_error(rule, self.setting) * np.abs(given[rest]) + tiny
-                passes = np.abs(rotated[rest].astype(np.float64) - given[rest]) <= most
-            if other.rotary_dim != self.setting.rotary_dim and not passes.all():
+    def _fits(
+        self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
+    ) -> bool:
+        """Return whether a fault explains a vector at some places of a call."""
+        rule, other = allowance.careful(self.dtype), fault.setting(self.setting)
+        (given, rotated), at, seen = self._seen(fault, block, vector, places)
+        w, z, expected = self._expected(fault, given, rotated, seen)
+        phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
+        rounding = allowance.rounding_error(rule, self.setting)
+        if fault.recipe:
+            own = fault.recipe.resolved
+            phase = np.maximum(phase, 2 * allowance.phase_error(own, other, seen))
+            rounding = max(rounding, 2 * allowance.rounding_error(own, self.setting))
+        allowed = attention_factor(other.scaling) * np.minimum(2.0, phase) + rounding
+        size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
+        with np.errstate(invalid="ignore", over="ignore"):
+            if not (np.abs(w - expected) <= allowed * size + self._tiny).all():
                 return False
+            if other.rotary_dim != self.setting.rotary_dim:
+                rest = np.s_[:, other.rotary_dim :]
+                most = rounding * np.abs(given[rest]) + self._tiny
+                if not (np.abs(rotated[rest].astype(np.float64) - given[rest]) <= most).all():
+                    return False
+            if fault.recipe or fault.rounded:  # what is as near without them does not show them
+                plain = replace(fault, recipe=None, rounded=None)
+                _, _, exact = self._expected(plain, given, rotated, seen)
+                return _rms(w - expected) <= _CLEAR * _rms(w - exact)
         return True
+
+    def _seen(
+        self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
+    ) -> tuple[tuple[FloatArray, FloatArray], Positions, Positions]:
+        """Return a vector as given and as rotated, its positions, and those that a fault takes for them."""
+        b, h = vector
+        rows = block.rows()
+        given, rotated = (vectors[self.index][b, h][places] for vectors in (block.given, block.rotated))
+        return (given, rotated), rows[b][places], fault.positions(rows, h)[b][places]
+
+    def _expected(
+        self, fault: Fault, given: FloatArray, rotated: FloatArray, seen: Positions
+    ) -> tuple[NDArray[np.complex128], NDArray[np.complex128], NDArray[np.complex128]]:
+        """Return pairs as rotated, as given, and as a fault rotates them. Shapes: (s, d) -> (s, p)."""
+        other = fault.setting(self.setting)
+        w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
+        inner = given if fault.rounded is None else round_to(given, fault.rounded)
+        if fault.recipe and not fault.turn:
+            y = known_recipes.rotated(fault.recipe, inner, seen, other)
+            return w, z, exact_rotation.complex_pairs(y, other)
+        if fault.recipe:
+            cos, sin = Emulated(fault.recipe.resolved, other).table(seen, 0)
+            turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
+        else:
+            turns = exact_rotation.rotations(other, seen, self.dtype)
+        return w, z, fault.turned(exact_rotation.complex_pairs(inner, other), turns)
+
+    def _distance(self, fault: Fault) -> float:
+        """Return how far a fault leaves the first wrong vector from what came back, relative."""
+        every = np.arange(self.block.at.size)[-_COMPARED:]
+        b, h = self.off[0]
+        (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), every)
+        w, _, expected = self._expected(fault, given, rotated, seen)
+        return _rms(w - expected)
 
     @property
     def _tiny(self) -> float:
         return 4 * self.dtype.smallest_subnormal
 
+    def _vectors(self) -> tuple[FloatArray, FloatArray, Positions]:
+        """Return the wrong vectors of one batch element, given and rotated, and their positions (s,)."""
+        b = int(self.off[0][0])
+        heads = [int(h) for element, h in self.off if element == b]
+        given, rotated = (x[self.index][b][heads] for x in (self.block.given, self.block.rotated))
+        return given, rotated, self.block.rows()[b]
+
     def _solved(self) -> Diagnosis | None:
         """Return a factor, the setting that frequencies show, or a base from the first wrong position on."""
-        first, at = self.first, self.block.at
-        given, rotated = (x[self.index][0] for x in (self.block.given, self.block.rotated))
+        given, rotated, at = self._vectors()
         if factor := solving.factor(at, given[0], rotated[0], self.setting, self.dtype):
             return factor  # of all: noise decides where it is beyond what is allowed first
         fitted = self._equals(self.fitted) or self._equals(self._fitted())
-        if fitted:
-            return fitted
-        if based := self._equals(solving.base(at, given, rotated, self.setting, self.dtype)):
-            return based
+        if fitted or (based := self._equals(solving.base(at, given, rotated, self.setting, self.dtype))):
+            return fitted or based
+        first = self.first
         given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
         found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
         bases = solving.base(at, given, rotated, self.setting, self.dtype) if first else ()
@@ -295,6 +313,16 @@ class _Side:
             return found
         return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
 
+    def _rules(self, other: RopeSetting | None = None) -> Iterator[Fault]:
+        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
+        given, rotated, at = self._vectors()
+        wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
+        wrong = wrong if wrong.any() else np.ones(at.size, bool)
+        asked = other or self.setting
+        yield from solving.rules(
+            solving.positions(at, given[0], rotated[0], wrong, asked, self.dtype), int(at[0])
+        )
+
     def _from_first(self) -> CalledBlock:
         """Return the call from the first wrong position on."""
         some = np.s_[:, :, self.first :]
@@ -303,8 +331,8 @@ class _Side:
 
     def _fitted(self) -> Iterator[Fault]:
         """Yield settings whose frequencies are those that the vectors show, the simplest first."""
-        given, rotated = (x[self.index][0] for x in (self.block.given, self.block.rotated))
-        yield from solving.settings(self.block.at, given, rotated, self.setting, self.dtype)
+        given, rotated, at = self._vectors()
+        yield from solving.settings(at, given, rotated, self.setting, self.dtype)
 
     def _pairs_left(self) -> Diagnosis | None:
         """Return the pairs that are not rotated, where they are those that are out of place."""
@@ -323,29 +351,43 @@ class _Side:
         return self._equals([fault])
 
     def _two(self) -> Diagnosis | None:
-        """Return two faults that together explain the side: a setting with positions or operands, or both."""
-        every = [*faults(self.setting, self.first), *self._fitted()]
-        by = {group: [one for one in every if one.group == group] for group in (SETTING, POSITIONS, OPERANDS)}
-        ways: Sequence[tuple[str, str]] = (
-            *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
-        )
+        """Return two faults that together explain the side, of two kinds, or two settings."""
+        given, rotated, _ = self._vectors()
+        sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
+        every = [*faults(self.setting, self.first), *self._fitted(), *sized, *of_roundings(self.dtype)]
+        groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
+        by = {group: [one for one in every if one.group == group] for group in groups}
 
         def pairs() -> Iterator[Fault]:
-            for first, second in ways:
-                same = first == second
-                both = (
-                    itertools.combinations(by[first], 2) if same else itertools.product(by[first], by[second])
-                )
+            for first, second in _TOGETHER:
+                both: Iterable[tuple[Fault, Fault]] = itertools.product(by[first], by[second])
+                if first == second:
+                    both = itertools.combinations(by[first], 2)
                 for one, other in both:
                     if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
                         yield one.beside(other)
 
-        return self._equals(pairs())
+        return self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
+
+    def _narrow_output(self) -> Diagnosis | None:
+        """Return the format whose roundings explain the vectors, wherever they are made."""
+        given, rotated, at = self._vectors()
+        pair = given[None], rotated[None]
+        return narrow_output.explanation(self.setting, self.dtype, (pair[0],), (pair[1],), at)
+
+    def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
+        """Yield other settings with the rules that positions show under them."""
+        for one in settings:
+            for rule in self._rules(one.setting(self.setting)):
+                yield one.beside(rule)
 
     def _may(self, one: Fault, other: Fault) -> bool:
         """Return whether each of two faults makes a difference beside the other."""
         both = one.beside(other)
-        settings = {fault.setting(self.setting) for fault in (one, other, both)}
+        try:
+            settings = {fault.setting(self.setting) for fault in (one, other, both)}
+        except UsageError:  # numbers of one scaling for each pair, and another number of pairs
+            return False
         if one.group == other.group == SETTING and len(settings) < 3:
             return False
         b, h = self.off[0]
@@ -363,8 +405,15 @@ class _Side:
             at = block.rows()[b]
             given, rotated = block.given[self.index][b, h], block.rotated[self.index][b, h]
             wrong = np.isin(at, self.side.positions)
-            found.append(solving.position(at, given, rotated, wrong, self.setting, self.dtype))
-        return found[0] if all(one == found[0] for one in found) else None
+            seen = solving.positions(at, given, rotated, wrong, self.setting, self.dtype)
+            found.append(next(((one, best) for one, best in seen.items() if one != best), None))
+        if found[0] is None or any(one != found[0] for one in found):
+            return None
+        return Diagnosis("another-position", {"position": found[0][0], "seen": found[0][1]})
+
+
+def _rms(x: NDArray[np.complex128]) -> float:
+    return float(np.sqrt(np.mean(np.abs(x) ** 2)))
 
 
 def _probes(first: int) -> Iterator[int]:

@@ -6,7 +6,8 @@ Letters: h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.faults import Fault
+from ropeaudit.recognition.faults import Fault, off_by
 from ropeaudit.recognition.variants import of_base, variants
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
@@ -29,6 +30,9 @@ _SPREAD = 0.1  # of the factors of vectors that all have one, over what it diffe
 _LONGEST = 128  # positions of a step
 _FARTHEST = 2**18  # position that others are tried for
 _FITTED = 12  # settings that fit what is shown, and are tried
+_ASKED = 5  # wrong positions that are looked for
+_RULED = 3  # of which so many at least show a rule
+_PARTS = 64  # of a size, that are tried
 _TRIED = 3  # positions that come nearest
 
 
@@ -209,35 +213,76 @@ def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
     return float(log + (slope * off).sum() / (slope**2).sum())
 
 
-def position(
+def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
+    """Yield the factor by which vectors are longer than they should be, whatever they are rotated by.
+
+    Shapes: x and rotated y (s, d).
+    """
+    z, w = (np.abs(exact_rotation.complex_pairs(vectors, setting)) for vectors in (x, y))
+    sizes = (z**2).sum(axis=1)
+    if not np.isfinite(w).all() or not sizes.all():
+        return
+    times = np.sqrt((w**2).sum(axis=1) / sizes) / attention_factor(setting.scaling)
+    near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
+    factor = float(np.median(times))
+    if factor > _FAINT and abs(factor - 1) > near and np.ptp(times) <= near * factor:
+        for digits in (3, 4, 6, 9):
+            seen = float(f"{factor:.{digits}g}")
+            told = Diagnosis("scaled-vectors", {"times": seen})
+            yield Fault(told, turn=functools.partial(_scaled, seen), fitted=True)
+
+
+def _scaled(
+    times: float, pairs: NDArray[np.complex128], turns: NDArray[np.complex128]
+) -> NDArray[np.complex128]:
+    return times * pairs * turns
+
+
+def positions(
     at: Positions,
     x: FloatArray,
     y: FloatArray,
     off: NDArray[np.bool_],
     setting: RopeSetting,
     dtype: Format,
-) -> Diagnosis | None:
-    """Return as which position the first wrong one is rotated, or by how much all are off.
+) -> dict[int, int]:
+    """Return as which position some of the wrong ones are rotated; nothing where one is as none.
 
-    None where it, or one in the middle or at the end, is rotated as none that was looked for.
     Shapes: at, off (s,), x, y (s, d).
     """
-    here = np.flatnonzero(off)
-    if not here.size:
-        return None
-    seen = {}
-    for i in dict.fromkeys(int(here[part]) for part in (-1, here.size // 2, 0)):
+    here, seen = np.flatnonzero(off), dict[int, int]()
+    chosen = np.linspace(0, max(0, here.size - 1), _ASKED if here.size else 0).round().astype(int)
+    for i in dict.fromkeys(int(here[part]) for part in chosen):
         if (best := _position(int(at[i]), x[i], y[i], at.size, setting, dtype)) is None:
-            return None
-        seen[i] = best
-    first = int(here[0])
-    steps = {best - int(at[i]) for i, best in seen.items()}
-    if len(steps) == 1 and here.size > 2:
-        step = steps.pop()
-        return Diagnosis("positions-off", {"by": step}) if step else None
-    if seen[first] == at[first]:
-        return None
-    return Diagnosis("another-position", {"position": int(at[first]), "seen": seen[first]})
+            return {}
+        seen[int(at[i])] = best
+    return seen
+
+
+def rules(seen: Mapping[int, int], first: int) -> Iterator[Fault]:
+    """Yield the rules by which positions may be those that they are rotated as. first: of the call."""
+    steps = {best - at for at, best in seen.items()}
+    if len(seen) < _RULED or steps == {0}:
+        return
+    low, high = min(seen.values()), max(seen.values())
+    if low == high:
+        told = Diagnosis("table-ends", {"last": low})
+        yield Fault(told, seen=lambda rows, head: np.minimum(rows, low), fitted=True)
+    for code, start in (("wrap", 0), ("restart", first)):
+        size = math.gcd(*steps) if start == 0 or min(seen.values()) >= start else 0
+        for part in range(1, size // max(1, high - start) + 1) if low >= start else ():
+            if size % part == 0 and size // part > high - start and part <= _PARTS:
+                told = Diagnosis(code, {"size": size // part})
+                seen_as = functools.partial(_wrapped, size // part, restarts=code == "restart")
+                yield Fault(told, seen=seen_as, fitted=True)
+    if len(steps) == 1:
+        yield replace(off_by(steps.pop()), fitted=True)
+
+
+def _wrapped(size: int, rows: Positions, head: int, *, restarts: bool) -> Positions:
+    start = rows[..., :1] if restarts else 0
+    wrapped: Positions = start + (rows - start) % size
+    return wrapped
 
 
 def _position(

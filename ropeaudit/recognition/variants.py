@@ -83,10 +83,20 @@ def called(scaling: Scaling) -> str:
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
     """Return frequencies that no parameters of a setting give."""
     finite = bool(np.isfinite(theta).all())
-    other = (
-        replace(setting, scaling=Scaling("explicit", frequencies=tuple(theta.tolist()))) if finite else None
-    )
-    return Variant(theta, Diagnosis(code, values), other, cost)
+    return Variant(theta, Diagnosis(code, values), _with(setting, theta) if finite else None, cost)
+
+
+def _with(setting: RopeSetting, theta: Array) -> RopeSetting:
+    """Return a setting with these frequencies and the attention factor of another."""
+    factor = scaled.attention_factor(setting.scaling)
+    listed = tuple(theta.tolist())
+    return replace(setting, scaling=Scaling("explicit", frequencies=listed, attention_factor=factor))
+
+
+def over(setting: RopeSetting, dims: int) -> RopeSetting:
+    """Return a setting with exponents over another number of dims, and scaled pair for pair as before."""
+    x = 2.0 * np.arange(setting.pairs) / dims
+    return _with(setting, effective_base(setting) ** -x * (_theta(setting) / _plain(setting)))
 
 
 def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:

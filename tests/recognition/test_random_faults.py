@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from random_faults import BATCH, FORMATS, LENGTH, MAKERS, Call, Case, Rope, case
 from random_right import right_cases
 
 from ropeaudit import RopeSetting, parse
+from ropeaudit.recognition import allowance, verification
+from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaling import parse as scaling
-from ropeaudit.subjects.placement import allowance, verification
-from ropeaudit.subjects.placement.places import Places
 
 ROWS = verification.BATCH_STEP
 
@@ -78,41 +77,14 @@ def judged(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> Pl
     return max(results, key=lambda one: (one.wrong_rotation, one.excess))
 
 
-WORDS = {  # of what is said today; gone once what is said is data
-    r"(bfloat16|float16|float32) positions": "narrow-positions",
-    r"(bfloat16|float16|float32) frequencies": "narrow-frequencies",
-    r"(bfloat16|float16|float32) angles": "narrow-angles",
-    r"(bfloat16|float16|float32) (cos|table)": "narrow-table",
-    r"(bfloat16|float16|float32) rotation": "narrow-rotation",
-    r"rounded to .*, then rotated": "narrow-input",
-    r"base \d": "wrong-base",
-    r"vectors \S+ times": "scaled-vectors",
-    r"(half|interleaved) pairs": "wrong-layout",
-    r"no rotation": "no-rotation",
-    r"positions one too": "positions-off",
-    r"the other direction": "wrong-direction",
-    r"rotated twice": "rotated-twice",
-    r"in reverse order": "positions-reversed",
-    r"positions from 0": "positions-from-0",
-    r"taken for the first": "first-position-only",
-    r"held in int": "integer-width",
-    r"positions that wrap": "wrap",
-    r"a table that ends": "table-ends",
-    r"that restart every": "restart",
-    r"that stop after": "positions-stop",
-    r"rotated as": "another-position",
-    r"q and k swapped": "q-k-swapped",
-    r"state that an earlier": "state-left",
-    r"nan or inf": "nonfinite",
-}
-
-
 def said(places: Places) -> set[str] | None:
     """Return the codes of what is said; None where nothing is wrong, an empty set for nothing known."""
     if places.excess <= 1:
         return None
-    found = {code for words, code in WORDS.items() if re.search(words, places.resembles)}
-    return found or ({"known-recipe"} if places.recipe else set())
+    if places.diagnosis is None:
+        return set()
+    equals = (places.diagnosis, *places.diagnosis.alternatives)
+    return {part.code for one in equals for part in one.parts()} - {"unexplained"}
 
 
 def diagnosed(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> set[str] | None:
@@ -146,12 +118,6 @@ def counted(some: Iterable[Case]) -> tuple[Counter[str], list[str]]:
     return outcomes, rest
 
 
-UNNAMED = pytest.mark.xfail(
-    reason="what explains wrong numbers is not data yet", raises=AssertionError, strict=True
-)
-
-
-@UNNAMED
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_random_faults_are_named(count: int) -> None:
     outcomes, rest = counted(cases(count))
