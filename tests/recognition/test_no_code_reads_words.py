@@ -1,7 +1,8 @@
 """No code reads the sentence of a diagnosis: it reads codes and values. Read with `ast`.
 
 A sentence is what `wording` returns, a finding's `resembles`, `remedy` and `text`, and what is made of one in
-the same function. It may be shown, joined and asked whether there is one; not compared, searched or taken apart.
+the same function. It may be shown, joined and asked whether there is one; not compared, searched or taken
+apart.
 """
 
 import ast
@@ -172,7 +173,7 @@ SHOWS = [
     'x = finding.diagnosis.code == "wrong-base"',
     'x = record.diagnosis.split("|")',
     'names = [name for name in names if name != "resembles"]',
-    'def f(finding):\n    words = finding.resembles\n    print(words)\ndef g(words):\n    return "a" in words',
+    'def f(finding):\n    text = finding.resembles\n    print(text)\ndef g(text):\n    return "a" in text',
 ]
 
 
