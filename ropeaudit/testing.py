@@ -185,10 +185,10 @@ class _Test:
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise AssertionError."""
         found = like()
-        like = "" if found.code == "unexplained" else "behaves like: "
+        begin = "" if found.code == "unexplained" else "behaves like: "
         raise AssertionError(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
-            f"; {like}{wording.sentence(found)} [{codes(found)}]"
+            f"; {begin}{wording.sentence(found)} [{codes(found)}]"
         )
 
 
@@ -268,7 +268,10 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     at = np.arange(q.shape[1], dtype=np.int64) + offset
     nearest, distance = None, known_recipes.rms_difference(results, test.exact[0])
     if not np.isfinite(distance):
-        return _like_nonfinite(test, results, lambda group: seen(_turned(test, group, at)))
+        vectors = np.concatenate([q, k])
+        return _like_nonfinite(
+            test.dtype, results, lambda group: seen(known_recipes.rotated(group, vectors, at, test.setting))
+        )
     for found, rotated in rotation.predictions(np.concatenate([q, k]), at, test.setting, test.dtype):
         other = seen(rotated())
         if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
@@ -287,20 +290,14 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     return _UNEXPLAINED
 
 
-def _turned(test: _Test, group: RecipeGroup, at: Positions) -> FloatArray:
-    """Return q, then k as a recipe rotates them. Shapes: -> (h + h, s, d)."""
-    vectors = np.concatenate([x.astype(np.float64) for x in test.vectors()])
-    return known_recipes.rotated(group, vectors, at, test.setting)
-
-
 def _like_nonfinite(
-    test: _Test, results: FloatArray, scores: Callable[[RecipeGroup], FloatArray]
+    dtype: Format, results: FloatArray, scores: Callable[[RecipeGroup], FloatArray]
 ) -> Diagnosis:
     """Return that scores are nonfinite, with the recipes whose scores are so in the same places."""
     with np.errstate(invalid="ignore", over="ignore"):
         names = ", ".join(
             name
-            for group in known_recipes.groups(test.dtype)
+            for group in known_recipes.groups(dtype)
             if np.array_equal(np.isfinite(results), np.isfinite(scores(group)))
             for name in group.names
         )

@@ -100,6 +100,9 @@ def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
     if not finding.failed or finding.remedy:
         return finding
     first, found = code.cached.get(RIGHT_BEFORE), finding.diagnosis
-    if first and found and found.code == "wrong-base" and not found.also and found.where == Where():
-        finding = replace(finding, diagnosis=replace(found, where=Where(until=0, since=first)))
+    if first and found and found.code == "wrong-base" and not found.also:
+        where = Where(until=0, since=first)
+        if found.where in (Where(), replace(where, until=found.where.until, since=found.where.since)):
+            found = replace(found, where=where, certainty="within rounding")
+            finding = replace(finding, diagnosis=found)
     return replace(finding, remedy=wording.remedy(finding.diagnosis, code.dtype, code.up_to))

@@ -31,6 +31,7 @@ class Kind:
     remedy: str
     bugs: tuple[str, ...]
     gradient: str = ""
+    gradient_remedy: str = ""
     option: str = ""
 
 

@@ -171,7 +171,8 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
             return ""
     kind = kinds()[one.code]
     option = f", or check it with {kind.option.format_map(values)}" if kind.option and whole else ""
-    return kind.remedy.format_map(values) + option
+    told = kind.gradient_remedy if one.where.gradient and kind.gradient_remedy else kind.remedy
+    return told.format_map(values) + option
 
 
 def _narrow(values: Mapping[str, float | str], dtype: Format, wide: Format) -> str:

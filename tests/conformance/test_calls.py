@@ -3,6 +3,7 @@
 import logging
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import faulty_calls
@@ -17,6 +18,7 @@ from ropeaudit.conformance.agreement import bits_differ
 from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.main import main
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import anew, arrays, timeout
@@ -38,30 +40,38 @@ def found(name, *checks, dtype="bf16", **more):
         return {one.check: one for check in checks for one in code_checks.CHECKS[check](code)}
 
 
-# kernel, check that fails, where, what it behaves like
+# kernel, check that fails, where, the code of what explains it, its sentence or a part of that
 FAULTS = [
-    ("decodes_one_late", "decode", "one token at a time: ", "positions one too low"),
-    ("one_token_unrotated", "decode", "one token at a time: k", "k alone: no rotation"),
+    ("decodes_one_late", "decode", "one token at a time: ", "positions-off", "positions -1"),
+    ("one_token_unrotated", "decode", "one token at a time: k", "no-rotation", "k alone: no rotation"),
     (
         "Counting",
         "decode",
         "one token at a time after a prefill of 4096: ",
+        "state-left",
         "state that an earlier call left",
     ),
     (
         "StaleTable",
         "decode",
         "one token at a time: ",
+        "state-left",
         "state that an earlier call left: called afresh it is right",
     ),
-    ("short_piece_from_0", "pieces", "in pieces of 2 to 490: ", "rotated as 0"),
-    ("second_row_late", "alone", "each row alone: ", "positions one too high"),
-    ("last_row_late", "alone", "each row alone: ", "called so it is right: the plain call is not"),
-    ("last_head_late", "alone", "rows and heads in reverse order: ", ""),
-    ("ignores_strides", "strides", "transposed input: ", ""),
-    ("ignores_strides_numpy", "strides", "transposed input: ", ""),
-    ("KeepsDtype", "state", "after a call in float32 at positions 1000 to 1063: ", ""),
-    ("KeepsLength", "state", "at positions 5096 to 5159: ", "state that an earlier call left"),
+    ("short_piece_from_0", "pieces", "in pieces of 2 to 490: ", "another-position", "rotated as 0"),
+    ("second_row_late", "alone", "each row alone: ", "positions-off", "positions +1"),
+    (
+        "last_row_late",
+        "alone",
+        "each row alone: ",
+        "right-so",
+        "called so it is right: the plain call is not",
+    ),
+    ("last_head_late", "alone", "rows and heads in reverse order: ", "", ""),
+    ("ignores_strides", "strides", "transposed input: ", "", ""),
+    ("ignores_strides_numpy", "strides", "transposed input: ", "", ""),
+    ("KeepsDtype", "state", "after a call in float32 at positions 1000 to 1063: ", "", ""),
+    ("KeepsLength", "state", "at positions 5096 to 5159: ", "state-left", "state that an earlier"),
 ]
 
 
@@ -69,7 +79,7 @@ def test_a_table_at_module_level_that_keeps_the_dtype_of_the_first_call_is_state
     one = found("keeps_dtype", "state", dtype="fp32")["state"]
     assert one.failed
     assert one.where.startswith("after a call in float16 at positions 1000 to 1063: ")
-    assert one.resembles == "state that an earlier call left: called afresh it is right"
+    assert one.diagnosis == Diagnosis("state-left", {"how": "afresh"})
     assert "loaded once" not in one.detail
 
 
@@ -78,7 +88,7 @@ def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None
     failed = [one for one in results.values() if one.failed]
     assert {one.check for one in failed} >= {"rotation", "short calls", "decode", "state"}
     for one in failed:
-        assert one.resembles.startswith("state that an earlier call left: called afresh it is right")
+        assert replace(one.diagnosis, where=Where()) == Diagnosis("state-left", {"how": "afresh"})
 
 
 def test_a_function_of_a_package_is_not_called_afresh(monkeypatch) -> None:
@@ -129,28 +139,31 @@ def test_what_is_dear_or_cannot_be_executed_again_is_loaded_once(tmp_path, monke
     assert code_of("right").own.anew(setting, parse("fp32")) is None
 
 
-@pytest.mark.parametrize(("name", "check", "where", "like"), FAULTS)
-def test_a_fault_fails_its_check_and_says_which_way_of_calling(name, check, where, like) -> None:
+@pytest.mark.parametrize(("name", "check", "where", "fault", "like"), FAULTS)
+def test_a_fault_fails_its_check_and_says_which_way_of_calling(name, check, where, fault, like) -> None:
     finding = found(name, check)[check]
     assert finding.failed
     assert finding.measured > finding.allowed > 0
     assert where in finding.where
+    assert not fault or fault == codes(finding.diagnosis)
     assert like in finding.resembles
     assert finding.differing > 0
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "like"),
+    ("name", "check", "where"),
     [
-        ("third_row_late", "short calls", "batch element 2 to 4 alone: positions one too low"),
-        ("heads_behind_8_late", "short calls", "head 8 to 32 of 33 alone: positions one too low"),
-        ("third_row_of_positions", "batch rows", "batch element 2 to 4 alone"),
+        ("third_row_late", "short calls", Where(batch=(2, 3, 4))),
+        ("heads_behind_8_late", "short calls", Where(heads=tuple(range(8, 33)), of_heads=33)),
+        ("third_row_of_positions", "batch rows", Where(batch=(2, 3, 4))),
     ],
 )
-def test_rows_and_heads_behind_the_usual_few_are_called_too(name, check, like) -> None:
+def test_rows_and_heads_behind_the_usual_few_are_called_too(name, check, where) -> None:
     finding = found(name, check)[check]
     assert finding.failed
-    assert like in finding.resembles
+    assert finding.diagnosis.where == where
+    if check == "short calls":
+        assert finding.diagnosis == Diagnosis("positions-off", {"by": -1}, where)
     assert "33 heads, 5 batch elements, 16 tokens at offset 1000" in finding.detail
 
 
@@ -165,7 +178,8 @@ def test_a_head_that_is_wrong_in_long_calls_alone_is_out_of_place() -> None:
     places = found("second_head_late_in_long_calls", "rotation")["rotation"]
     assert places.failed
     assert "4096 positions with 4 heads" in places.detail
-    assert "head 1 of 4 alone" in places.resembles
+    where = places.diagnosis.where
+    assert (where.heads, where.of_heads) == ((1,), 4)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +220,7 @@ def findings(monkeypatch):
 @pytest.mark.parametrize("first", [9000, 8192])
 def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) -> None:
     failed = findings(f"base_10100_from_{first}", "bf16")
-    like = f"positions 0 to {first - 1} are right, from {first} on base 1.01e+04"
+    like = f"positions 0 to {first - 1} are right, from {first} on base 10100 instead of 10000"
     assert failed[0].check == "rotation"
     assert f"position {first} is the first that is wrong" in failed[0].detail
     assert {one.resembles for one in failed} == {like}
@@ -216,13 +230,15 @@ def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) 
 
 
 def test_a_factor_is_named_and_is_no_rounding(findings) -> None:
-    like = "vectors 1.01 times as long as they should be"
-    assert {one.resembles for one in findings("longer", "fp16")} == {like}
-    assert {one.resembles for one in findings("longer", "bf16")} == {""}
+    found = Diagnosis("scaled-vectors", {"times": 1.01})
+    failed = findings("longer", "fp16")
+    assert failed
+    assert all(one.diagnosis == found for one in failed)
+    assert all(one.diagnosis is None for one in findings("longer", "bf16"))
 
 
 def test_roundings_are_named_for_scores_only_where_they_explain_the_drift(findings) -> None:
-    assert {one.resembles for one in findings("base_10001", "fp16")} == {""}
+    assert {codes(one.diagnosis) for one in findings("base_10001", "fp16")} == {"wrong-base"}
 
 
 RIGHT = ("right", "right_numpy", "in_place", "in_place_returned", "wants_contiguous")
@@ -353,7 +369,7 @@ def test_compiled_code_that_differs_from_eager_fails(with_eager) -> None:
     one = found("compiled_otherwise", "compiled")["compiled"]
     assert one.failed
     assert one.where.startswith("compiled with eager: ")
-    assert one.resembles == "positions one too high"
+    assert one.diagnosis == Diagnosis("positions-off", {"by": 1})
 
 
 def test_compiled_code_that_is_right_passes_where_the_plain_call_is_not(with_eager) -> None:
@@ -368,7 +384,7 @@ def test_compiled_code_that_is_right_passes_where_the_plain_call_is_not(with_eag
 def test_compiled_code_that_is_wrong_otherwise_fails_with_its_own_resemblance(with_eager) -> None:
     one = found("wrong_in_two_ways", "compiled")["compiled"]
     assert one.failed
-    assert one.resembles == "position 0 rotated as 2"
+    assert one.diagnosis == Diagnosis("positions-off", {"by": 2})
 
 
 def test_compiled_right_code_passes_and_says_which_backend(with_eager) -> None:
@@ -455,7 +471,7 @@ def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
     results = {check: next(iter(code_checks.CHECKS[check](code))) for check in CALLS}
     assert results["state"].failed
     assert results["decode"].failed
-    assert "state that an earlier call left" in results["state"].resembles
+    assert codes(results["state"].diagnosis) == "state-left"
     assert {results[name].status for name in ("strides", "inputs", "dtype")} == {"not applicable"}
 
 
@@ -569,7 +585,8 @@ def test_code_that_takes_16_bits_alone_is_judged_there(name, dtype, code, said, 
 
 
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
-    assert found("EvalLate", "short calls")["short calls"].resembles == "positions one too low"
+    late = found("EvalLate", "short calls")["short calls"]
+    assert late.diagnosis == Diagnosis("positions-off", {"by": -1})
     for name in ("TrainingLate", "training_late"):
         code = code_of(name)
         [one] = code_checks.CHECKS["short calls"](code)

@@ -11,6 +11,7 @@ from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import code_checks, gradient
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.recognition import allowance
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
@@ -89,23 +90,26 @@ def test_code_that_overwrites_its_input_is_given_copies_which_is_said():
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "words"),
+    ("name", "dtype", "fault", "words"),
     [
-        ("not_inverted", "bf16", "the gradient is rotated forward, not back"),
-        ("not_inverted", "fp32", "the gradient is rotated forward, not back"),
-        ("k_not_inverted", "bf16", "k alone: the gradient is rotated forward, not back"),
-        ("late", "fp32", "the gradient is that of positions one too high"),
-        ("passed_on", "bf16", "the gradient is passed on as it comes, not rotated back"),
-        ("zero", "bf16", "the gradient of q and k is 0"),
-        ("zero_at_the_end", "bf16", "the gradient of q and k is 0"),
-        ("crossed_backward", "fp32", "the gradients of q and k are swapped"),
-        ("cast_frequencies", "fp32", "bfloat16 frequencies, float32 rotation, as in what it returns"),
+        ("not_inverted", "bf16", "wrong-direction", "the gradient is rotated forward, not back"),
+        ("not_inverted", "fp32", "wrong-direction", "the gradient is rotated forward, not back"),
+        ("k_not_inverted", "bf16", "wrong-direction", "k alone: the gradient is rotated forward, not back"),
+        ("late", "fp32", "positions-off", "the gradient is that of positions +1"),
+        ("passed_on", "bf16", "no-rotation", "the gradient is passed on as it comes, not rotated back"),
+        ("zero", "bf16", "gradient-zero", "the gradient of q and k is 0"),
+        ("zero_at_the_end", "bf16", "gradient-zero", "the gradient of q and k is 0"),
+        ("crossed_backward", "fp32", "q-k-swapped", "the gradients of q and k are swapped"),
+        ("cast_frequencies", "fp32", "narrow-frequencies", "bfloat16 frequencies, float32 rotation"),
     ],
 )
-def test_a_wrong_gradient_is_named(name, dtype, words):
+def test_a_wrong_gradient_is_named(name, dtype, fault, words):
     finding = found(name, dtype)
     assert finding.status == "fail"
-    assert finding.resembles.startswith(words), finding
+    assert codes(finding.diagnosis) == fault
+    assert finding.resembles == words
+    # what is wrong with what it returns is no fault of the gradient
+    assert finding.diagnosis.where.gradient == (name != "cast_frequencies")
     assert finding.measured > finding.allowed
     assert "position" in finding.where
 
@@ -113,6 +117,7 @@ def test_a_wrong_gradient_is_named(name, dtype, words):
 def test_a_gradient_in_bfloat16_fails_where_the_output_is_float32():
     finding = found("in_bfloat16", "fp32")
     assert finding.status == "fail"
+    assert (finding.diagnosis.code, finding.diagnosis.values["format"]) == ("narrow-output", "bfloat16")
     explained = "the gradient is off by what roundings in bfloat16 explain"
     assert finding.resembles == f"{explained}, and every number of it is a bfloat16 number"
     assert found("in_bfloat16", "bf16").status == "pass"

@@ -14,7 +14,9 @@ from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
 from ropeaudit.errors import BadInput
-from ropeaudit.recognition import verification
+from ropeaudit.recognition import verification, wording
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.faults import faults
 from ropeaudit.recognition.verification import Places
 
 CHECKS = ["written back", "rotation", "drift", "growth", "tolerance"]
@@ -65,31 +67,34 @@ def test_a_right_kernel_of_a_model_passes(model: str, tmp_path: Path) -> None:
     assert not failed(judged(read, written(read, tmp_path / "out", rotated(read))))
 
 
+AT = Where(offset=65511)
 FAULTS = {
-    "positions one too high": lambda at: at + 1,
-    "positions from 0": lambda at: at - at[0],
-    "the other direction": lambda at: -at,
-    "no rotation": np.zeros_like,
-    "positions held in int16 (at offset 65511)": lambda at: (at + 2**15) % 2**16 - 2**15,
-    "positions that wrap at 65536 (at offset 65511)": lambda at: at % 2**16,
-    "a table that ends at position 65535": lambda at: np.minimum(at, 2**16 - 1),
+    "late": (Diagnosis("positions-off", {"by": 1}), lambda at: at + 1),
+    "from 0": (Diagnosis("positions-from-0"), lambda at: at - at[0]),
+    "other direction": (Diagnosis("wrong-direction"), lambda at: -at),
+    "not rotated": (Diagnosis("no-rotation"), np.zeros_like),
+    "int16": (Diagnosis("integer-width", {"bits": 16}, AT), lambda at: (at + 2**15) % 2**16 - 2**15),
+    "wrap": (Diagnosis("wrap", {"size": 65536}, AT), lambda at: at % 2**16),
+    "table": (Diagnosis("table-ends", {"last": 65535}), lambda at: np.minimum(at, 2**16 - 1)),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen_and_named(fault: str, given: VectorCase, tmp_path: Path) -> None:
-    results = judged(given, written(given, tmp_path / "out", rotated(given, seen=FAULTS[fault])))
+    diagnosis, seen = FAULTS[fault]
+    results = judged(given, written(given, tmp_path / "out", rotated(given, seen=seen)))
     assert "rotation" in failed(results)
-    assert results["rotation"].resembles.startswith(fault)
+    assert results["rotation"].diagnosis == diagnosis
     assert results["rotation"].measured > 10 * results["rotation"].allowed
-    assert ("written back" in failed(results)) == (fault == "no rotation")
+    assert ("written back" in failed(results)) == (fault == "not rotated")
 
 
 def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_path: Path) -> None:
     out = written(given, tmp_path / "out", rotated(given, "uniform"))
     results = judged(given, out)
     assert failed(results) == {"rotation", "drift", "growth", "tolerance"}
-    assert "uniform" in results["rotation"].resembles
+    assert results["rotation"].diagnosis.code == "narrow-positions"
+    assert "uniform" in results["rotation"].diagnosis.values["recipes"]
     assert "the coarsest right recipe in bfloat16" in results["drift"].detail
     claimed = judged(given, out, "uniform")
     assert failed(claimed) == {"growth"}  # as drift as claimed, and the scores are broken all the same
@@ -116,7 +121,8 @@ def test_q_and_k_swapped_and_batch_elements_mixed_up_are_named(tmp_path: Path) -
     read = case(tmp_path / "case", heads=2, kv_heads=2, offsets=1000)
     right = rotated(read)
     crossed = {offset: {"q": one["k"], "k": one["q"]} for offset, one in right.items()}
-    assert "q and k swapped" in judged(read, written(read, tmp_path / "a", crossed))["rotation"].resembles
+    swapped = judged(read, written(read, tmp_path / "a", crossed))["rotation"]
+    assert swapped.diagnosis == Diagnosis("q-k-swapped")
     mixed = {offset: {side: x[::-1] for side, x in one.items()} for offset, one in right.items()}
     assert judged(read, written(read, tmp_path / "b", mixed))["rotation"].status == "fail"
 
@@ -146,7 +152,7 @@ def test_the_input_written_back_is_no_rotation(given: VectorCase, tmp_path: Path
     results = judged(given, written(given, tmp_path / "out", dict.fromkeys(given.spec.offsets, vectors)))
     assert {"written back", "rotation"} <= failed(results)
     assert "q.1000 is what was given, number by number: nothing was rotated" in results["written back"].detail
-    assert results["rotation"].resembles.startswith("no rotation")
+    assert results["rotation"].diagnosis == Diagnosis("no-rotation")
 
 
 AXES = {
@@ -163,7 +169,7 @@ def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: 
         for offset, one in rotated(near).items()
     }
     results = judged(near, written(near, tmp_path / "out", arrays))
-    assert f"axes in the order {order}, head_dim" in results["rotation"].resembles
+    assert results["rotation"].diagnosis == Diagnosis("axes-order", {"order": f"{order}, head_dim"})
 
 
 def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
@@ -171,7 +177,7 @@ def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Pat
     order = AXES["batch, seq, heads"]
     arrays = {o: {side: x.transpose(order) for side, x in one.items()} for o, one in rotated(read).items()}
     place = judged(read, written(read, tmp_path / "out", arrays))["rotation"]
-    assert "axes in the order batch, seq, heads" in place.resembles
+    assert place.diagnosis == Diagnosis("axes-order", {"order": "batch, seq, heads, head_dim"})
 
 
 def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
@@ -182,20 +188,21 @@ def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
         one["q"][0, 0] = np.random.default_rng(1).standard_normal(one["q"][0, 0].shape)
     place = judged(near, written(near, tmp_path / "out", arrays))["rotation"]
     assert place.status == "fail"
-    assert "no rotation" not in place.resembles
+    assert place.diagnosis.code == "unexplained"
     returned_so = returned_files.read(near, tmp_path / "out")
-    assert (
-        misread.explained(near, returned_so, 1000) == ""
-    )  # three of four heads are as long as they should be
+    # three of four heads are as long as they should be
+    assert misread.explained(near, returned_so, 1000) is None
 
 
 def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -> None:
-    words = "positions from 0, as where the offset is left out"
-    right, wrong = Places(0.5, "q", 0, 0, 0, 0), Places(9.0, "q", 0, 0, 0, 0, f"interleaved pairs or {words}")
-    assert returned_naming.resembles({0: right, 1000: wrong}, near.spec) == words
-    everywhere = Places(9.0, "q", 0, 0, 0, 0, "interleaved pairs")
-    assert returned_naming.resembles({0: everywhere, 1000: wrong}, near.spec) == "interleaved pairs"
-    assert returned_naming.resembles({0: right, 1000: right}, near.spec) == ""
+    layout = next(one.diagnosis for one in faults(near.spec.setting) if one.diagnosis.code == "wrong-layout")
+    from_0 = Diagnosis("positions-from-0")
+    right = Places(0.5, "q", 0, 0, 0, 0)
+    wrong = Places(9.0, "q", 0, 0, 0, 0, dataclasses.replace(layout, alternatives=(from_0,)))
+    everywhere = Places(9.0, "q", 0, 0, 0, 0, layout)
+    assert returned_naming.explained({0: right, 1000: wrong}, near.spec) == from_0
+    assert returned_naming.explained({0: everywhere, 1000: wrong}, near.spec) == layout
+    assert returned_naming.explained({0: right, 1000: right}, near.spec) is None
 
 
 def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:
@@ -203,7 +210,7 @@ def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:
     for path in out.glob("*.bin"):
         path.write_bytes(np.frombuffer(path.read_bytes(), "u2").byteswap().tobytes())
     place = judged(near, out)["rotation"]
-    assert "big-endian" in place.resembles
+    assert place.diagnosis == Diagnosis("byte-order")
 
 
 def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_path: Path) -> None:
@@ -211,10 +218,8 @@ def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_pat
     for one in arrays.values():
         for x in one.values():
             x[...] = np.random.default_rng(1).standard_normal(x.shape)
-    assert (
-        "no rotation of what was given"
-        in judged(near, written(near, tmp_path / "out", arrays))["rotation"].resembles
-    )
+    place = judged(near, written(near, tmp_path / "out", arrays))["rotation"]
+    assert place.diagnosis == Diagnosis("not-a-rotation")
 
 
 def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
@@ -257,7 +262,8 @@ def test_a_gradient_is_the_inverse_rotation(layout: str, dtype: str, tmp_path: P
     assert not failed(results)
     forward = judged(read, written(read, tmp_path / "out", rotated(read, seen=lambda at: -at)))["gradient"]
     assert forward.status == "fail"
-    assert "rotated forward, not back" in forward.resembles
+    assert forward.diagnosis == Diagnosis("wrong-direction", where=Where(gradient=True))
+    assert "rotated forward, not back" in wording.sentence(forward.diagnosis)
 
 
 def test_a_gradient_may_be_rounded_in_its_own_dtype(tmp_path: Path) -> None:
@@ -375,7 +381,7 @@ def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -
     refused(given, out, "case.txt cannot be read: it is no file")
     (out / "case.txt").rmdir()
     results = judged(given, out)  # it may be a kernel that is wrong: judged, with what it looks like
-    assert "no rotation of what was given" in results["rotation"].resembles
+    assert results["rotation"].diagnosis == Diagnosis("not-a-rotation")
     assert "it does not name its case" in results["written back"].detail
     (out / "q.2000.bin").write_bytes(b"")
     refused(given, out, "does not ask for q.2000.bin; it asks for q.0.bin, k.0.bin")

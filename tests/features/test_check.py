@@ -24,6 +24,7 @@ from ropeaudit.features.check.analysis import CheckOptions
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
 from ropeaudit.main import main
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.forms import table
 from ropeaudit.rope.setting import RopeSetting
 
@@ -86,17 +87,19 @@ def test_the_table_of_a_config(capsys, snapshot) -> None:
 
 
 def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
-    def failing(check: str, dtype: str, resembles: str, remedy: str) -> Checked:
-        finding = Finding(check, "fail", "seen", resembles=resembles, remedy=remedy)
+    def failing(check: str, dtype: str, code: str | None, remedy: str) -> Checked:
+        found = Diagnosis(code) if code else None
+        finding = Finding(check, "fail", "seen", diagnosis=found, remedy=remedy)
         return Checked("rope.py:f", "code", "1", dtype, None, 512, finding)
 
-    known = ("positions from 0", "add the offset")
+    known = ("rotated-twice", "rotate once")
     results = [
         failing("rotation", "float32", *known),
-        failing("alone", "float32", "no rotation", ""),
+        failing("alone", "float32", "no-rotation", ""),
         failing("drift", "float32", *known),
         failing("rotation", "float64", *known),
-        failing("pieces", "float64", "", ""),
+        failing("pieces", "float64", None, ""),
+        failing("strides", "float64", "unexplained", ""),
     ]
     assert sentences.notes(results) == [
         "rope.py:f, rotation in float32: seen",
@@ -104,10 +107,13 @@ def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
         "rope.py:f, drift in float32: seen",
         "rope.py:f, rotation in float64: seen",
         "rope.py:f, pieces in float64: seen",
+        "rope.py:f, strides in float64: seen; nothing known explains it",
         "rope.py:f, rotation, drift in float32; rotation in float64: "
-        "behaves like: positions from 0; add the offset",
+        "behaves like: rotated twice; rotate once",
     ]
-    assert "rotation in float32: seen; behaves like: positions from 0; add the" in sentences.headline(results)
+    assert "rotation in float32: seen; behaves like: rotated twice; rotate once" in sentences.headline(
+        results
+    )
 
 
 @pytest.mark.parametrize("name", MARGINS)
@@ -297,6 +303,7 @@ def test_junit_has_what_pytest_writes(folder: Path) -> None:
     known = {
         (one.tag, attribute) for one in theirs.iter() for attribute in (*one.attrib, *(c.tag for c in one))
     }
+    known.add(("failure", "type"))  # of the format, though pytest leaves it out: the diagnosis
     for one in ours.iter():
         assert {(one.tag, name) for name in (*one.attrib, *(child.tag for child in one))} <= known, one.tag
     assert [suite.get("name") for suite in ours] == ["rope.py:wrong float32", "rope.py:wrong float64"]
@@ -307,6 +314,7 @@ def test_junit_has_what_pytest_writes(folder: Path) -> None:
         assert int(suite.get("skipped", -1)) == len(suite.findall("testcase/skipped"))
     failure = ours.find("testsuite/testcase[@name='rotation']/failure")
     assert failure is not None
+    assert failure.get("type") == "another-position"
     assert "position 300" in (failure.text or "")
 
 
@@ -457,6 +465,7 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     whole = json.loads(capsys.readouterr().out)
     [row] = [row for row in whole["records"] if row["check"] == "stored inv_freq"]
     assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
+    assert row["diagnosis"] == "buffer-cast"
     assert row["resembles"] == "a buffer cast to bfloat16"
     assert {row["kind"] for row in whole["records"]} == {"checkpoint"}
     save_file({name: theta.float() for name in cast}, checkpoint / "model.safetensors")

@@ -73,7 +73,7 @@ def test_recipes_say_nothing_of_code() -> None:
 def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(code, capsys) -> None:
     assert main(["explain", code("shifted"), *FLAGS]) == 0
     seen = capsys.readouterr()
-    assert "behaves like no known recipe; what comes nearest: positions one too high." in seen.out
+    assert "behaves like no known recipe; what comes nearest: positions +1." in seen.out
     assert "share" not in seen.out
     where = f"{code('shifted')} in bfloat16 at offset 1000"
     assert f"{where} does what no known recipe does; its stages get no shares" in seen.err

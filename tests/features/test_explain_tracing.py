@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.features.explain import known_recipes, tracing
+from ropeaudit.features.explain import known_recipes as compared
+from ropeaudit.features.explain import tracing
 from ropeaudit.features.explain.analysis import CodeExplanation
 from ropeaudit.features.explain.code_columns import COLUMNS, names
 from ropeaudit.features.explain.code_report import code_tables, headline, notes
@@ -20,6 +21,7 @@ from ropeaudit.features.explain.known_recipes import Stage
 from ropeaudit.features.explain.report import explain_report
 from ropeaudit.main import main
 from ropeaudit.recognition import known_recipes
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import Own
 
@@ -124,7 +126,7 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes(kernel, recipe, 
     assert recipe in names(result)
     assert result.nearest()[0].distance < 0.3
     assert result.nearest()[0].profile < 1.1
-    seen = {stage.name: known_recipes.narrowest(stage) for stage in result.stages}
+    seen = {stage.name: compared.narrowest(stage) for stage in result.stages}
     assert dtypes.items() <= seen.items()
     assert result.nearest()[0].differing == ()
 
@@ -296,7 +298,7 @@ def test_headline_and_stages_say_the_same(kernel, words) -> None:
 
 
 def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
-    """Operations that belie the numbers: the headline names the stage that differs, and no known_recipes."""
+    """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
     result = traced(hf)
     stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
     differing = replace(result.nearest()[0], differing=("rotation",))
@@ -308,33 +310,41 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "fault"),
+    ("kernel", "found", "words"),
     [
-        (wrong_exponent, "base 1.16e+04"),
-        (one_too_high, "positions one too high"),
-        (too_long, ""),
-        (unheard_of, ""),
+        (
+            wrong_exponent,
+            Diagnosis("exponent-denominator", {"dims": 126, "asked": 128}),
+            "exponents over 126 instead of 128",
+        ),
+        (one_too_high, Diagnosis("positions-off", {"by": 1}), "positions +1"),
+        (
+            too_long,
+            Diagnosis("scaled-vectors", {"times": 1.1}),
+            "vectors 1.1 times as long as they should be",
+        ),
+        (unheard_of, Diagnosis("unexplained"), "nothing known explains it"),
     ],
 )
-def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
+def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
     result = traced(kernel)
     assert result.likely == ()
-    assert result.fault == fault
-    known = f"what comes nearest: {fault}." if fault else "no known implementation matches."
-    assert headline(result).endswith(f"behaves like no known recipe; {known}")
-    assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", fault or "none")}
+    assert result.faults == dict.fromkeys(tracing.OFFSETS, found)
+    assert result.diagnosis() == found.code
+    nearest = words if found.code == "unexplained" else f"what comes nearest: {words}"
+    assert headline(result).endswith(f"behaves like no known recipe; {nearest}.")
+    assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", words)}
     report = explain_report([CodeExplanation(result)], "dtypes", None, {})
     assert report.further["recipes"].rows == []
     assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
 
 
-def test_a_recipe_at_some_offsets_alone_is_said_to_be_that() -> None:
+def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
     result = traced(clamped)
     assert result.likely == ()
-    first, last = result.fault.split("; ")
-    assert first.startswith("float32 rotation (hf-complex, meta")
-    assert first.endswith("at offsets 0, 1024, 32768")
-    assert last == "a table that ends at position 65535 at offset 131072"
+    assert result.faults == {131072: Diagnosis("table-ends", {"last": 65535})}
+    assert result.diagnosis() == "table-ends"
+    assert result.told() == "a table that ends at position 65535 at offset 131072"
 
 
 def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:

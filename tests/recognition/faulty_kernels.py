@@ -164,7 +164,7 @@ FAULTS = {
     "k_unrotated": ("no-rotation", "k alone: no rotation"),
     "k_other_base": ("wrong-base", "k alone: base 500000 instead of 10000"),
     "swapped": ("q-k-swapped", "q and k swapped"),
-    "table_ends": ("another-position", "position 131072 rotated as 99999"),
+    "table_ends": ("table-ends", "a table that ends at position 99999"),
     "caching": ("state-left", "state that an earlier call left"),
     "twice": ("rotated-twice", "rotated twice"),
     "other_direction": ("wrong-direction", "the other direction"),

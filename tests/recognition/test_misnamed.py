@@ -22,10 +22,10 @@ from ropeaudit.testing import assert_shift_invariant
 KERNELS = Path(misnamed_kernels.__file__)
 UNEXPLAINED = "nothing known explains it"
 NAMES = {
-    "interpolated": {"other-scaling: linear(factor=1.001) instead of default"},
+    "interpolated": {"other-scaling: linear(factor=1.001) instead of no scaling"},
     "larger": {"scaled-vectors: vectors 1.1 times as long as they should be"},
     "in_degrees": {
-        "other-scaling: linear(factor=57.3) instead of default",
+        "other-scaling: linear(factor=57.3) instead of no scaling",
         f"unexplained: {UNEXPLAINED}",
     },
     "late_by_the_length": {"positions-off: positions +128"},
@@ -69,7 +69,8 @@ def test_half_of_the_dims_is_refused_with_the_flag_to_try() -> None:
 
 
 def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:
-    with pytest.raises(AssertionError, match=r"behaves like: linear\(factor=1\.001\) instead of default \[other-scaling\]$"):
+    message = r"behaves like: linear\(factor=1\.001\) instead of no scaling \[other-scaling\]$"
+    with pytest.raises(AssertionError, match=message):
         assert_shift_invariant(misnamed_kernels.interpolated, recipe="hf", heads=2, head_dim=64)
 
 

@@ -295,9 +295,12 @@ def test_the_helper_lets_right_kernels_pass(name) -> None:
     [
         (
             lambda x, positions: right(x, torch.where(positions == 54321, positions - 1, positions)),
-            "54321 alone",
+            r"54321 alone: position 54321 rotated as 54320 \[another-position\]$",
         ),
-        (lambda x, positions: right(x, positions.clamp(max=2000)), "position 60000 rotated as 2000"),
+        (
+            lambda x, positions: right(x, positions.clamp(max=2000)),
+            r"a table that ends at position 2000 \[table-ends\]$",
+        ),
     ],
 )
 def test_the_helper_sees_positions_between_the_offsets(kernel, message) -> None:

@@ -1,8 +1,8 @@
 """Checks as JUnit XML, which CI servers show: a suite per target and dtype, a case per check.
 
 The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
-measured. Skipped are a waived failure, a check that does not apply and a target without RoPE; a note is in
-system-out.
+measured, and with the type of a failure: the code of its diagnosis. Skipped are a waived failure, a check
+that does not apply and a target without RoPE; a note is in system-out.
 """
 
 from __future__ import annotations

@@ -53,9 +53,10 @@ def headline(trace: Trace) -> str:
     if trace.refused:
         return f"{who} is refused: {trace.refused}."
     if not trace.likely:
-        told = trace.told()
-        fault = f" what comes nearest: {told}." if told else " no known implementation matches."
-        return f"{who} behaves like no known recipe;{fault}"
+        told = trace.told() or "no known implementation matches"
+        if any(one.code != "unexplained" for one in trace.faults.values()):
+            told = f"what comes nearest: {told}"
+        return f"{who} behaves like no known recipe; {told}."
     best = trace.nearest()
     like = "; or ".join(wording.arithmetic(one.group.values()) for one in best)
     places = len(trace.drifts or {}) * COMPARED
