@@ -95,13 +95,14 @@ def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
     return factor * 1.01 * (growth * (1 + recipe.output.unit_roundoff) - 1 + 2.0**-50)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=512)
 def frequencies(setting: RopeSetting) -> Array:
     """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
     theta: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
     return theta
 
 
+@functools.lru_cache(maxsize=512)
 def _blended(setting: RopeSetting) -> Array:
     """Return the size of what a scaling computes with: a blend adds terms as large as the plain frequency."""
     theta = frequencies(setting)

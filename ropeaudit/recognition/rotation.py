@@ -41,6 +41,8 @@ from ropeaudit.subjects.emulated import Emulated
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
+_NEAR_STARTS = (0, 64)
+_FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
     *((SETTING, ROUNDINGS), (POSITIONS, ROUNDINGS), (OPERANDS, ROUNDINGS)),
@@ -69,7 +71,7 @@ def explained(
     found: dict[str, Diagnosis] = {}
     fitted: Sequence[Fault] = ()
     for name, side in sides.items():
-        search = _Side(name, side, setting, dtype, rotator, fitted)
+        search = _Side(name, side, setting, dtype, rotator, fitted=fitted)
         found[name] = search.diagnosis()
         fitted = search.fitted
     return _joined(found)
@@ -108,12 +110,14 @@ class _Side:
     setting: RopeSetting
     dtype: Format
     rotator: Rotator
+    near: bool = False  # whether the block is one that is probed
     fitted: Sequence[Fault] = ()  # what was solved for of the other side, then of this one
 
     def __post_init__(self) -> None:
         self.index = 0 if self.name == "q" else 1
         self.block = self.side.block
-        self.off = np.argwhere(self.side.heads)[:_VECTORS]
+        every = np.argwhere(self.side.heads)
+        self.off = every[np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))]
         self.first = int(np.argmax(np.isin(self.block.at, self.side.positions)))
 
     def diagnosis(self) -> Diagnosis:
@@ -162,7 +166,7 @@ class _Side:
         """Return those of some faults that hold here and at other positions; the first, with its equals."""
         holding = [fault for fault in tried if self._holds(fault, self.block)]
         here = holding
-        for start in _probes(int(self.block.at[0])) if holding else ():
+        for start in _probes(int(self.block.at[0])) if holding and not self.near else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe)]
         holding = self._nearest(holding)
@@ -224,6 +228,8 @@ class _Side:
         rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
         (given, rotated), at, seen = self._seen(fault, block, vector, places)
         w, z, expected = self._expected(fault, given, rotated, seen)
+        if not _rms(w - expected) <= _FAR * max(_rms(z), _rms(expected)):
+            return False
         phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
         rounding = allowance.rounding_error(rule, self.setting)
         if fault.recipe:
@@ -371,11 +377,27 @@ class _Side:
                         yield one.beside(other)
 
         found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
-        return found or self._narrow_output() or self._coarse(every)
+        return found or self._nearer() or self._narrow_output() or self._coarse(every)
+
+    def _nearer(self) -> Diagnosis | None:
+        """Return what is rounded, told at positions near 0, where float32 angles add little of their own."""
+        for start in _NEAR_STARTS:
+            if start >= self.block.at[0] or (near := self._probed(start)) is None:
+                return None
+            there = replace(self, side=replace(self.side, block=near), near=True)
+            alone = there._equals(of_roundings(self.dtype))
+            known = [one for one in faults(self.setting, self.first) if there._holds(one, near)]
+            ways = itertools.product(known, of_roundings(self.dtype))
+            if found := alone or there._equals(one.beside(other) for one, other in ways):
+                return found
+        return None
 
     def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
         """Return the finest format whose roundings, beside another fault, explain the side."""
         for one in coarse(self.dtype):
+            given, rotated, _ = self._vectors()
+            sized = solving.amplitude(given[0], rotated[0], self.setting, one.coarse or self.dtype)
+            every = [*every, *sized]
             usual = (
                 other.beside(one) for other in every if other.group != ROUNDINGS and self._changes(other)
             )
