@@ -41,7 +41,8 @@ class Fault:
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
     makes of pairs and of the factors that rotate them. recipe: what rounds on the way. crossed: whether q is
     taken for k. rounded: the format to which vectors are rounded before. coarse: the format whose roundings
-    they may have. fitted: it was solved for, and is no usual value.
+    they may have. times: by what vectors are multiplied, dims that are not rotated too, it may
+    be. fitted: it was solved for, and is no usual value.
     """
 
     diagnosis: Diagnosis
@@ -52,6 +53,7 @@ class Fault:
     crossed: bool = False
     rounded: Format | None = None
     coarse: Format | None = None
+    times: float = 1.0
     fitted: bool = False
 
     @property
@@ -92,6 +94,7 @@ class Fault:
             first.crossed or second.crossed,
             first.rounded or second.rounded,
             first.coarse or second.coarse,
+            first.times * second.times,
             first.fitted or second.fitted,
         )
 
@@ -184,7 +187,8 @@ def of_positions(first: int | None = None) -> Iterator[Fault]:
     def fault(code: str, seen: Callable[[Positions], Positions], **values: float) -> Fault:
         return Fault(Diagnosis(code, values), seen=lambda rows, head: seen(rows))
 
-    yield fault("no-rotation", np.zeros_like)
+    told = Diagnosis("no-rotation")  # without the attention factor too
+    yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     yield off_by(1)
     yield off_by(-1)
     yield fault("wrong-direction", lambda at: -at)

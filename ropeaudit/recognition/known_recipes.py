@@ -190,8 +190,14 @@ def explaining_recipe(
         if distance <= _CLEAR * from_exact or (np.isinf(from_exact) and distance < np.inf):
             near.append((distance, group))
     near.sort(key=lambda pair: pair[0])
-    tried = (group for _, group in near[:_MOST])
-    return next((group for group in tried if explains(group, block, setting, dtype, rows)), None)
+    fitting = [group for _, group in near[:_MOST] if explains(group, block, setting, dtype, rows)]
+    return min(fitting, key=lambda group: _apart(group, block, setting, rows), default=None)
+
+
+def _apart(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, rows: Positions) -> float:
+    """Return how far a recipe is from what was returned, one vector of each side at all positions."""
+    sides = zip(block.given, block.rotated, strict=True)
+    return sum(_distance(y[-1, 0], rotated(group, x[-1, 0], rows[-1], setting)) for x, y in sides)
 
 
 def explains(

@@ -28,6 +28,7 @@ from ropeaudit.recognition.faults import (
     Fault,
     coarse,
     faults,
+    of_positions,
     of_roundings,
 )
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -41,7 +42,9 @@ from ropeaudit.subjects.emulated import Emulated
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
+_MULTIPLES = ("rotated-twice", "wrong-direction")  # of positions, whichever those are
 _NEAR_STARTS = (0, 64)
+_ROUNDED = 0.02  # of vectors: what roundings to bfloat16 leave
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
@@ -243,8 +246,10 @@ class _Side:
                 return False
             if other.rotary_dim != self.setting.rotary_dim:
                 rest = np.s_[:, other.rotary_dim :]
-                most = rounding * np.abs(given[rest]) + self._tiny
-                if not (np.abs(rotated[rest].astype(np.float64) - given[rest]) <= most).all():
+                most = max(1.0, fault.times) * rounding * np.abs(given[rest]) + self._tiny
+                out = rotated[rest].astype(np.float64)
+                passing = (out - times * given[rest] for times in {1.0, fault.times})
+                if not any((np.abs(off) <= most).all() for off in passing):
                     return False
             if fault.recipe or fault.rounded:  # what is as near without them does not show them
                 plain = replace(fault, recipe=None, rounded=None)
@@ -318,18 +323,27 @@ class _Side:
             return found
         return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
 
-    def _rules(self, other: RopeSetting | None = None, fmt: Format | None = None) -> Iterator[Fault]:
+    def _rules(
+        self,
+        other: RopeSetting | None = None,
+        fmt: Format | None = None,
+        rounded: Format | None = None,
+    ) -> Iterator[Fault]:
         """Yield the rules that explain as which positions the wrong ones are rotated, under a setting.
 
-        fmt: the format whose roundings vectors have, where that is not the dtype.
+        fmt: the format whose roundings vectors have, where that is not the dtype. rounded: the one that those
+        given are rounded to.
         """
-        given, rotated, at = self._vectors()
+        given, rotated_as, at = self._vectors()
+        given = given if rounded is None else round_to(given, rounded)
         wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
         asked = other or self.setting
-        yield from solving.rules(
-            solving.positions(at, given[0], rotated[0], wrong, asked, fmt or self.dtype), int(at[0])
-        )
+        seen = solving.positions(at, given[0], rotated_as[0], wrong, asked, fmt or self.dtype)
+        yield from solving.rules(seen, int(at[0]))
+        back = next(one for one in of_positions() if one.diagnosis.code == "wrong-direction")
+        for rule in solving.rules({one: -best for one, best in seen.items()}, int(at[0])):
+            yield rule.beside(back)
 
     def _from_first(self) -> CalledBlock:
         """Return the call from the first wrong position on."""
@@ -375,6 +389,9 @@ class _Side:
                 for one, other in both:
                     if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
                         yield one.beside(other)
+            for one, other in itertools.permutations(by[POSITIONS], 2):
+                if other.diagnosis.code in _MULTIPLES and one.diagnosis.code != other.diagnosis.code:
+                    yield one.beside(other)
 
         found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
         return found or self._nearer() or self._narrow_output() or self._coarse(every)
@@ -386,7 +403,7 @@ class _Side:
                 return None
             there = replace(self, side=replace(self.side, block=near), near=True)
             alone = there._equals(of_roundings(self.dtype))
-            known = [one for one in faults(self.setting, self.first) if there._holds(one, near)]
+            known = [one for one in faults(self.setting, self.first) if there._comes_near(one)]
             ways = itertools.product(known, of_roundings(self.dtype))
             if found := alone or there._equals(one.beside(other) for one, other in ways):
                 return found
@@ -406,6 +423,18 @@ class _Side:
                 return found
         return None
 
+    def _comes_near(self, fault: Fault) -> bool:
+        """Return whether a fault leaves no more of the wrong vectors than roundings of narrow formats do."""
+        if fault.crossed and not self._changes(fault):
+            return False
+        few = np.arange(min(_COMPARED, self.block.at.size))
+        for b, h in self.off:
+            (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), few)
+            w, z, expected = self._expected(fault, given, rotated, seen)
+            if not _rms(w - expected) <= _ROUNDED * _rms(z):
+                return False
+        return True
+
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
         given, rotated, at = self._vectors()
@@ -418,6 +447,8 @@ class _Side:
             for rule in self._rules(one.setting(self.setting)):
                 yield one.beside(rule)
         for one in of_roundings(self.dtype):
+            for rule in self._rules(rounded=one.rounded) if one.rounded else ():
+                yield one.beside(rule)
             if one.recipe and one.diagnosis.code == "narrow-frequencies":
                 theta = round_to(allowance.frequencies(self.setting), one.recipe.resolved.frequency[1])
                 for rule in self._rules(of_frequencies(self.setting, theta.astype(np.float64))):

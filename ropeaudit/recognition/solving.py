@@ -218,18 +218,20 @@ def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format)
 
     Shapes: x and rotated y (s, d).
     """
-    z, w = (np.abs(exact_rotation.complex_pairs(vectors, setting)) for vectors in (x, y))
-    sizes = (z**2).sum(axis=1)
-    if not np.isfinite(w).all() or not sizes.all():
-        return
-    times = np.sqrt((w**2).sum(axis=1) / sizes) / attention_factor(setting.scaling)
+    rotated = tuple(exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    factors = {}  # of the pairs, and of whole vectors
+    for z, w, part in ((*rotated, attention_factor(setting.scaling)), (x, y.astype(np.float64), 1.0)):
+        sizes = (np.abs(z) ** 2).sum(axis=1)
+        if np.isfinite(w).all() and sizes.all():
+            times = np.sqrt((np.abs(w) ** 2).sum(axis=1) / sizes) / part
+            factors[float(np.median(times))] = float(np.ptp(times))
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    factor = float(np.median(times))
-    if factor > _FAINT and abs(factor - 1) > near and np.ptp(times) <= near * factor:
-        for digits in (3, 4, 6, 9):
-            seen = float(f"{factor:.{digits}g}")
-            told = Diagnosis("scaled-vectors", {"times": seen})
-            yield Fault(told, turn=functools.partial(_scaled, seen), fitted=True)
+    for factor, spread in factors.items():
+        if factor > _FAINT and abs(factor - 1) > near and spread <= near * factor:
+            for digits in (3, 4, 6, 9):
+                seen = float(f"{factor:.{digits}g}")
+                told = Diagnosis("scaled-vectors", {"times": seen})
+                yield Fault(told, turn=functools.partial(_scaled, seen), times=seen, fitted=True)
 
 
 def _scaled(
