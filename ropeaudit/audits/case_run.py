@@ -181,7 +181,7 @@ class CaseRun:
             results.append(
                 verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
             )
-        return max(results, key=lambda one: (one.wrong_rotation, one.excess))
+        return verification.worst(results)
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""

@@ -8,8 +8,8 @@ Letters: p pairs, n positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.stored_table import CosSinTable
 from ropeaudit.recognition.variants import Variant, variants
@@ -26,18 +27,29 @@ from ropeaudit.tensor_files.tables import Dump
 
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
-_LISTED = 4  # pairs that are named
-_AGREES = "within float32 rounding"
+_EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """A row a pair, the hypotheses (best first; none where the dump agrees), the finding in a sentence."""
+class TableFinding:
+    """How a dump differs from the exact table of a setting, and what explains that.
+
+    rows: one a pair; `size` is the column by how much it is off, in `unit`. hypotheses: the best first; none
+    where the dump agrees. diagnosis: None where it agrees, and where nothing that was tried comes near.
+    name: what the dump is called. nonfinite: how many of its `values` are nan or infinite. left: the share
+    of the error that the best hypothesis leaves.
+    """
 
     agrees: bool
     rows: list[dict[str, Any]]
     hypotheses: list[Hypothesis]
-    headline: str
+    diagnosis: Diagnosis | None
+    name: str
+    size: str
+    unit: str
+    nonfinite: int
+    values: int
+    left: float
 
     @property
     def best(self) -> Hypothesis | None:
@@ -45,12 +57,27 @@ class Diagnosis:
         return next(iter(self.hypotheses), None)
 
     @property
+    def off(self) -> list[dict[str, Any]]:
+        """The rows of pairs that are off."""
+        return [row for row in self.rows if row["off"] == "yes"]
+
+    @property
+    def strays(self) -> tuple[int, ...]:
+        """The few pairs that the best hypothesis leaves, where it explains the rest."""
+        return self.best.strays if self.best is not None and self.best.few else ()
+
+    @property
+    def worst(self) -> dict[str, Any]:
+        """The row of the pair that is furthest off."""
+        return max(self.rows, key=lambda row: abs(row[self.size]))
+
+    @property
     def preference(self) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
-        """What sorts diagnoses of a dump: those that agree first, then by what explains them best."""
+        """What sorts findings of a dump: those that agree first, then by what explains them best."""
         return not self.agrees, () if self.best is None else (self.best.rank,)
 
 
-def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
+def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     """Return how a dump differs from the exact table of a setting, and what explains the difference.
 
     Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
@@ -58,62 +85,40 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
     dump = dump.folded(setting.pairs)
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
     work = FrequencyList(dump, setting, exact) if dump.cos is None else CosSinTable(dump, setting, exact)
+    nonfinite = int(work.values.size - np.isfinite(work.values).sum())
     with np.errstate(all="ignore"):
         rows = [{"setting": label, **row} for row in work.rows()]
-        tried = list(work.hypotheses()) if work.off.any() and np.isfinite(work.values).all() else []
+        tried = list(work.hypotheses()) if work.off.any() and not nonfinite else []
         ranked = sorted(tried, key=lambda hypothesis: hypothesis.rank)
     right = [h for h in ranked if h.explains][: _SHOWN[0]]
-    rest = [h for h in ranked if not h.explains and (h.few or not h.expected)][: _SHOWN[1]]
-    without = min((h.residual for h in ranked if h.expected), default=0.0)
-    return Diagnosis(
-        not work.off.any(), rows, right + rest, _headline(dump.name, work, rows, right + rest, without)
-    )
-
-
-def _headline(
-    name: str,
-    work: FrequencyList | CosSinTable,
-    rows: list[dict[str, Any]],
-    ranked: Sequence[Hypothesis],
-    without: float,
-) -> str:
-    """Return the finding in a sentence. without: the RMS error that is left without any hypothesis."""
-    nonfinite = int(work.values.size - np.isfinite(work.values).sum())
+    rest = [h for h in ranked if not h.explains and (h.few or h.diagnosis is not None)][: _SHOWN[1]]
+    without = min((h.residual for h in ranked if h.diagnosis is None), default=0.0)
+    best = next(iter(right + rest), None)
+    left = best.residual / without if best is not None and without else 0.0
     if nonfinite:
-        return f"{name} holds {nonfinite} nan or infinite values of {work.values.size}."
-    worst = max(rows, key=lambda row: abs(row[work.size]))
-    size = f"{abs(worst[work.size]):.2g} {work.unit}"
-    off = int(work.off.sum())
-    if not off:
-        return f"{name} agrees {_AGREES} (worst: pair {worst['pair']}, {size})."
-    much = f"{off} of {len(rows)} pairs {'is' if off == 1 else 'are'} off, by up to {size}"
-    if ranked and ranked[0].explains:
-        return f"{ranked[0].text} ({much})."
-    if ranked and ranked[0].few:
-        return _strays(work, rows, ranked[0])
-    left = f"{much} (pair {worst['pair']}); nothing that was tried explains it"
-    if ranked and ranked[0].residual <= _NEAR * without:
-        share = ranked[0].residual / without
-        return f"{left}, and the nearest is: {ranked[0].text}, which leaves {100 * share:.2g} % of the error."
-    return f"{left}, nor comes near."
+        diagnosis: Diagnosis | None = Diagnosis("nonfinite", {"as_recipes": ""})
+    else:
+        diagnosis = _diagnosis(right, best, left, work)
+    agrees, sizes = not work.off.any(), (nonfinite, work.values.size, left)
+    return TableFinding(agrees, rows, right + rest, diagnosis, dump.name, work.size, work.unit, *sizes)
 
 
-def _strays(work: FrequencyList | CosSinTable, rows: list[dict[str, Any]], best: Hypothesis) -> str:
-    """Return which pairs are off where the rest is explained."""
-    count, total = len(best.strays), len(rows)
-    listed = ", ".join(_stray(work, rows[pair]) for pair in best.strays[:_LISTED])
-    more = f" and {count - _LISTED} more" if count > _LISTED else ""
-    begin = f"{count} of {total} {work.things} {'is' if count == 1 else 'are'} off: {listed}{more}"
-    rest = f"the rest agrees {_AGREES}" if best.expected else f"the rest as if {best.text}"
-    if best.meant:
-        rest = f"of the rest, {best.text}"
-    return f"{begin}; nothing that was tried explains {'it' if count == 1 else 'them'}; {rest}."
-
-
-def _stray(work: FrequencyList | CosSinTable, row: dict[str, Any]) -> str:
-    first = row.get("first_position_off")
-    where = "" if first is None else f", first at position {first}"
-    return f"pair {row['pair']} by {abs(row[work.size]):.2g} {work.unit}{where}"
+def _diagnosis(
+    right: list[Hypothesis], best: Hypothesis | None, left: float, work: FrequencyList | CosSinTable
+) -> Diagnosis | None:
+    """Return what explains a dump: with its equals, but for a few pairs, or what is at least near."""
+    if best is None:
+        return None
+    if best.explains:
+        equals = (one.diagnosis for one in right[1:] if one.cost <= best.cost + _EQUAL)
+        alternatives = tuple(one for one in equals if one is not None)
+        return None if best.diagnosis is None else replace(best.diagnosis, alternatives=alternatives)
+    if best.few:
+        entries = hypotheses.entries_off(work.things, best.strays, work.off.size)
+        return entries if best.diagnosis is None else replace(entries, also=(best.diagnosis,))
+    if best.diagnosis is None or left > _NEAR:
+        return None
+    return replace(best.diagnosis, certainty="resembles")
 
 
 class FrequencyList:
@@ -162,8 +167,6 @@ class FrequencyList:
         )
         strays = ~hypotheses.within(stored, expected, slack * hypotheses.reference_sizes(expected), fmt)
         errors = np.abs(self.values - self._as_stored(hypotheses.cast(expected, fmt))) / sizes
-        text = variant.text(self.name, fmt.name if fmt else "", explains=not strays.any())
-        meant = "" if variant.computed else variant.seen
-        return hypotheses.hypothesis(
-            text, strays, errors, variant.cost + hypotheses.cast_cost(fmt), meant=meant
-        )
+        diagnosis = hypotheses.together(variant.diagnosis, hypotheses.rounded({"frequency": fmt}))
+        cost = variant.cost + hypotheses.cast_cost(fmt)
+        return hypotheses.hypothesis(diagnosis, strays, errors, cost, variant.setting)

@@ -39,8 +39,9 @@ class Fault:
     """A known way to be wrong. What it leaves as it should be is None.
 
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
-    makes of pairs and of the factors that rotate them. recipe: what rounds on the way. rounded: the format to
-    which vectors are rounded before. fitted: it was solved for, and is no usual value.
+    makes of pairs and of the factors that rotate them. recipe: what rounds on the way. crossed: whether q is
+    taken for k. rounded: the format to which vectors are rounded before. coarse: the format whose roundings
+    they may have. fitted: it was solved for, and is no usual value.
     """
 
     diagnosis: Diagnosis
@@ -48,7 +49,9 @@ class Fault:
     seen: Seen | None = None
     turn: Turn | None = None
     recipe: RecipeGroup | None = None
+    crossed: bool = False
     rounded: Format | None = None
+    coarse: Format | None = None
     fitted: bool = False
 
     @property
@@ -56,7 +59,7 @@ class Fault:
         """What it changes first: the setting, positions, operands, or roundings."""
         if self.change or self.seen:
             return SETTING if self.change else POSITIONS
-        return OPERANDS if self.turn else ROUNDINGS
+        return OPERANDS if self.turn or self.crossed else ROUNDINGS
 
     def setting(self, asked: RopeSetting) -> RopeSetting:
         """Return the setting that it rotates by."""
@@ -86,7 +89,9 @@ class Fault:
             seen if first.seen or second.seen else None,
             first.turn or second.turn,
             first.recipe or second.recipe,
+            first.crossed or second.crossed,
             first.rounded or second.rounded,
+            first.coarse or second.coarse,
             first.fitted or second.fitted,
         )
 
@@ -142,7 +147,8 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
     if asked.factor is not None and asked.kind in ("linear", "llama3", "yarn"):
         yield from (replace(asked, factor=factor) for factor in _FACTORS)
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
-        lengths = (asked.maximum, *(2048.0 * 2**power for power in range(8)))
+        lengths = [asked.maximum, *(2048.0 * 2**power for power in range(8))]
+        lengths += [asked.original * 2.0**power for power in range(-4, 4)]
         yield from (replace(asked, original=length) for length in lengths if length)
     if asked.kind == "yarn":
         yield replace(asked, truncate=asked.truncate is False)
@@ -232,8 +238,16 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
             yield Fault(told, recipe=group)
 
 
+def coarse(dtype: Format) -> Iterator[Fault]:
+    """Yield results with the roundings of a narrower format, wherever those are made."""
+    for fmt in _NARROW:
+        if fmt.unit_roundoff > dtype.unit_roundoff:
+            yield Fault(Diagnosis("narrow-output", {"format": str(fmt), "held": ""}), coarse=fmt)
+
+
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     """Yield what is made of pairs and of cos and sin otherwise than a rotation."""
+    yield Fault(Diagnosis("q-k-swapped"), crossed=True)
     yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
     other = "interleaved" if setting.layout == "half" else "half"

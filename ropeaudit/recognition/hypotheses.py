@@ -6,7 +6,8 @@ Letters: p pairs, u the roundoff of float32.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,29 +15,36 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.variants import CASTS
+from ropeaudit.rope.frequencies import FrequencyForm
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 
-_EXPECTED = "what is expected"
 _FEWEST = 4  # pairs of which one may be off beside a rest that is explained
+_NARROW = {  # stage, in the order in which they are computed -> what its rounding is
+    "position": "narrow-positions",
+    "frequency": "narrow-frequencies",
+    "computed": "narrow-frequencies",
+    "angle": "narrow-angles",
+    "table": "narrow-table",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A sentence, whether it explains every pair, and the RMS and the largest of what it leaves.
+    """What may explain a table, whether it does for every pair, the RMS and the largest of what it leaves.
 
-    expected: it is the expected setting in the expected formats. meant: another setting, in words.
-    strays: the pairs that it does not explain. few: whether they are so few that it explains the rest.
-    Units: relative to the frequency, or radians for a cos/sin table.
+    diagnosis: None for the expected setting in the expected formats. setting: another one whose frequencies
+    these are. strays: the pairs that it does not explain. few: whether they are so few that it explains the
+    rest. Units: relative to the frequency, or radians for a cos/sin table.
     """
 
-    text: str
+    diagnosis: Diagnosis | None
     explains: bool
     residual: float
     residual_max: float
-    expected: bool = False
-    meant: str = ""
+    setting: RopeSetting | None = None
     few: bool = False
     strays: tuple[int, ...] = field(default=(), repr=False)
     cost: float = field(default=0.0, repr=False)
@@ -49,20 +57,65 @@ class Hypothesis:
             return 0, self.cost, residual
         return (1, len(self.strays) + self.cost / 100, residual) if self.few else (2, 0.0, residual)
 
+    @property
+    def another_setting(self) -> bool:
+        """Whether values are those of a setting, or of positions, that is not the expected one."""
+        parts = () if self.diagnosis is None else self.diagnosis.parts()
+        return any(kinds()[one.code].group in ("setting", "positions") for one in parts)
 
-def allowed_strays(pairs: int) -> int:
-    """Return how many pairs may be off beside a rest that is explained: an eighth, one at least."""
-    return max(1, pairs // 8) if pairs >= _FEWEST else 0
+
+def allowed_strays(count: int) -> int:
+    """Return how many of so many may be off beside a rest that is explained: an eighth, one at least."""
+    return max(1, count // 8) if count >= _FEWEST else 0
 
 
 def hypothesis(
-    text: str, strays: NDArray[np.bool_], errors: Array, cost: float, *, meant: str = ""
+    diagnosis: Diagnosis | None,
+    strays: NDArray[np.bool_],
+    errors: Array,
+    cost: float,
+    setting: RopeSetting | None = None,
 ) -> Hypothesis:
     """Return a hypothesis that leaves these errors. Shapes: strays (p,)."""
     left = tuple(np.flatnonzero(strays).tolist())
     few = 0 < len(left) <= allowed_strays(strays.size)
     size = float(np.sqrt(np.mean(errors**2))), float(errors.max())
-    return Hypothesis(text or _EXPECTED, not left, *size, not text, meant, few, left, cost)
+    return Hypothesis(diagnosis, not left, *size, setting, few, left, cost)
+
+
+def rounded(stages: Mapping[str, Format | None], form: FrequencyForm = "inverse_power") -> Diagnosis | None:
+    """Return that stages of `_NARROW` are rounded to formats, called by the first; None where none is."""
+    formats = {stage: str(fmt) for stage, fmt in stages.items() if fmt is not None}
+    return _of_stages(formats, form) if formats else None
+
+
+def _of_stages(formats: Mapping[str, float | str], form: float | str) -> Diagnosis:
+    named = {stage: formats[stage] for stage in _NARROW if stage in formats}
+    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ""})
+
+
+def together(*faults: Diagnosis | None) -> Diagnosis | None:
+    """Return faults that are there at once: the first with the others beside it, all roundings as one."""
+    parts = [replace(part, also=()) for one in faults if one is not None for part in one.parts()]
+    wrong = [part for part in parts if not part.arithmetic]
+    stages: dict[str, float | str] = {}
+    for part in parts:
+        stages = dict(part.values) | stages if part.arithmetic else stages
+    if stages:
+        wrong.append(_of_stages(stages, stages["form"]))
+    return replace(wrong[0], also=tuple(wrong[1:])) if wrong else None
+
+
+def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
+    """Return that a few of so many are off: pairs, frequencies or rows."""
+    listed = ", ".join(map(str, entries))
+    values: dict[str, float | str] = {
+        "count": len(entries),
+        "total": total,
+        "things": things,
+        "entries": listed,
+    }
+    return Diagnosis("entries-off", values)
 
 
 def tolerance(setting: RopeSetting) -> Array:

@@ -1,22 +1,28 @@
-"""Frequencies inferred from points on circles: least squares over all positions, and how uncertain they are.
+"""Frequencies inferred from points on circles, how uncertain they are, and which published base has them.
 
 Letters: n positions, c columns; theta in radians per token.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition.variants import BASES
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope.setting import RopeSetting
 
 ROUNDINGS = 3  # of a float32 angle, relative: of the frequency, of the product, of what is inferred
 _UNIT = 2.0**-24  # unit roundoff of float32
 _RETURNED = 2  # roundings of cos and of sin, each relative: of the value, of its product with a factor
 _COUNTED = 1.0  # radians: phases that near what is predicted have lost no rotation
+_FEWEST = 4  # frequencies that say a base
+_LARGEST = 2048  # dims
 
 
 @dataclass(slots=True)
@@ -77,3 +83,63 @@ class Inference:
         """
         relative = _RETURNED * self.unit * (1 + 2 * _RETURNED * self.unit)
         return np.asarray(relative * np.abs(np.sin(2 * angles)) + 4 * _UNIT)
+
+
+def recovered(points: NDArray[np.complex128]) -> Array:
+    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
+
+    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
+    """
+    with np.errstate(all="ignore"):  # row 0 is where angles begin, which is no position in every table
+        phases, n = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0])))), len(points)
+    theta, at = phases[1].copy(), 1
+    while at < n - 1:
+        at = min(2 * at, n - 1)
+        rest = phases[at] - theta * at
+        theta += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
+    return np.asarray(theta)
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The frequencies of columns (c,), the setting that has them, and that in words."""
+
+    theta: Array
+    setting: RopeSetting
+    words: str
+
+
+def usual(theta: Array, uncertain: Array) -> Usual | None:
+    """Return the setting of a usual base that agrees with every frequency; None where none does.
+
+    theta: frequencies above 0 (c,). uncertain: how far off each may be, beside what float32 arithmetic does.
+    """
+    distinct = _distinct(theta, uncertain)
+    if distinct.size < _FEWEST or not 0 < distinct[-1] < distinct[0]:
+        return None
+    fall = math.log(distinct[0] / distinct[-1]) / (distinct.size - 1)
+    dims = [(2 * round(math.log(base) / fall), base) for base in BASES]
+    dims.sort(key=lambda one: one[0] != 2 * distinct.size)  # all pairs rotate in most models
+    for dim, base in dims:
+        if not 2 * distinct.size <= dim <= _LARGEST:
+            continue
+        pairs = dim // 2
+        index = np.round(-np.log(theta) * pairs / math.log(base)).astype(np.int64)
+        if index.min() < 0 or index.max() >= pairs:
+            continue
+        setting = RopeSetting.of(dim, dim, base)
+        tolerance = hypotheses.tolerance(setting)[index]
+        near = base ** (-index / pairs)
+        if np.all(np.abs(theta - near) <= uncertain + (tolerance + ROUNDINGS * _UNIT) * near):
+            exact = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
+            of_dims = "" if dim == 2 * distinct.size else f" over {dim} dims"
+            return Usual(exact[index], setting, f"base {base:.8g}{of_dims} (guessed)")
+    return None
+
+
+def _distinct(theta: Array, uncertain: Array) -> Array:
+    """Return frequencies from fast to slow, those once that may be the same."""
+    order = np.argsort(-theta)
+    listed, near = theta[order], uncertain[order]
+    apart = listed[:-1] - listed[1:] > near[:-1] + near[1:] + 2.0**-20 * listed[:-1]
+    return np.asarray(listed[np.concatenate([[True], apart])])

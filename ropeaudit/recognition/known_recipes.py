@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
@@ -25,6 +25,7 @@ from ropeaudit.subjects.emulated import Emulated
 _CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
 _MOST = 3  # recipes that are tried, the nearest
 _NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
+_STARTS = ("meta", "hf", "fp64-angles")
 _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 
@@ -82,8 +83,9 @@ class RecipeGroup:
             "narrow-table": (one.table or one.trig, careful.table or careful.trig),
             "narrow-rotation": (one.rotation, careful.rotation),
         }
-        narrow = (code for code, (has, needs) in stages.items() if _bits(has) < _bits(needs))
-        return Diagnosis(next(narrow, "known-recipe"), self.values(), certainty=certainty)
+        narrow = [code for code, (has, needs) in stages.items() if _bits(has) < _bits(needs)]
+        below = [code for code in narrow if _bits(stages[code][0]) < FP32.precision]  # of float64 vectors too
+        return Diagnosis(next(iter(below or narrow), "known-recipe"), self.values(), certainty=certainty)
 
 
 def _bits(fmt: Format) -> int:
@@ -111,14 +113,14 @@ def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
 def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
     """Return `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
 
-    The rest is as in `meta` or as in `hf`.
+    The rest is as in `meta`, in `hf`, or with angles in float64.
     """
     found = list(groups(dtype))
     known = {arithmetic(group.resolved) for group in found}
     stages = ("position", "frequency", "angle", "table", "rotation")
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
         found.append(RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype)))
-    for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
+    for start, stage, narrow in itertools.product(_STARTS, stages, ("model", "bf16", "fp16")):
         fmt = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
         resolved = recipes.named(start).changed({stage: fmt}).resolve(dtype)
         if arithmetic(resolved) not in known:

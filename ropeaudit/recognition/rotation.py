@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.recognition import allowance, known_recipes, narrow_output, solving
@@ -26,10 +26,12 @@ from ropeaudit.recognition.faults import (
     ROUNDINGS,
     SETTING,
     Fault,
+    coarse,
     faults,
     of_roundings,
 )
 from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -38,7 +40,6 @@ from ropeaudit.subjects.emulated import Emulated
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
-_PLAIN = Fault(Diagnosis("unexplained"))
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
@@ -121,12 +122,12 @@ class _Side:
         single = where.position is not None or where.pair is not None or where.unrotated
         if (where.heads or where.batch) and (factor := self._factor_of_all()):
             return factor
-        found = self._swapped() or self._known() or self._equals(of_roundings(self.dtype))
+        found = self._known() or self._equals(of_roundings(self.dtype))
         if not found and not single:
             found = self._solved()
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
-            found = self._two() or self._narrow_output()
+            found = self._two()
         found = found or self._position() or Diagnosis("unexplained")
         return found if found.where.since is not None else replace(found, where=where)
 
@@ -152,13 +153,6 @@ class _Side:
         """Return the factor of all heads, where noise decides which of them are beyond what is allowed."""
         given, rotated = (vectors[self.index] for vectors in (self.block.given, self.block.rotated))
         return solving.common_factor(self.block.rows(), given, rotated, self.setting, self.dtype)
-
-    def _swapped(self) -> Diagnosis | None:
-        """Return that q came back as k, or k as q; None where it did not."""
-        q, k = self.block.given
-        if q.shape != k.shape or not self._holds(_PLAIN, replace(self.block, given=(k, q))):
-            return None
-        return Diagnosis("q-k-swapped")
 
     def _known(self) -> Diagnosis | None:
         """Return the faults that explain what was returned, as few as other positions leave."""
@@ -194,6 +188,8 @@ class _Side:
 
     def _changes(self, fault: Fault) -> bool:
         """Return whether a fault makes a difference at the positions of the call."""
+        if fault.crossed:
+            return self.block.given[0].shape == self.block.given[1].shape
         if fault.turn or fault.setting(self.setting) != self.setting:
             return True
         rows = self.block.rows()
@@ -225,7 +221,7 @@ class _Side:
         self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
     ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
-        rule, other = allowance.careful(self.dtype), fault.setting(self.setting)
+        rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
         (given, rotated), at, seen = self._seen(fault, block, vector, places)
         w, z, expected = self._expected(fault, given, rotated, seen)
         phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
@@ -256,7 +252,8 @@ class _Side:
         """Return a vector as given and as rotated, its positions, and those that a fault takes for them."""
         b, h = vector
         rows = block.rows()
-        given, rotated = (vectors[self.index][b, h][places] for vectors in (block.given, block.rotated))
+        given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
+        rotated = block.rotated[self.index][b, h][places]
         return (given, rotated), rows[b][places], fault.positions(rows, h)[b][places]
 
     def _expected(
@@ -265,7 +262,9 @@ class _Side:
         """Return pairs as rotated, as given, and as a fault rotates them. Shapes: (s, d) -> (s, p)."""
         other = fault.setting(self.setting)
         w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
-        inner = given if fault.rounded is None else round_to(given, fault.rounded)
+        inner = given
+        if fault.rounded is not None:  # torch rounds float64 by way of float32
+            inner = round_to(round_to(given, FP32) if self.dtype is FP64 else given, fault.rounded)
         if fault.recipe and not fault.turn:
             y = known_recipes.rotated(fault.recipe, inner, seen, other)
             return w, z, exact_rotation.complex_pairs(y, other)
@@ -313,14 +312,17 @@ class _Side:
             return found
         return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
 
-    def _rules(self, other: RopeSetting | None = None) -> Iterator[Fault]:
-        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
+    def _rules(self, other: RopeSetting | None = None, fmt: Format | None = None) -> Iterator[Fault]:
+        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting.
+
+        fmt: the format whose roundings vectors have, where that is not the dtype.
+        """
         given, rotated, at = self._vectors()
         wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
         asked = other or self.setting
         yield from solving.rules(
-            solving.positions(at, given[0], rotated[0], wrong, asked, self.dtype), int(at[0])
+            solving.positions(at, given[0], rotated[0], wrong, asked, fmt or self.dtype), int(at[0])
         )
 
     def _from_first(self) -> CalledBlock:
@@ -354,7 +356,8 @@ class _Side:
         """Return two faults that together explain the side, of two kinds, or two settings."""
         given, rotated, _ = self._vectors()
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
-        every = [*faults(self.setting, self.first), *self._fitted(), *sized, *of_roundings(self.dtype)]
+        known = (one for one in faults(self.setting, self.first) if not one.crossed or self._changes(one))
+        every = [*known, *self._fitted(), *sized, *of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
 
@@ -367,7 +370,19 @@ class _Side:
                     if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
                         yield one.beside(other)
 
-        return self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
+        found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
+        return found or self._narrow_output() or self._coarse(every)
+
+    def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
+        """Return the finest format whose roundings, beside another fault, explain the side."""
+        for one in coarse(self.dtype):
+            usual = (
+                other.beside(one) for other in every if other.group != ROUNDINGS and self._changes(other)
+            )
+            ruled = (rule.beside(one) for rule in self._rules(self.setting, one.coarse))
+            if found := self._equals(itertools.chain(usual, ruled)):
+                return found
+        return None
 
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
@@ -380,6 +395,11 @@ class _Side:
         for one in settings:
             for rule in self._rules(one.setting(self.setting)):
                 yield one.beside(rule)
+        for one in of_roundings(self.dtype):
+            if one.recipe and one.diagnosis.code == "narrow-frequencies":
+                theta = round_to(allowance.frequencies(self.setting), one.recipe.resolved.frequency[1])
+                for rule in self._rules(of_frequencies(self.setting, theta.astype(np.float64))):
+                    yield one.beside(rule)
 
     def _may(self, one: Fault, other: Fault) -> bool:
         """Return whether each of two faults makes a difference beside the other."""
@@ -390,12 +410,11 @@ class _Side:
             return False
         if one.group == other.group == SETTING and len(settings) < 3:
             return False
-        b, h = self.off[0]
         rows = self.block.rows()
-        seen = [fault.positions(rows, int(h))[b] for fault in (one, other, both)]
-        if POSITIONS in (one.group, other.group) and np.array_equal(seen[2], rows[b]):
+        seen = [(both.positions(rows, int(h))[b], rows[b]) for b, h in self.off]
+        if POSITIONS in (one.group, other.group) and all(np.array_equal(*pair) for pair in seen):
             return False
-        return bool(seen[2].any())  # nothing is told of a setting at position 0
+        return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0
 
     def _position(self) -> Diagnosis | None:
         """Return as which position the first is rotated, where the first and the last head agree on it."""

@@ -261,21 +261,22 @@ def positions(
 
 def rules(seen: Mapping[int, int], first: int) -> Iterator[Fault]:
     """Yield the rules by which positions may be those that they are rotated as. first: of the call."""
-    steps = {best - at for at, best in seen.items()}
-    if len(seen) < _RULED or steps == {0}:
+    moved = {at: best for at, best in seen.items() if best != at}
+    if len(seen) < _RULED or not moved:
         return
-    low, high = min(seen.values()), max(seen.values())
+    low, high = min(moved.values()), max(moved.values())
     if low == high:
         told = Diagnosis("table-ends", {"last": low})
         yield Fault(told, seen=lambda rows, head: np.minimum(rows, low), fitted=True)
+    steps = {best - at for at, best in moved.items()}
+    size = math.gcd(*steps)
     for code, start in (("wrap", 0), ("restart", first)):
-        size = math.gcd(*steps) if start == 0 or min(seen.values()) >= start else 0
         for part in range(1, size // max(1, high - start) + 1) if low >= start else ():
             if size % part == 0 and size // part > high - start and part <= _PARTS:
                 told = Diagnosis(code, {"size": size // part})
                 seen_as = functools.partial(_wrapped, size // part, restarts=code == "restart")
                 yield Fault(told, seen=seen_as, fitted=True)
-    if len(steps) == 1:
+    if len(steps) == 1 and len(moved) == len(seen):
         yield replace(off_by(steps.pop()), fitted=True)
 
 

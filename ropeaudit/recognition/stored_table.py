@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
-from ropeaudit.recognition.variants import CASTS, variants
+from ropeaudit.recognition.inferred import recovered
+from ropeaudit.recognition.variants import CASTS, FORMS, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.frequencies import frequencies
@@ -29,33 +31,24 @@ from ropeaudit.tensor_files.tables import Dump
 _CHUNK = 8192  # positions compared at once
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
 _STRAY_PAIR = 0.03  # of a single pair
+_FEW_ROWS = 4  # that may be off beside a table that is right
+_SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
 _STEPS = ("position", "frequency", "angle")
-_WORDS = {
-    ("position",): "positions were rounded to {}",
-    ("frequency",): "inv_freq was cast to {}",
-    ("angle",): "angles were rounded to {}",
-    ("position", "frequency"): "positions and inv_freq were rounded to {}",
-    ("position", "angle"): "positions and angles were rounded to {}",
-    ("frequency", "angle"): "inv_freq and angles were rounded to {}",
-    _STEPS: "every angle was computed in {}",
-}
-_FORMS = ("inverse_power", "power", "step_power", "exp", "exp2")
 
 
 @dataclass(frozen=True, slots=True)
 class _AngleTable:
     """Angles (s, p) that a table may hold the cos and sin of, and the frequencies for their slack (p,).
 
-    text: in words, with the cast of the table and without knowing whether it explains anything.
-    rounded: angles were rounded after they were formed. meant: the setting that is meant instead.
+    rounded: angles were rounded after they were formed. setting: another one whose angles these are.
     """
 
-    text: tuple[str, str]  # where it explains the table, where not
+    diagnosis: Diagnosis | None
     values: Array
     theta: Array
     cost: float
     rounded: bool = False
-    meant: str = ""
+    setting: RopeSetting | None = None
 
 
 class CosSinTable:
@@ -70,13 +63,14 @@ class CosSinTable:
         self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
-        # set by `rows`: the position at which every pair is first off, and whether it is off
-        self.first, self.off = np.zeros(0, np.int64), np.zeros(0, bool)
+        # set by `rows`: the position at which every pair is first off, and most, and whether it is off
+        self.first, self.worst = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.off = np.zeros(0, bool)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair: the frequency recovered, the largest error and where it begins."""
         n, pairs = self.values.shape
-        largest, first = np.zeros(pairs), np.full(pairs, n)
+        largest, first, worst = np.zeros(pairs), np.full(pairs, n), np.zeros(pairs, np.int64)
         for start in range(0, n, _CHUNK):
             positions = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
             cos, sin = distance_table(positions, self.setting)
@@ -84,8 +78,9 @@ class CosSinTable:
             wrong = ~(errors <= self.slack(self.exact, positions))
             begins = np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n)
             first = np.minimum(first, begins)
+            worst = np.where(errors.max(axis=0) > largest, start + errors.argmax(axis=0), worst)
             largest = np.maximum(largest, errors.max(axis=0))
-        self.first, self.off = first, first < n
+        self.first, self.worst, self.off = first, worst, first < n
         relative = (self.recovered - self.exact) / hypotheses.reference_sizes(self.exact)
         for i in range(pairs):
             yield {
@@ -110,13 +105,56 @@ class CosSinTable:
         They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
         """
         n = len(self.values)
-        chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.off])
+        begun = self.first[self.off]
+        chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), begun, self.worst)
         positions = np.unique(np.concatenate(chosen)).astype(np.float64)
         points = self.values[positions.astype(np.int64)]
         for fmt in (None, *hypotheses.formats_holding(np.concatenate([points.real, points.imag]))):
-            for factor, words, extra in self._factors(points):
-                for angles in self._angles(positions, fmt.name if fmt else ""):
-                    yield self._hypothesis(points, positions, angles, fmt, factor, words, extra)
+            for factor, fault, extra in self._factors(points):
+                if factor == self.factor and (lone := self._of_rows(points, positions, fmt)):
+                    yield lone
+                for angles in self._angles(positions):
+                    yield self._hypothesis(points, positions, angles, fmt, factor, fault, extra)
+
+    def _of_rows(
+        self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
+    ) -> Hypothesis | None:
+        """Return that a few rows alone are off, and the rest is as expected, cast or not; else None."""
+        n, most = len(self.values), hypotheses.allowed_strays(len(self.values))
+        if not 0 < np.count_nonzero(self._missed(points, positions, fmt).any(axis=0)) <= min(_FEW_ROWS, most):
+            return None
+        missed = np.zeros((2, n), np.bool_)  # of cos, of sin
+        for start in range(0, n, _CHUNK):
+            at = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
+            missed[:, start : start + _CHUNK] = self._missed(self.values[start : start + _CHUNK], at, fmt)
+        rows = np.flatnonzero(missed.any(axis=0))
+        if rows.size > _FEW_ROWS:
+            return None
+        alone = tuple(name for name, off in zip(("sin", "cos"), missed, strict=True) if not off.any())
+        diagnosis = hypotheses.entries_off("rows", tuple(rows.tolist()), n)
+        diagnosis = replace(diagnosis, where=Where(sides=alone))
+        if fmt is not None:
+            diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded({"table": fmt})])))
+        none = np.zeros(self.exact.size, np.bool_)
+        return hypotheses.hypothesis(diagnosis, none, np.zeros(1), 0.5 + hypotheses.cast_cost(fmt))
+
+    def _missed(
+        self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
+    ) -> NDArray[np.bool_]:
+        """Return in which rows some pairs of cos, and of sin, are not as expected. Shapes: -> (2, s)."""
+        angles = np.clip(positions[:, None] * self.exact, -self.setting.clip, self.setting.clip)
+        fits = self._fits(points, angles, self.factor, self.slack(self.exact, positions), fmt)
+        few = hypotheses.allowed_strays(self.exact.size)
+        missed = np.count_nonzero(~fits, axis=2)
+        return np.asarray((missed > 0) & (missed.sum(axis=0) > few))
+
+    def _fits(
+        self, points: NDArray[np.complex128], angles: Array, factor: float, slack: Array, fmt: Format | None
+    ) -> NDArray[np.bool_]:
+        """Return where points are cos, and sin, of angles, within the slack, cast or not. -> (2, s, p)."""
+        cos = hypotheses.within(points.real, factor * np.cos(angles), slack, fmt)
+        sin = hypotheses.within(points.imag, factor * np.sin(angles), slack, fmt)
+        return np.stack([cos, sin])
 
     def _hypothesis(
         self,
@@ -125,62 +163,58 @@ class CosSinTable:
         table: _AngleTable,
         fmt: Format | None,
         factor: float,
-        words: str,
+        fault: Diagnosis | None,
         extra: float,
     ) -> Hypothesis:
         angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
         cos, sin = factor * np.cos(angles), factor * np.sin(angles)
         slack = self.slack(table.theta, positions, hypotheses.least_tolerance(self.setting))
-        fits = hypotheses.within(points.real, cos, slack, fmt) & hypotheses.within(
-            points.imag, sin, slack, fmt
-        )
-        missed = np.mean(~fits, axis=0)
+        missed = np.mean(~self._fits(points, angles, factor, slack, fmt).all(axis=0), axis=0)
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
         errors = np.abs(points - (hypotheses.cast(cos, fmt) + 1j * hypotheses.cast(sin, fmt)))
-        text = " and ".join(filter(None, (words, table.text[int(strays.any())])))
+        diagnosis = hypotheses.together(fault, table.diagnosis, hypotheses.rounded({"table": fmt}))
         cost = table.cost + extra + hypotheses.cast_cost(fmt)
-        return hypotheses.hypothesis(
-            text, strays, errors, cost, meant=" and ".join(filter(None, (words, table.meant)))
-        )
+        return hypotheses.hypothesis(diagnosis, strays, errors, cost, table.setting)
 
-    def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, str, float]]:
+    def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, Diagnosis | None, float]]:
         """Return the attention factor that is expected, and the one that the lengths of the points show."""
-        factors = {self.factor: ("", 0.0)}
+        factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > 1e-3:
             for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
-                words = f"cos and sin are multiplied by {factor:.6g} instead of {self.factor:.6g}"
-                factors.setdefault(factor, (words, 1.0 + 0.1 * len(factors)))
+                values: dict[str, float | str] = {"seen": factor, "asked": self.factor, "note": ""}
+                fault = Diagnosis("attention-factor", values)
+                factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))
         return [(factor, *rest) for factor, rest in factors.items()]
 
-    def _angles(self, positions: Array, table: str) -> Iterator[_AngleTable]:
-        """Yield the angles that the table may hold. table: the format that it was cast to, if any."""
+    def _angles(self, positions: Array) -> Iterator[_AngleTable]:
+        """Yield the angles that the table may hold."""
         at, exact = positions[:, None], self.exact
-        cast = f"the cos/sin table was cast to {table}" if table else ""
-
-        def both(text: str) -> tuple[str, str]:
-            return (" and ".join(filter(None, (text, cast))),) * 2
-
-        yield _AngleTable(both(""), at * exact, exact, 0.0)
-        for text, angles in (
-            ("the table begins at position 1 instead of 0", (at + 1) * exact),
-            ("sin has the opposite sign", -at * exact),
-            ("cos and sin are swapped", math.pi / 2 - at * exact),
+        yield _AngleTable(None, at * exact, exact, 0.0)
+        for fault, angles in (
+            (Diagnosis("positions-off", {"by": 1}), (at + 1) * exact),
+            (Diagnosis("wrong-direction"), -at * exact),
+            (Diagnosis("cos-sin-swapped"), math.pi / 2 - at * exact),
         ):
-            yield _AngleTable(both(text), angles, exact, 1.0, meant=text)
+            yield _AngleTable(fault, angles, exact, 1.0)
         for fmt in CASTS[:3]:
-            for text, angles, cost, rounded in self._rounded(at, fmt):
-                yield _AngleTable(both(text), angles, exact, cost, rounded=rounded)
-        for variant in variants(self.setting, exact, self.recovered):
-            words = variant.text("", table, explains=True), variant.text("", table, explains=False)
-            meant = "" if variant.computed else variant.seen
-            yield _AngleTable(words, at * variant.theta, variant.theta, variant.cost, meant=meant)
+            yield from self._rounded(at, fmt)
+        casts = [fmt for fmt in CASTS[:3] if self._held(np.abs(self.recovered), fmt)]
+        for one in variants(self.setting, exact, self.recovered):
+            yield _AngleTable(one.diagnosis, at * one.theta, one.theta, one.cost, setting=one.setting)
+            for fmt in () if one.computed else casts:
+                both = hypotheses.together(one.diagnosis, hypotheses.rounded({"frequency": fmt}))
+                theta, cost = hypotheses.cast(one.theta, fmt), one.cost + hypotheses.cast_cost(fmt)
+                yield _AngleTable(both, at * theta, theta, cost, setting=one.setting)
 
-    def _rounded(self, at: Array, fmt: Format) -> Iterator[tuple[str, Array, float, bool]]:
-        """Yield (text, angles (s, p), cost, whether formed angles are rounded) of sets of rounded stages.
+    def _held(self, theta: Array, fmt: Format) -> bool:
+        """Return whether frequencies that points show are numbers of a format, but for a few."""
+        off = np.abs(hypotheses.cast(theta, fmt) - theta) > _SEEN * theta
+        return bool(np.count_nonzero(off) <= hypotheses.allowed_strays(theta.size))
 
-        A set is of the stages before cos and sin, and a format rounds all of it.
+    def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
+        """Yield the angles of sets of rounded stages: those before cos and sin, all in one format.
 
         Where it holds every position, rounding these changes nothing, and the other two are every stage.
         """
@@ -190,29 +224,17 @@ class CosSinTable:
             for steps in itertools.combinations(_STEPS, count):
                 if held and "position" in steps:
                     continue
-                words = _WORDS[_STEPS if held and count == 2 else steps]
+                named = _STEPS if held and count == 2 else steps
+                fault = hypotheses.rounded(dict.fromkeys(named, fmt))
                 positions = place if "position" in steps else at
                 angles = positions * (theta if "frequency" in steps else self.exact)
-                rounded = "angle" in steps
-                values = hypotheses.cast(angles, fmt if rounded else None)
-                yield words.format(fmt), values, cost + 0.05 * (count - 1), rounded
+                last = "angle" in steps
+                values = hypotheses.cast(angles, fmt if last else None)
+                yield _AngleTable(fault, values, self.exact, cost + 0.05 * (count - 1), last)
         if fmt.name == "tf32":  # nothing is computed in it but products
             return
-        for number, form in enumerate(_FORMS):
+        for number, form in enumerate(FORMS):
             computed = frequencies(self.setting, form, fmt).astype(np.float64)
-            text = f"inv_freq (as {form}) and every angle were computed in {fmt}"
-            yield text, hypotheses.cast(place * computed, fmt), cost + 0.4 + 0.01 * number, True
-
-
-def recovered(points: NDArray[np.complex128]) -> Array:
-    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
-
-    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
-    """
-    phases, n = np.angle(np.nan_to_num(points)), len(points)
-    theta, at = phases[1].copy(), 1
-    while at < n - 1:
-        at = min(2 * at, n - 1)
-        rest = phases[at] - theta * at
-        theta += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
-    return np.asarray(theta)
+            fault = hypotheses.rounded(dict.fromkeys((*_STEPS, "computed"), fmt), form)
+            values = hypotheses.cast(place * computed, fmt)
+            yield _AngleTable(fault, values, self.exact, cost + 0.4 + 0.01 * number, True)

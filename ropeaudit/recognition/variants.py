@@ -13,6 +13,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, parse
+from ropeaudit.errors import UsageError
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import FrequencyForm, frequencies
@@ -45,12 +46,13 @@ class Variant:
 
 def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
     """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
-    seen = {exact.astype(np.float32).tobytes()}
+    right, seen = exact.astype(np.float32).tobytes(), set[tuple[bytes, str]]()
     with np.errstate(all="ignore"):
         for make in (_ramps, _lists, _scalings, _exponents, _bases, _transforms, _computed):
             for variant in make(setting, exact, stored):
-                key = variant.theta.astype(np.float32).tobytes()
-                if key not in seen and np.isfinite(variant.theta).all():
+                same = variant.theta.astype(np.float32).tobytes()
+                key = same, variant.diagnosis.code if variant.diagnosis else ""
+                if same != right and key not in seen and np.isfinite(variant.theta).all():
                     seen.add(key)
                     yield variant
 
@@ -66,27 +68,40 @@ def _plain(setting: RopeSetting) -> Array:
 
 
 def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
-    """Return the frequencies of another scaling."""
+    """Return the frequencies of another scaling, or of another length in the same one."""
     seen, asked = called(other.scaling), called(setting.scaling)
     if other.scaling == DEFAULT:
         return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
-    if other.length != setting.length:
-        seen, asked = f"{seen} of length {other.length}", f"that of length {setting.length}"
-    return Variant(_theta(other), Diagnosis("other-scaling", {"seen": seen, "asked": asked}), other, cost)
+    if other.scaling == setting.scaling:
+        seen, asked = _of_length(other), _of_length(setting)
+    values = {"seen": seen, "asked": asked}
+    return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
 
 
 def called(scaling: Scaling) -> str:
-    """Return what a scaling is called beside another."""
-    return "no scaling" if scaling == DEFAULT else str(scaling)
+    """Return a scaling as `--scaling` takes it; its kind alone where it holds lists, which are long."""
+    if scaling == DEFAULT:
+        return "no scaling"
+    listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
+    return scaling.kind if listed else str(scaling)
+
+
+def _of_length(setting: RopeSetting) -> str:
+    """Return which of the frequencies of a scaling that depend on the length a setting has."""
+    if setting.scaling.kind == "longrope":
+        return f"the {'long' if setting.length > (setting.scaling.original or 0) else 'short'} divisors"
+    return f"{called(setting.scaling)} of length {setting.length}"
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
     """Return frequencies that no parameters of a setting give."""
-    finite = bool(np.isfinite(theta).all())
-    return Variant(theta, Diagnosis(code, values), _with(setting, theta) if finite else None, cost)
+    try:
+        return Variant(theta, Diagnosis(code, values), of_frequencies(setting, theta), cost)
+    except UsageError:  # numbers that no model has
+        return Variant(theta, Diagnosis(code, values), cost=cost)
 
 
-def _with(setting: RopeSetting, theta: Array) -> RopeSetting:
+def of_frequencies(setting: RopeSetting, theta: Array) -> RopeSetting:
     """Return a setting with these frequencies and the attention factor of another."""
     factor = scaled.attention_factor(setting.scaling)
     listed = tuple(theta.tolist())
@@ -96,7 +111,7 @@ def _with(setting: RopeSetting, theta: Array) -> RopeSetting:
 def over(setting: RopeSetting, dims: int) -> RopeSetting:
     """Return a setting with exponents over another number of dims, and scaled pair for pair as before."""
     x = 2.0 * np.arange(setting.pairs) / dims
-    return _with(setting, effective_base(setting) ** -x * (_theta(setting) / _plain(setting)))
+    return of_frequencies(setting, effective_base(setting) ** -x * (_theta(setting) / _plain(setting)))
 
 
 def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -111,7 +126,7 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         if truncate is not right:
             yield _other(setting, other, 0.9)
         inverted = plain + plain / scaling.stretch - theta
-        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": str(scaling)}
+        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": called(scaling)}
         yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **words)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
@@ -124,9 +139,9 @@ def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     original = setting.scaling.original or setting.scaling.maximum or 0
     if setting.scaling.kind == "longrope":
         for length in (0, int(original) + 1):
-            yield _other(setting, replace(setting, length=length), 1.0)
+            yield _other(setting, replace(setting, length=length), 0.94)
     if setting.scaling.kind == "dynamic":
-        yield _other(setting, replace(setting, length=0), 1.0)
+        yield _other(setting, replace(setting, length=0), 0.94)
 
 
 def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -158,15 +173,10 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     stretch, current, fitted = effective_base(setting) / setting.base, setting, []
     x = 2.0 * np.arange(1, setting.pairs) / setting.rotary_dim
     for _ in range(4):  # the ramps of a scaling move with the base
-        bases = (stored / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
-        bases = bases[np.isfinite(bases) & (bases > 1.0)]
-        if not bases.size:
+        bent = _theta(current)[1:] / _plain(current)[1:] * stretch**-x  # what the scaling makes of them
+        fitted = bases_shown(stored[1:] / bent, x)
+        if not fitted:
             break
-        fitted = [
-            float(np.median(bases)),
-            float(np.median(bases[: -(-bases.size // 3)])),
-            float(bases[-1]),
-        ]
         current = replace(setting, base=fitted[0])
     tried = dict.fromkeys(BASES, 1.0)
     for digits in range(1, 8):
@@ -176,6 +186,20 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     for base, cost in tried.items():
         if 1.0 < base < 1e18:
             yield of_base(setting, base, cost)
+
+
+def bases_shown(theta: Array, exponents: Array) -> list[float]:
+    """Return the base whose powers frequencies are: by all, the fast third, the slow third, the slowest.
+
+    Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
+    """
+    bases = theta ** (-1 / exponents)
+    bases = bases[np.isfinite(bases) & (bases > 1) & (exponents > 0)]
+    if not bases.size:
+        return []
+    third = -(-bases.size // 3)
+    parts = (bases, bases[:third], bases[-third:], bases[-1:])
+    return [float(np.median(part)) for part in parts]
 
 
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,6 +179,16 @@ def check(
         found = found or rotation.explained(sides, setting, dtype, rotator)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     return Places(seen[worst].excess, worst, *seen[worst].place, found, first)
+
+
+def worst(results: Iterable[Places]) -> Places:
+    """Return the worst of several ways to call: a wrong one with most faults, then the largest error."""
+
+    def rank(one: Places) -> tuple[bool, int, float]:
+        shown = len(list(one.diagnosis.parts())) if one.diagnosis and one.wrong_rotation else 0
+        return one.wrong_rotation, shown, one.excess
+
+    return max(results, key=rank)
 
 
 def excess(

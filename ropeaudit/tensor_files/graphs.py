@@ -29,7 +29,7 @@ class Node:
     """A node that takes a value: its type, its name, and the keys of the values that it yields.
 
     to: the dtype that it converts to, if it does. decompression: whether it is marked as the inverse of a
-    compression of weights.
+    compression of weights. operand: what it calls the value that it takes: cos, sin, or nothing.
     """
 
     op: str
@@ -37,6 +37,7 @@ class Node:
     results: tuple[str, ...]
     to: str = ""
     decompression: bool = False
+    operand: str = ""
 
     @property
     def words(self) -> str:
@@ -49,7 +50,8 @@ class Use:
     """What a graph does with a constant.
 
     nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
-    converted to before, in this order; none where nodes differ in that, which `mixed` says. decompression:
+    converted to before, in this order; none where nodes differ in that, which `mixed` says. op: the type of
+    the first of them. operand: cos or sin, where they name what they take so. decompression:
     whether that is marked as the inverse of a compression of weights.
     snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
@@ -59,6 +61,8 @@ class Use:
     decompression: bool = False
     snippet: tuple[str, ...] = ()
     mixed: bool = False
+    op: str = ""
+    operand: str = ""
 
     @property
     def converted(self) -> str:
@@ -95,7 +99,7 @@ class Constant:
 def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[str, ...] = ()) -> Use:
     """Return what becomes of a value, followed through nodes that convert it or only give it a shape."""
     followed: list[tuple[str, tuple[str, ...], bool]] = [(key, (), False)]
-    uses: dict[tuple[str, tuple[str, ...]], None] = {}
+    uses: dict[tuple[str, tuple[str, ...]], Node] = {}
     marked = False
     for value, dtypes, decompressed in followed:  # grows
         for node in consumers(value):
@@ -103,12 +107,21 @@ def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[
                 path = (*dtypes, node.to) if node.to else dtypes
                 followed += [(one, path, decompressed or node.decompression) for one in node.results]
             else:
-                uses[node.words, dtypes] = None
+                uses[node.words, dtypes] = node
                 marked |= decompressed
     paths = {dtypes for _, dtypes in uses}
     ordered = sorted(uses, key=lambda use: use[1] != ())  # those that take it as it is stored first
     names, mixed = tuple(dict.fromkeys(name for name, _ in ordered)), len(paths) > 1
-    return Use(names, () if mixed or not paths else paths.pop(), marked, snippet, mixed)
+    operands = {node.operand for node in uses.values()}
+    return Use(
+        names,
+        () if mixed or not paths else paths.pop(),
+        marked,
+        snippet,
+        mixed,
+        uses[ordered[0]].op if ordered else "",
+        operands.pop() if len(operands) == 1 else "",
+    )
 
 
 def stored(seen: str, data: NDArray[np.uint8], dtype: Any, shape: Sequence[int]) -> NDArray[Any]:

@@ -6,7 +6,7 @@ Source: github.com/onnx/onnx, onnx/onnx.proto (TensorProto, AttributeProto) and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,11 @@ def _add_nodes(scope: _Scope, nodes: Any, top: bool) -> None:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         to = attributes["to"].i if node.op_type == "Cast" and "to" in attributes else 0
         known = Node(node.op_type, node.name, tuple(node.output), _FLOATS[to][0] if to in _FLOATS else "")
-        for name in dict.fromkeys(node.input):
-            scope.consumers.setdefault(name, []).append(known)
+        named = _operands(node.op_type, node.domain)
+        for number, name in enumerate(node.input):
+            if name not in node.input[:number]:
+                operand = named.get(number, "")
+                scope.consumers.setdefault(name, []).append(replace(known, operand=operand))
         if node.op_type == "Constant" and len(node.output) == 1:
             _add_constant(scope, node.output[0], attributes, top)
         for attribute in node.attribute:
@@ -84,6 +87,13 @@ def _add_nodes(scope: _Scope, nodes: Any, top: bool) -> None:
             elif attribute.type == _GRAPHS:
                 for graph in attribute.graphs:
                     _add_graph(scope, graph, False)
+
+
+def _operands(op: str, domain: str) -> dict[int, str]:
+    """Return which inputs of an operator are cos and sin: of ONNX's own, and of onnxruntime's."""
+    if op != "RotaryEmbedding":
+        return {}
+    return {2: "cos", 3: "sin"} if domain == "com.microsoft" else {1: "cos", 2: "sin"}
 
 
 def _add_constant(scope: _Scope, name: str, attributes: dict[str, Any], top: bool) -> None:

@@ -114,7 +114,9 @@ def test_the_base_is_guessed_and_said_to_be(spec, capsys) -> None:
 def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     result = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
-    assert result["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
+    assert result["headline"].startswith(
+        "No cast, but 1 of 1 RoPE buffers is off: base 750000 instead of 10000 ("
+    )
 
 
 def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:
@@ -122,7 +124,8 @@ def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:
     torch.save({"layers.0.rotary.inv_freq": theta.bfloat16()}, tmp_path / "a.pt")
     (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
     assert row["buffer"] == "layers.0.rotary.inv_freq"
-    assert row["finding"].startswith("inv_freq was cast to bfloat16")
+    assert row["diagnosis"] == "narrow-frequencies"
+    assert row["finding"].startswith("bfloat16 frequencies (63 of 64 pairs are off")
 
 
 def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:

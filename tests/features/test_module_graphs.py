@@ -327,6 +327,38 @@ def test_a_graph_that_does_not_fit_is_refused(name, tmp_path, capsys, monkeypatc
     assert "takes about 0.0 GiB, and 0.0 GiB are free; save it with its weights in" in capsys.readouterr().err
 
 
+# ---------------------------------------------------------------------------- faults of tables
+
+
+@pytest.mark.parametrize(("domain", "at"), [("com.microsoft", 2), ("", 1)])
+@pytest.mark.parametrize("arguments", [(), ("--base", "10000")])
+def test_cos_and_sin_swapped_are_known_by_the_operands(domain, at, arguments, tmp_path, capsys) -> None:
+    """The operator says which is which, whatever the constants are called and whatever the base is."""
+    from onnx import helper
+
+    tables = [tensor(part(ANGLES).astype("f4"), name) for part, name in ((np.cos, "a"), (np.sin, "b"))]
+    for operands, code in ((["a", "b"], 0), (["b", "a"], 1)):
+        inputs = ["x", "p"][:at] + operands + ["p"][: 2 - at]
+        node = helper.make_node("RotaryEmbedding", inputs, ["o"], domain=domain)
+        (tmp_path / "x.onnx").write_bytes(model([node], tables).SerializeToString())
+        result, _ = audited(capsys, tmp_path / "x.onnx", *arguments, code=code)
+        rows = {row["buffer"]: row["what"] for row in result["records"]}
+        assert rows == dict(zip(operands, ("cos", "sin"), strict=True))
+        assert {row["diagnosis"] for row in result["records"]} == {"cos-sin-swapped" if code else ""}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--base", "10000")])
+def test_a_wrong_row_of_a_table_is_named(arguments, tmp_path, capsys) -> None:
+    cos, sin = np.cos(ANGLES), np.sin(ANGLES)
+    cos[211] = cos[12]
+    constants = [tensor(table.astype("f4"), name) for table, name in ((cos, "a"), (sin, "b"))]
+    (tmp_path / "x.onnx").write_bytes(model([times("a")], constants).SerializeToString())
+    result, _ = audited(capsys, tmp_path / "x.onnx", *arguments, code=1)
+    rows = {row["buffer"]: (row["diagnosis"], row["agrees"]) for row in result["records"]}
+    assert rows == {"a": ("entries-off", "no"), "b": ("", "yes" if arguments else "unknown")}
+    assert "1 of 2 RoPE constants is off: cos alone: 1 of 300 rows off: 211; by up to" in result["headline"]
+
+
 # ---------------------------------------------------------------------------- damaged at random
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from test_module import audited, refused
 
-from ropeaudit.features.module.usual import usual
-from ropeaudit.recognition.inferred import Inference
+from ropeaudit.recognition.inferred import Inference, usual
 
 MODULES = """
 import torch

@@ -236,6 +236,20 @@ def test_the_drift_is_that_of_random_scores(spec, capsys) -> None:
     assert row["drift"] == pytest.approx(float(drift), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "ways", "code"),
+    [
+        ("Aliasing", "to", "narrow-positions"),
+        ("Angles", "to", "narrow-angles"),
+        ("Axes", "to", "narrow-frequencies"),
+        ("Rounded", "built", ""),
+    ],
+)
+def test_a_run_that_is_off_names_its_cause(name, ways, code, spec, capsys) -> None:
+    audit = rows(capsys, spec(name), "--loaded", ways, "--up-to", "1k", code=int(bool(code)))
+    assert [row["diagnosis"] for row in audit] == [code]
+
+
 def test_an_angle_table_ends_and_is_judged_as_far_as_it_goes(spec, capsys) -> None:
     result = audited(capsys, spec("Angles"), "--loaded", "built,to,saved", code=1)
     built, cast = result["records"]

@@ -8,7 +8,7 @@ import torch
 from test_module import audited
 
 from ropeaudit import module
-from ropeaudit.features.module.snippet import snippet
+from ropeaudit.features.module.snippet import of_run
 from ropeaudit.reports.tickets.reproduction import NoSnippet
 
 HEAD = """
@@ -301,7 +301,7 @@ def test_where_nothing_is_judged_it_fails(spec, capsys) -> None:
 def test_a_snippet_prints_the_figure_without_this_package(name, options, spec, monkeypatch, capsys) -> None:
     audit = module(spec(name), **{"up_to": 256, **options})
     (run,) = audit.runs
-    code = snippet(run, audit.source.builder)
+    code = of_run(run, audit.source.builder)
     monkeypatch.setattr("sys.path", list(sys.path))  # the snippet names the folder of its code itself
     assert "ropeaudit" not in code.text
     with warnings.catch_warnings():
@@ -315,4 +315,4 @@ def test_a_snippet_prints_the_figure_without_this_package(name, options, spec, m
 def test_where_there_is_no_snippet_it_says_why(spec) -> None:
     (run,) = module(spec("RotarySecret"), loaded="built").runs
     with pytest.raises(NoSnippet, match="the module was not run"):
-        snippet(run, module(spec("RotarySecret"), loaded="built").source.builder)
+        of_run(run, module(spec("RotarySecret"), loaded="built").source.builder)

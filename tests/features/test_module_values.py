@@ -127,13 +127,14 @@ def test_an_angle_table_that_was_cast_is_off_by_radians(table_spec, capsys) -> N
     worst = np.abs(np.exp(1j * rounded) - np.exp(1j * angles)).max()
     assert result["records"][0]["largest_error"] == pytest.approx(worst, rel=1e-3)
     assert worst > 1.6
-    assert "angles were rounded to bfloat16" in result["records"][0]["finding"]
+    assert result["records"][0]["diagnosis"] == "narrow-angles"
 
 
 def test_positions_in_bfloat16_are_seen_in_a_table(table_spec, capsys) -> None:
     result = audited(capsys, table_spec("bf16_positions"), code=1)
     assert {row["cast"] for row in result["records"]} == {"none"}
-    assert "off: positions were rounded to bfloat16 (" in result["headline"]
+    assert {row["diagnosis"] for row in result["records"]} == {"narrow-positions"}
+    assert "off: bfloat16 positions (" in result["headline"]
 
 
 def test_what_an_inv_freq_does_not_show_is_said(spec, capsys) -> None:
@@ -159,7 +160,8 @@ def test_a_frequency_that_is_off_by_half_is_off(given, table_spec, tmp_path, cap
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     given = (*given, tmp_path) if given == ("--config",) else given
     result = audited(capsys, table_spec("one_off"), *given, code=1)
-    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in result["headline"]
+    assert result["records"][0]["diagnosis"] == "entries-off"
+    assert "1 of 64 frequencies off: 17; by up to 0.5 relative" in result["headline"]
     many = audited(capsys, table_spec("half_off"), *given, code=1)
     assert many["records"][0]["agrees"] == "no"
     assert many["records"][0]["largest_error"] == pytest.approx(0.5, rel=1e-6)
@@ -167,7 +169,7 @@ def test_a_frequency_that_is_off_by_half_is_off(given, table_spec, tmp_path, cap
 
 def test_without_a_base_the_odd_one_out_is_named(table_spec, capsys) -> None:
     result = audited(capsys, table_spec("one_off"), code=1)
-    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in result["headline"]
+    assert "1 of 64 frequencies off: 17; by up to 0.5 relative" in result["headline"]
     assert result["records"][0]["against"] == "base 10000 (guessed)"
 
 
@@ -223,7 +225,8 @@ def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys)
     theta = torch.tensor(frequencies(setting, "inverse_power", parse("fp32")).astype(np.float32))
     torch.save({"x": theta}, tmp_path / "a.pt")
     (row,) = (result := audited(capsys, tmp_path / "a.pt"))["records"]
-    assert row["against"].startswith("base 500000, scaling llama3:factor=8,")
+    assert row["against"].startswith("base 500000, scaling llama3(factor=8 ")
+    assert row["diagnosis"] == ""
     assert row["agrees"] == "unknown"
     assert row["drift_256"] is None
     assert "nothing says what the values should be" in result["headline"]

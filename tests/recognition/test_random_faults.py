@@ -74,7 +74,7 @@ def judged(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> Pl
         )
         for step in (0, ROWS)[: 1 + call.rows]
     ]
-    return max(results, key=lambda one: (one.wrong_rotation, one.excess))
+    return verification.worst(results)
 
 
 def said(places: Places) -> set[str] | None:

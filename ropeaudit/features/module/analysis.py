@@ -14,14 +14,14 @@ from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.known import known
+from ropeaudit.features.module.references import known
 from ropeaudit.features.module.running import UP_TO as UP_TO
 from ropeaudit.features.module.runs import Run
 from ropeaudit.features.module.source import Source, load
 from ropeaudit.features.module.ways import WAYS, imaginary_parts
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
-from ropeaudit.subjects.calling.forwards import NO_FORWARD, NOT_SEEN, PROBE
+from ropeaudit.subjects.calling.forwards import PROBE, NotFitted
 
 _LOADED = ("bfloat16", "float16", "float32", "float64")
 
@@ -38,7 +38,7 @@ class ModuleAudit:
     buffers: Sequence[Buffer]
     runs: Sequence[Run] = ()
     ways: bool = False
-    unjudged: Mapping[str, str] = field(default_factory=dict)
+    unjudged: Mapping[str, NotFitted] = field(default_factory=dict)
 
     @property
     def wrong(self) -> bool:
@@ -53,7 +53,7 @@ class ModuleAudit:
         """
         if self.wrong or not self.source.built or any(one.measured for one in self.runs):
             return True
-        unread = any(reason.startswith(NOT_SEEN) for reason in self.unjudged.values())
+        unread = any(one.why == "not seen" for one in self.unjudged.values())
         return bool(self.buffers) and not unread
 
 
@@ -131,18 +131,20 @@ def _run(
     given, sizes = expected if explicit else None, expected.pairs()
     target = runner.Target(opened.builder, opened.module, known(buffers), given, sizes, opened.place)
     runs = runner.run(target, options, notes)
-    if options.arguments and runs and not buffers and all(one.reason.startswith("raised ") for one in runs):
+    if options.arguments and runs and not buffers and all(one.raised for one in runs):
         raise BadInput(
             f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of {runs[0].kind} "
             f"{runs[0].reason}; give another --build NAME=VALUE"
         )
-    unjudged = {one.kind: one.reason for one in runs if one.measured is None}
+    unjudged = {one.kind: one.unfitted for one in runs if one.unfitted is not None}
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
-        silent = [
-            one for one in runs if one.measured is None and one.held != "none" and one.reason != NO_FORWARD
+        silent = [one for one in runs if one.unfitted is not None and one.held != "none"]
+        notes += [
+            f"{one.kind} was not run: {one.reason}"
+            for one in silent
+            if one.unfitted and one.unfitted.why != "no forward"
         ]
-        notes += [f"{one.kind} was not run: {one.reason}" for one in silent]
         runs = [one for one in runs if one.measured is not None]
     opened.notes.extend(dict.fromkeys(notes))
     return ModuleAudit(opened, buffers, runs, ways, unjudged)

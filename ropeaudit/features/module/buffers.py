@@ -13,19 +13,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module import drift
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
-from ropeaudit.features.module.grouping import FREQUENCIES, ROWS, dump_of, grouped
 from ropeaudit.features.module.source import RopeBuffer, Source
-from ropeaudit.recognition.check import Diagnosis, check
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.check import TableFinding, check
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.tables import Dump
 
-_CASTS = ("bfloat16", "float16")
+_AGREES = "within float32 rounding"
+CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 
 
@@ -33,21 +37,23 @@ _WIDE = ("float32", "float64", "complex64", "complex128")
 class Buffer:
     """A buffer and what is wrong with it.
 
-    what: inv_freq, periods, angles, cos, sin or both. against: the setting it was compared with, none where
-    there was none. guessed: whether that was guessed from its values.
+    what: inv_freq, periods, angles, cos, sin or both. label: what it was compared with, none where there was
+    nothing. guessed: whether that was guessed from its values.
     cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
     of a graph) or back (and back again).
     agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
-    unseen: rows of a table that were not compared. setting: the one it was compared with.
-    device: where it lies in a module; none in a file. times_float32: of frequencies of a graph, drift_near
-    over that of the same rounded once to float32. diagnosis: pair by pair, and what explains the values.
+    unseen: rows of a table that were not compared. setting: the one it was compared with. nonfinite: how
+    many of its values are nan or infinite. device: where it lies in a module; none in a file.
+    times_float32: of frequencies of a graph, drift_near over that of the same rounded once to float32.
+    table: pair by pair, and what explains the values. lone: whether it is a cos or a sin without the other.
+    spared: whether all that is wrong with the table is in the other.
     """
 
     stored: StoredTensor
     what: str
-    against: str
+    label: str
     guessed: bool
     cast: str
     how: str
@@ -56,23 +62,94 @@ class Buffer:
     drift_near: float | None
     drift_far: float | None
     unseen: int
-    finding: str
     setting: RopeSetting | None = None
+    nonfinite: int = 0
     device: str = "none"
     times_float32: float | None = None
-    diagnosis: Diagnosis | None = None
+    table: TableFinding | None = None
+    lone: bool = False
+    spared: bool = False
+
+    @property
+    def against(self) -> str:
+        """What it was compared with, and whether that was guessed."""
+        return f"{self.label} (guessed)" if self.guessed else self.label
 
     @property
     def wrong(self) -> bool:
         """Whether it was cast, or is not what it should be."""
         return self.cast != "none" or self.agrees is False
 
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What explains that it is wrong; None where it is not, and where nothing that was tried does."""
+        if not self.wrong:
+            return None
+        if self.nonfinite:
+            return Diagnosis("nonfinite", {"as_recipes": ""})
+        if self.table is not None and self.table.diagnosis is not None and self.agrees is False:
+            return self.table.diagnosis
+        return None if self.cast == "none" else Diagnosis("buffer-cast", {"format": self.cast})
+
+    @property
+    def finding(self) -> str:
+        """What explains its values, in a sentence."""
+        if self.nonfinite:
+            return f"{self.nonfinite} of {self.stored.values.size} values are nan or infinite."
+        if self.table is None:
+            missing = "its partner of cos and sin is missing" if self.lone else "no base explains its values"
+            cast = f"all its values are {self.cast} numbers"
+            cast = "its values show no cast" if self.cast == "none" else cast
+            return f"{missing}, so that it was compared with nothing; {cast}."
+        if self.spared:
+            return f"its values agree {_AGREES}, and those of its partner do not."
+        if self.agrees is None and not self.table.agrees:
+            return f"{self.table.name} is that of {self.label}."
+        return sentence(self.table)
+
+
+def sentence(table: TableFinding) -> str:
+    """Return how a table differs from what it should be, and what explains that, in a sentence."""
+    name, diagnosis, off = table.name, table.diagnosis, len(table.off)
+    if table.nonfinite:
+        return f"{name} holds {table.nonfinite} nan or infinite values of {table.values}."
+    size = f"{abs(table.worst[table.size]):.2g} {table.unit}"
+    if table.agrees:
+        return f"{name} agrees {_AGREES} (worst: pair {table.worst['pair']}, {size})."
+    much = f"{off} of {len(table.rows)} pairs {'is' if off == 1 else 'are'} off, by up to {size}"
+    if diagnosis is None:
+        return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
+    if diagnosis.code == "entries-off":
+        return _entries(table, diagnosis)
+    if diagnosis.certainty == "resembles":
+        share = f"{100 * table.left:.2g} % of the error"
+        return (
+            f"{much} (pair {table.worst['pair']}); nothing that was tried explains it; the nearest, which "
+            f"leaves {share}: {wording.sentence(diagnosis)}."
+        )
+    return f"{wording.sentence(diagnosis)} ({much})."
+
+
+def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:
+    """Return which rows or pairs are off, by how much, and what the others are."""
+    few = [table.rows[pair] for pair in table.strays] or table.off
+    largest = max(few, key=lambda row: abs(row[table.size]))
+    first = largest.get("first_position_off")
+    begin = "" if first is None or diagnosis.values["things"] == "rows" else f", first at position {first}"
+    rest = f"the rest agrees {_AGREES}"
+    if diagnosis.also:
+        rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
+    return (
+        f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
+        f"{table.unit}{begin}, which nothing that was tried explains; {rest}."
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class _ComparedTable:
-    """A diagnosis, what it was made against, and whether that was guessed."""
+    """What was found of a table, what it was compared with, and whether that was guessed."""
 
-    diagnosis: Diagnosis
+    finding: TableFinding
     label: str
     setting: RopeSetting
     guessed: bool
@@ -80,10 +157,10 @@ class _ComparedTable:
     @property
     def agrees(self) -> bool | None:
         """Whether the values are right; None where they are those of a setting that was only guessed."""
-        best = self.diagnosis.best
+        best = self.finding.best
         if not self.guessed:
-            return self.diagnosis.agrees
-        return None if self.diagnosis.agrees or (best and best.meant) else False
+            return self.finding.agrees
+        return None if self.finding.agrees or (best and best.another_setting) else False
 
 
 def audited(opened: Source) -> list[Buffer]:
@@ -141,7 +218,7 @@ def _compare(
         tried = [
             _ComparedTable(check(dump, setting, label), label, setting, False) for label, setting in fitting
         ]
-        best = min(tried, key=lambda table: table.diagnosis.preference, default=None)
+        best = min(tried, key=lambda table: table.finding.preference, default=None)
         guess = guessed(dump, expected) if best is None else None
         known[key] = best or (guess and _ComparedTable(*guess, True)) or None
     return known[key]
@@ -152,53 +229,51 @@ def _buffers(
 ) -> Iterator[Buffer]:
     """Yield a row for each buffer of a table. most: the rows that are compared, all if None."""
     agrees = table.agrees if table else None
+    right = None if table is None or table.guessed else True
     error, near, far = None, None, None
     if table is not None and dump is not None:
-        column = "relative_error" if dump.cos is None else "largest_error"
-        error = float(np.max(np.abs([row[column] for row in table.diagnosis.rows])))
-        if (best := table.diagnosis.best) and table.guessed and best.meant:
-            error = best.residual_max  # the scaling was guessed too: what it leaves
+        error = abs(table.finding.worst[table.finding.size])
+        if (best := table.finding.best) and table.guessed and best.another_setting:
+            error = best.residual_max  # the setting was guessed too: what it leaves
         else:
             near, far = drift.drifts(dump.folded(table.setting.pairs), table.setting)
     for buffer in parts:
-        bad = buffer.stored.values.size - np.count_nonzero(np.isfinite(buffer.stored.values))
-        cast, how = _cast(buffer.stored, bool(table and table.diagnosis.agrees))
-        finding = table.diagnosis.headline if table else _alone(dump, cast)
-        if bad:
-            agrees, finding = False, f"{bad} of {buffer.stored.values.size} values are nan or infinite."
+        bad = buffer.stored.values.size - int(np.count_nonzero(np.isfinite(buffer.stored.values)))
+        cast, how = _cast(buffer.stored, bool(table and table.finding.agrees))
+        spared = len(parts) == 2 and table is not None and _spared(buffer, table.finding.diagnosis)
         rows = buffer.stored.values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
-        label, guess = (table.label, table.guessed) if table else ("none", False)
-        unseen = 0 if most is None else max(0, rows - most)
         yield Buffer(
-            buffer.stored,
-            buffer.what,
-            label,
-            guess,
-            cast,
-            how,
-            agrees,
-            error,
-            near,
-            far,
-            unseen,
-            finding,
-            table.setting if table else None,
-            buffer.device,
-            _times_float32(buffer, near, table),
-            table.diagnosis if table else None,
+            stored=buffer.stored,
+            what=buffer.what,
+            label=table.label if table else "none",
+            guessed=table.guessed if table else False,
+            cast=cast,
+            how=how,
+            agrees=False if bad else right if spared else agrees,
+            error=None if spared else error,
+            drift_near=near,
+            drift_far=far,
+            unseen=0 if most is None else max(0, rows - most),
+            setting=table.setting if table else None,
+            nonfinite=bad,
+            device=buffer.device,
+            times_float32=_times_float32(buffer, near, table),
+            table=table.finding if table else None,
+            lone=dump is None,
+            spared=spared,
         )
+
+
+def _spared(buffer: RopeBuffer, diagnosis: Diagnosis | None) -> bool:
+    """Return whether all that is wrong with a table of cos and sin is in the other."""
+    sides = () if diagnosis is None or diagnosis.also else diagnosis.where.sides
+    return bool(sides) and buffer.what not in sides
 
 
 def _times_float32(buffer: RopeBuffer, near: float | None, table: _ComparedTable | None) -> float | None:
     if buffer.stored.use is None or buffer.what not in FREQUENCIES or near is None or table is None:
         return None
     return near / least if (least := drift.of_float32(table.setting)) else None
-
-
-def _alone(dump: Dump | None, cast: str) -> str:
-    missing = "its partner of cos and sin is missing" if dump is None else "no base explains its values"
-    shown = "its values show no cast" if cast == "none" else f"all its values are {cast} numbers"
-    return f"{missing}, so that it was compared with nothing; {shown}."
 
 
 def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
@@ -209,7 +284,77 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
     values = values[np.isfinite(values) & (np.abs(np.frexp(values)[0]) != 0.5) & (values != 0)]
     if agrees or not values.size:  # zero and powers of two, which every format holds, say nothing
         return "none", "none"
-    for name in _CASTS:
+    for name in CASTS:
         if np.array_equal(round_to(values, parse(name)), values):
             return name, "graph" if tensor.use is not None and name in tensor.use.through else "back"
     return "none", "none"
+
+
+ROWS = 8192  # of a table that are compared
+FREQUENCIES = ("inv_freq", "periods")
+_NAMES = {"angles": "the angle table", "periods": "the table of periods"}
+
+
+def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
+    """Yield buffers that make one table: cos and its sin, or one alone."""
+    sines = {buffer.stored.name: buffer for buffer in buffers if buffer.what == "sin"}
+    taken: set[str] = set()
+    for buffer in buffers:
+        if buffer.what != "cos":
+            continue
+        partner = _partner(buffer, [sine for name, sine in sines.items() if name not in taken])
+        if partner is not None:
+            taken |= {buffer.stored.name, partner.stored.name}
+            yield [buffer, partner]
+    for buffer in buffers:
+        if buffer.stored.name not in taken:
+            yield [buffer]
+
+
+def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
+    """Return the sin of a cos: beside it, by its name or else by its values."""
+    head, _, last = cos.stored.name.rpartition(".")
+    beside = [
+        sine
+        for sine in sines
+        if sine.stored.shape == cos.stored.shape and sine.stored.name.rpartition(".")[0] == head
+    ]
+    named = [sine for sine in beside if sine.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
+    alike = [sine for sine in beside if rope_values.partners(cos.stored.values, sine.stored.values)]
+    return next(iter(named or alike), None)
+
+
+def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None:
+    """Return the table that buffers make; None for cos or sin alone. Periods and angles are converted.
+
+    rows: how many of them, all if None.
+    """
+    what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
+    if what in FREQUENCIES:
+        with np.errstate(all="ignore"):
+            theta = values.reshape(-1) if what == "inv_freq" else 1 / values.reshape(-1)
+        return Dump(name, _NAMES.get(what, "inv_freq"), frequencies=theta, inverse=what == "periods")
+    if len(parts) == 2:
+        cos, sin = values, parts[1].stored.values
+    elif what == "angles":
+        with np.errstate(invalid="ignore"):
+            cos, sin = np.cos(values), np.sin(values)
+    elif what == "both":
+        cos, sin = rope_values.both(values) or _side_by_side(values.squeeze())
+    else:
+        return None
+    return Dump(name, _NAMES.get(what, "the cos/sin table"), cos=_plane(cos, rows), sin=_plane(sin, rows))
+
+
+def _side_by_side(values: Array) -> tuple[Array, Array]:
+    """Return cos and sin of a table that is known by its name alone."""
+    if np.iscomplexobj(values):
+        return values.real, values.imag
+    if values.ndim == 3:
+        return values[..., 0], values[..., 1]
+    return tuple(np.split(values, 2, axis=-1)) if values.shape[-1] % 2 == 0 else (values, values)  # type: ignore[return-value]
+
+
+def _plane(values: Array, rows: int | None) -> Array:
+    """Return a table's first rows, (n, c)."""
+    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:rows])

@@ -6,20 +6,22 @@ Letters: n positions, c columns, p pairs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput
-from ropeaudit.recognition.check import Diagnosis, check
-from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.recognition import variants, wording
+from ropeaudit.recognition.check import TableFinding, check
+from ropeaudit.recognition.hypotheses import Hypothesis
+from ropeaudit.recognition.inferred import recovered
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
-BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)  # of published models, the usual first
 _TRIED = 5  # bases that are checked, of either kind
 _NEAR = 0.01  # of the frequencies, relative
 
@@ -110,51 +112,57 @@ def pairs_of(dump: Dump) -> int:
     return half if columns == 2 * half and half and fits(dump, half) else columns
 
 
-def guessed(dump: Dump, expected: Expected) -> tuple[Diagnosis, str, RopeSetting] | None:
-    """Return the diagnosis with a base that the values show; None where none does up to a cast.
+def guessed(dump: Dump, expected: Expected) -> tuple[TableFinding, str, RopeSetting] | None:
+    """Return what is found with a base that the values show; None where none explains them up to a fault.
 
     A scaling that explains them is named, and the setting is that without it.
     """
     pairs = expected.plain(pairs_of(dump), 1e4).pairs
     if not fits(dump, pairs):
         return None
-    cast: tuple[Diagnosis, str, RopeSetting] | None = None
-    scaled = cast
+    faulty: tuple[TableFinding, str, RopeSetting] | None = None
+    scaled = faulty
     for base in _bases(dump, expected.plain(pairs, 1e4)):
         setting = expected.plain(pairs, base)
-        label, diagnosis = expected.words(f"base {base:.8g}"), check(dump, setting)
-        best = diagnosis.best
-        if diagnosis.agrees:
-            return diagnosis, f"{label} (guessed)", setting
-        if best and (best.explains or best.few) and not best.meant:
-            cast = cast or (diagnosis, f"{label} (guessed)", setting)
+        label, finding = expected.words(f"base {base:.8g}"), check(dump, setting)
+        best = finding.best
+        if finding.agrees:
+            return finding, label, setting
+        if best and (best.explains or best.few) and not best.another_setting:
+            faulty = faulty or (finding, label, setting)
         elif best and best.explains:
-            scaled = scaled or (diagnosis, f"{label}, {best.meant} (guessed)", setting)
-    return cast or scaled
+            scaled = scaled or (finding, f"{label}, {_named(best)}", setting)
+    return faulty or scaled
+
+
+def _named(best: Hypothesis) -> str:
+    """Return what is another than in the guessed setting."""
+    if best.setting is not None and best.setting.scaling.kind not in ("default", "explicit"):
+        return f"scaling {variants.called(best.setting.scaling)}"
+    return wording.sentence(best.diagnosis)
 
 
 def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
     """Return bases that come near the frequencies: published ones, then fitted ones in few digits."""
-    theta = _frequencies(dump.folded(setting.pairs))
+    theta = np.abs(_frequencies(dump.folded(setting.pairs)))
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
-        bases = theta ** (-1 / exponents)
-    usable = np.isfinite(bases) & (bases > 1) & (bases < 1e40) & (exponents > 0)
-    bases, exponents = bases[usable], exponents[usable]
-    if not bases.size:
-        return []
-    third = max(1, bases.size // 3)
-    fitted = [float(np.median(part)) for part in (bases[-third:], bases, bases[:third])]
-    rounded = [float(f"{base:.{digits}e}") for digits in (0, 1, 2, 4, 6) for base in fitted]
+        shown = variants.bases_shown(theta, exponents)
+    rounded = [float(f"{base:.{digits}e}") for digits in (0, 1, 2, 4, 6) for base in shown]
+
+    usable = (exponents > 0) & (theta > 0)
+    logs, weights = np.log(theta[usable]), exponents[usable]
 
     def missed(base: float) -> float:
-        return float(np.median(np.abs(np.log(bases / base)) * exponents))
+        return float(np.median(np.abs(math.log(base) * weights + logs)))
 
-    tried = [base for base in dict.fromkeys((*BASES, *rounded)) if base > 1]
-    near = [base for base in tried if missed(base) <= max(_NEAR, 2 * min(map(missed, tried)))]
-    fast = [base for base in rounded[2::3] if base not in near]  # a scaling leaves the fast ones alone
-    return [*near[:_TRIED], *fast[:_TRIED]]
+    near: list[float] = []
+    if shown:
+        tried = [base for base in dict.fromkeys((*variants.BASES, *rounded)) if 1 < base < 1e40]
+        near = [base for base in tried if missed(base) <= max(_NEAR, 2 * min(map(missed, tried)))]
+    fast = [base for base in rounded[1::4] if base > 1 and base not in near]
+    return [*near[:_TRIED], *fast[:_TRIED]]  # a scaling leaves the fast ones alone
 
 
 def _frequencies(dump: Dump) -> Array:

@@ -17,13 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.recognition.inferred import recovered
+from ropeaudit.reports.numbers import short
+from ropeaudit.subjects.calling import forwards
+from ropeaudit.subjects.calling.forwards import PROBE, NotFitted
 
 Array = NDArray[Any]
 _FAR, _MEAN = 0.5, 0.1  # radians that bfloat16 angles of the first positions may be off: largest, mean
 _LENGTH = 0.05  # of lengths, relative
 _FEWEST = 2  # frequencies
 _ANGLES = 8  # that differ, in tables of unknown positions
+_OFF = 0.05  # of cos at the first positions: what float32, and bfloat16 results, leave
 ROTATED = "rotated x"
 
 
@@ -176,11 +180,6 @@ def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
             yield Places("angles", (index,), axis)
 
 
-def pairs_of_tables(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
-    """Yield where two tables of reals stand, of which one may be cos and the other sin."""
-    return (one for one in _candidates(tensors, rows) if one.what in ("cos and sin", "both"))
-
-
 def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
     """Yield indices that choose cos and sin. sizes: of the axes behind that of positions."""
     if tuple(sizes[-2:]) == (2, 2):
@@ -224,3 +223,51 @@ def _rotates(points: NDArray[np.complex128]) -> bool:
 def _grows(angles: Array) -> bool:
     """Return whether a column goes beyond what cos or sin could be: a table of angles."""
     return bool(not angles[0].any() and np.abs(angles[-1]).max() > math.pi / 2)
+
+
+def cos_alone(module: Any, dtype: Any, device: str) -> NotFitted | None:
+    """Return that a module returns cos of positions times frequencies and the sin of others, if it does."""
+    for call in forwards.possible(module, device):
+        try:
+            off = _sin_off(call.run(module, 0, PROBE, dtype))
+        except Exception:  # noqa: S112  # whatever other people's code raises
+            continue
+        if off:
+            return NotFitted.unseen(
+                f": its cos is, and what is beside it is off from their sin by up to {short(off)} at the "
+                f"first {PROBE} positions, called as {call.words}"
+            )
+    return None
+
+
+def _sin_off(returned: Any) -> float:
+    """Return how far sin is off where cos alone is one of positions times frequencies; 0 where it is not."""
+    for one in _candidates(tensors_of(returned), PROBE):
+        if one.what not in ("cos and sin", "both"):
+            continue
+        try:
+            cos, sin = one.planes(returned, PROBE)
+        except (LookupError, ValueError):
+            continue
+        theta = _of_cos(cos)
+        if theta is None:
+            continue
+        right = np.sin(np.arange(PROBE)[:, None] * theta)
+        off = np.abs(np.where(np.isfinite(sin), sin, np.inf) - right)
+        return float(off.max())
+    return 0.0
+
+
+def _of_cos(cos: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the frequencies (c,) of a table of cos (n, c); None where it is none."""
+    if not np.isfinite(cos).all() or np.abs(cos[0] - 1).max() > 2.0**-6:
+        return None
+    at = np.arange(len(cos))[:, None]
+    theta = np.arccos(np.clip(cos[1], -1, 1))
+    # cos says little of slow angles at first: the latest position before a quarter of a rotation says more
+    for column in range(theta.size):
+        below = np.flatnonzero(cos[:, column] < 0.5)
+        last = int(below[0]) if below.size else len(cos) - 1
+        theta[column] = np.arccos(np.clip(cos[last, column], -1, 1)) / last
+    near = np.abs(cos - np.cos(at * theta)).max() <= _OFF
+    return theta if near and np.unique(np.round(theta, 4)).size >= _FEWEST else None

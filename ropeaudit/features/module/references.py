@@ -17,24 +17,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.features.module import outputs
+from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.outputs import Places
-from ropeaudit.features.module.usual import usual
 from ropeaudit.recognition import hypotheses
-from ropeaudit.recognition.inferred import Inference
+from ropeaudit.recognition.inferred import Inference, usual
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
+from ropeaudit.tensor_files import rope_values
 
 Array = NDArray[np.float64]
-Known = tuple[str, Array, Array]  # what holds them, frequencies, a relative tolerance of each
+_Held = tuple[Array, Array]  # frequencies, and how far off each may be, relative
 CHUNK = 4096  # positions of a call
 TOGETHER = 16384  # positions that one call takes, so that what depends on the length is of one length
 AS_BUILT = "the frequencies that it shows as built"
 _SNAP = 2.0**-7  # relative: what casts to bfloat16 leave of frequencies and of positions
 _ONE = 0.02  # a length that near 1 is no attention factor but rounding
 _STILL = 1e-9  # radians per token
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Frequencies (p,) that are known, what says so in words, and a relative tolerance of each.
+
+    setting: the one whose they are. buffer: the name of the one that holds them.
+    """
+
+    words: str
+    theta: Array
+    tolerance: Array
+    setting: RopeSetting | None = None
+    buffer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,8 @@ class Seen:
 class Exact:
     """Frequencies (c,), attention factors (c,), what they are in words, and a relative tolerance (c,).
 
-    uncertain: how far off they may be for having been inferred, radians per token (c,).
+    uncertain: how far off they may be for having been inferred, radians per token (c,). source: what says
+    them; None of those that the module shows as built.
     """
 
     theta: Array
@@ -58,6 +75,7 @@ class Exact:
     words: str
     tolerance: Array
     uncertain: Array
+    source: Known | None = None
 
 
 def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Seen]:
@@ -122,16 +140,16 @@ def exact(seen: Seen, pool: Sequence[Known]) -> Exact:
     if pooled is not None and not pooled.tolerance.any():
         return pooled
     if known := _usual(seen):
-        return known if pooled is None else replace(known, words=pooled.words)
+        return known if pooled is None else replace(known, words=pooled.words, source=pooled.source)
     return pooled or Exact(seen.theta, seen.factor, AS_BUILT, np.zeros_like(seen.theta), seen.uncertain)
 
 
 def _pooled(seen: Seen, pool: Sequence[Known]) -> Exact | None:
     theta, factor = seen.theta, seen.factor
     moving = np.abs(theta) > _STILL
-    for words, values, tolerance in pool:
-        usable = np.abs(values) > 0
-        listed, near = values[usable], tolerance[usable]
+    for one in pool:
+        usable = np.abs(one.theta) > 0
+        listed, near = one.theta[usable], one.tolerance[usable]
         if not listed.size:
             continue
         wrapped = np.abs((listed + math.pi) % (2 * math.pi) - math.pi)  # positions are whole
@@ -143,9 +161,10 @@ def _pooled(seen: Seen, pool: Sequence[Known]) -> Exact | None:
             return Exact(
                 np.where(moving, signs * listed[index], 0.0),
                 factor,
-                words,
+                one.words,
                 np.where(moving, near[index], 0),
                 np.zeros_like(theta),
+                one,
             )
     return None
 
@@ -159,7 +178,8 @@ def _usual(seen: Seen) -> Exact | None:
     theta, tolerance = np.zeros_like(seen.theta), np.zeros_like(seen.theta)
     theta[moving] = np.sign(seen.theta[moving]) * known.theta
     tolerance[moving] = np.abs(seen.theta - theta)[moving] / known.theta  # what float32 made of them
-    return Exact(theta, seen.factor, known.words, tolerance, seen.uncertain)
+    source = Known(known.words, known.theta, tolerance, known.setting)
+    return Exact(theta, seen.factor, known.words, tolerance, seen.uncertain, source)
 
 
 def explicit(seen: Seen, expected: Expected, axes: bool) -> Exact | None:
@@ -170,20 +190,20 @@ def explicit(seen: Seen, expected: Expected, axes: bool) -> Exact | None:
     """
     theta, factor = seen.theta, seen.factor
     fast_first = speeds(seen)
-    pool = [_known(label, setting) for label, setting in expected.settings(fast_first.size)]
+    pool = [_of_setting(label, setting) for label, setting in expected.settings(fast_first.size)]
     if near := _pooled(seen, pool):
         return near
-    same = [one for one in pool if one[1].size == fast_first.size]
+    same = [one for one in pool if one.theta.size == fast_first.size]
     if axes or not same:
         return None
-    words, values, tolerance = same[0]
+    source = same[0]
     moving = np.abs(theta) > _STILL
-    order = np.argsort(-values)
+    order = np.argsort(-source.theta)
     rank = np.searchsorted(-fast_first, -np.abs(theta)).clip(max=fast_first.size - 1)
-    values, tolerance = values[order][rank], tolerance[order][rank]
-    signed = np.sign(theta) * values
-    tolerance = np.where(moving, tolerance, 0)
-    return Exact(np.where(moving, signed, 0.0), factor, words, tolerance, np.zeros_like(theta))
+    signed = np.sign(theta) * source.theta[order][rank]
+    tolerance = np.where(moving, source.tolerance[order][rank], 0)
+    blank = np.zeros_like(theta)
+    return Exact(np.where(moving, signed, 0.0), factor, source.words, tolerance, blank, source)
 
 
 def speeds(seen: Seen) -> Array:
@@ -203,6 +223,72 @@ def possible_pairs(seen: Seen, axes: bool) -> set[int]:
     return {speeds(seen).size} | ({columns // 2} if twice else {columns}) | ({columns} if axes else set())
 
 
-def _known(label: str, setting: RopeSetting) -> Known:
+def _of_setting(label: str, setting: RopeSetting) -> Known:
     theta = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
-    return label, theta, hypotheses.tolerance(setting)
+    return Known(label, theta, hypotheses.tolerance(setting), setting)
+
+
+def frequencies_of(name: str, tensor: Any) -> Array | None:
+    """Return the frequencies that a tensor of torch holds, as its values say; None where they do not."""
+    import torch
+
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    values = tensor.detach().to("cpu", wide).numpy()
+    seen = _frequencies(rope_values.known(values), values, str(tensor.dtype).removeprefix("torch."))
+    return None if seen is None else seen[0]
+
+
+def _frequencies(what: str, values: NDArray[Any], dtype: str) -> _Held | None:
+    squeezed = np.squeeze(values)
+    with np.errstate(all="ignore"):
+        if what == "inv_freq":
+            return _certain(np.asarray(rope_values.folded(squeezed)))
+        if what == "periods":
+            return _certain(np.asarray(1 / rope_values.folded(squeezed)))
+        if what == "angles":
+            return _certain(np.asarray(rope_values.folded(squeezed[1])))
+        if what == "both" and (halves := rope_values.both(squeezed)):
+            return _inferred(halves[0] + 1j * halves[1], dtype)
+    return None
+
+
+def _certain(theta: Array) -> _Held:
+    return theta, np.zeros_like(theta)
+
+
+def _inferred(points: NDArray[np.complex128], dtype: str) -> _Held:
+    """Return the frequencies that a table of a dtype shows, and how far off each may be, relative."""
+    unit = FP32.unit_roundoff if dtype.startswith("complex") else parse(dtype).unit_roundoff
+    seen = Inference.of(points, unit)
+    return seen.theta, seen.uncertain / np.where(seen.theta == 0, 1.0, np.abs(seen.theta))
+
+
+def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> _Held | None:
+    """Return the frequencies of a table of cos and the sin beside it; None where there is none."""
+    for sin in buffers:
+        same = sin.what == "sin" and sin.stored.values.shape == cos.stored.values.shape
+        beside = sin.stored.name.rpartition(".")[0] == cos.stored.name.rpartition(".")[0]
+        first, second = np.squeeze(cos.stored.values), np.squeeze(sin.stored.values)
+        if same and beside and first.ndim == 2 and rope_values.partners(first, second):
+            return _inferred(first + 1j * second, cos.stored.dtype)
+    return None
+
+
+def known(buffers: Sequence[Buffer]) -> list[Known]:
+    """Return the frequencies of each buffer that says them.
+
+    Of one that was cast they are the exact ones of the setting that explains it, if there is any. Those
+    that are known without a tolerance come first; those of a table are inferred, up to theirs.
+    """
+    results = []
+    for buffer in buffers:
+        setting, stored = buffer.setting, buffer.stored
+        held = _frequencies(buffer.what, stored.values, stored.dtype)
+        if buffer.what == "cos" and buffer.cast == "none":
+            held = _of_both(buffer, buffers)
+        theta, tolerance = held or (None, np.zeros(0))
+        if setting is not None and (theta is None or (buffer.cast != "none" and setting.pairs == theta.size)):
+            results.append(replace(_of_setting("", setting), words=stored.name, buffer=stored.name))
+        elif theta is not None and theta.size:
+            results.append(Known(stored.name, theta, tolerance, buffer=stored.name))
+    return sorted(results, key=lambda one: bool(one.tolerance.any()))

@@ -12,13 +12,16 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module import graph_report, run_report, table_report
-from ropeaudit.features.module.analysis import Buffer, ModuleAudit
+from ropeaudit.features.module import run_report
+from ropeaudit.features.module.analysis import ModuleAudit
+from ropeaudit.features.module.buffers import FREQUENCIES, ROWS, Buffer
 from ropeaudit.features.module.drift import FAR, NEAR
-from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
 from ropeaudit.features.module.source import Source
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes, kinds
+from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reports import Report
-from ropeaudit.reports.numbers import percent
+from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Columns, Declare
 
 SCHEMA = 1
@@ -83,7 +86,12 @@ class ModuleColumns:
         shown=lambda one: one.stored.use is not None,
         leaves=7,
     )
-    finding: str = of("what explains the values")
+    diagnosis: str = of(
+        "codes of what explains that they are wrong (`list diagnoses`): a+b both, a|b one of them; empty "
+        "where they are not, and where nothing that was tried does",
+        lambda one: codes(one.diagnosis),
+    )
+    finding: str = of("the same in a sentence")
 
 
 COLUMNS = of.columns(ModuleColumns)
@@ -92,6 +100,12 @@ LEGEND = (
     "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values\n"
     "alone cause, over the scores' RMS, within 256 tokens and 131072 apart (independent Gaussian q and k)."
 )
+
+
+_GRAPH_LEGEND = "times float32: drift 256 over that of the same frequencies rounded once to float32."
+_PAIRS_LEGEND = "off: beyond what float32 arithmetic accounts for. relative error: of the frequency{}."
+_OF_TABLES = "; largest error: radians"
+_COMPUTES = ("Mul", "Multiply", "MatMul", "Einsum", "Gemm")  # yield the dtype of what they take
 
 
 def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
@@ -107,11 +121,11 @@ def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: M
     report = _report(audit, columns, metadata)
     if audit.judged:
         return report
-    why = "; ".join(f"{kind} {run_report.unjudged(reason)}" for kind, reason in audit.unjudged.items())
+    unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
     none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
     if audit.buffers:
-        return replace(report, headline=f"Nothing was judged of what the module returns: {why}.")
-    return replace(report, headline=f"Nothing was judged: {none}{', and ' if why else ''}{why}.")
+        return replace(report, headline=f"Nothing was judged of what the module returns: {unread}.")
+    return replace(report, headline=f"Nothing was judged: {none}{', and ' if unread else ''}{unread}.")
 
 
 def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
@@ -125,11 +139,11 @@ def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping
         return replace(runs, notes=notes, further=further)
     if not audit.runs:
         dumped = audit.source.dumped
-        more = table_report.notes(audit.buffers) if dumped else []
+        more = _of_hypotheses(audit.buffers) if dumped else []
         return replace(
             buffers,
             notes=[*audit.source.notes, *buffers.notes, *more],
-            further=table_report.further(audit.buffers) if dumped else {},
+            further=_of_pairs(audit.buffers) if dumped else {},
         )
     off = any(one.wrong for one in audit.runs)
     notes = [*audit.source.notes, *buffers.notes, *([] if off else [runs.headline])]
@@ -199,7 +213,7 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
         kind = worst.cast if worst.how == "stored" else f"a {worst.cast} number"
         were = "was" if len(cast) == 1 else "were"
         begin = f"{len(cast)} of {len(results)} RoPE {source.noun}s {were} cast"
-        return f"{begin}: {worst.stored.name} {how} {kind}{_effect(worst)}."
+        return f"{begin}: {worst.stored.name} {how} {kind}{_beside(worst)}{_effect(worst)}."
     off = [one for one in results if one.agrees is False]
     if off:
         is_off = "is off" if len(off) == 1 else "are off"
@@ -212,7 +226,7 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
 
 def _legend(results: Sequence[Buffer]) -> str:
     if any(one.times_float32 is not None and one.cast != "none" for one in results):
-        return f"{LEGEND}\n{graph_report.LEGEND}"
+        return f"{LEGEND}\n{_GRAPH_LEGEND}"
     return LEGEND if results else ""
 
 
@@ -221,19 +235,25 @@ def _unjudged(noun: str, results: Sequence[Buffer]) -> str:
     unknown = [one for one in results if one.agrees is None]
     if not unknown:
         return ""
-    guesses = list(dict.fromkeys(one.against for one in unknown if one.guessed))
+    guesses = list(dict.fromkeys(one.label for one in unknown if one.guessed))
     count = f"{len(unknown)} of {len(results)} RoPE {noun}{'s' if len(results) > 1 else ''}"
     begin = f"No cast shows in {count}, but nothing says what the values should be"
     if not guesses:
         return f"{begin}, and no base explains them; give --config, --model or --base."
     other = sum(not one.guessed for one in unknown)
     rest = f"; no base explains {other} of them" if other else ""
-    values = ", ".join(one.removesuffix(" (guessed)") for one in guesses[:3])
-    return f"{begin} (they are those of {values}{rest}); give --config, --model or --base."
+    return f"{begin} (they are those of {', '.join(guesses[:3])}{rest}); give --config, --model or --base."
+
+
+def _beside(one: Buffer) -> str:
+    """Return what is wrong with a buffer beside its having been cast; nothing without."""
+    parts = () if one.diagnosis is None else one.diagnosis.parts()
+    others = [replace(part, also=()) for part in parts if kinds()[part.code].group != "precision"]
+    return "".join(f"; {wording.sentence(part)}" for part in others)
 
 
 def _effect(one: Buffer) -> str:
-    used = graph_report.used(one) if one.stored.use is not None else ""
+    used = _used(one) if one.stored.use is not None else ""
     if one.error is None or one.drift_near is None:
         return used
     listed = one.what in FREQUENCIES
@@ -251,7 +271,7 @@ def _notes(results: Sequence[Buffer]) -> list[str]:
     message = [f"{one.stored.name}: {one.finding}" for one in results if one.wrong]
     stored = [one for one in results if one.what in FREQUENCIES and one.how == "stored"]
     message += [_positions(one) for one in stored if one.stored.use is None][:1]
-    message += graph_report.notes(results)
+    message += _of_graphs(results)
     guessed = [one for one in results if one.guessed]
     if guessed:
         message.append(
@@ -281,3 +301,128 @@ def _positions(one: Buffer) -> str:
         f"{one.stored.name} is stored in {held}: where code builds positions in its dtype, {distinct} of the "
         f"first {count} stay distinct; whether it does is not seen here"
     )
+
+
+def _used(one: Buffer) -> str:
+    """Return which node uses a constant, for the end of a sentence."""
+    use = one.stored.use
+    if use is None or not use.nodes:
+        return "; no node of the graph that was followed uses it"
+    return f"; it is used by {use.words}"
+
+
+def _of_graphs(results: Sequence[Buffer]) -> list[str]:
+    """Return notes on constants that were cast, each said of the first that it is true of."""
+    cast = [one for one in results if one.stored.use is not None and one.cast != "none"]
+    said = [*map(_everywhere, cast)][:1] + [*filter(None, map(_conversion, cast))][:1]
+    mixed = [one for one in results if one.stored.use is not None and one.stored.use.mixed]
+    said += [
+        f"{one.stored.name} reaches its nodes in several dtypes, and was compared as it is stored"
+        for one in mixed[:1]
+    ]
+    return [text for text in said if text]
+
+
+def _everywhere(one: Buffer) -> str:
+    if one.drift_near is None or not one.times_float32:
+        return ""
+    return (
+        f"{one.stored.name} moves scores by as much at every offset, for the distance alone counts: no "
+        "comparison of scores before and after a shift of positions shows it. The same frequencies in "
+        f"float32 move them by {short(one.drift_near / one.times_float32)} of their RMS within {NEAR} "
+        f"tokens: these by {_count(one.times_float32)} times as much"
+    )
+
+
+def _conversion(one: Buffer) -> str:
+    """Return what the graph converts a narrow constant to, or that it computes with it as it is."""
+    use, name = one.stored.use, one.stored.name
+    if use is None or not use.nodes:
+        return ""
+    if one.how == "graph":
+        return f"{name} is stored in {one.stored.dtype}: leave out its conversion before {use.nodes[0]}"
+    if one.how != "stored":
+        return ""
+    if use.converted:
+        source = ", marked as decompression, as compress_to_fp16 leaves it" if use.decompression else ""
+        return (
+            f"{name} is stored in {one.cast} and converted to {use.converted} before {use.nodes[0]}{source}: "
+            "that does not restore what was rounded away; keep this constant in float32"
+        )
+    if one.what in FREQUENCIES and use.op in _COMPUTES:
+        return (
+            f"{use.nodes[0]} takes {name} in {one.cast} and yields {one.cast}: what it rounds is not in "
+            "these figures; compute angles in float32"
+        )
+    return ""
+
+
+def _count(times: float) -> str:
+    return f"{float(f'{times:.2g}'):,.0f}" if times >= 10 else f"{times:.2g}"
+
+
+def _of_hypotheses(results: Sequence[Buffer]) -> list[str]:
+    """Return a line for each hypothesis, of each table the best first."""
+    return [
+        f"hypothesis {number}: {_line(hypothesis)}"
+        for one in _tables(results)
+        if one.table is not None
+        for number, hypothesis in enumerate(one.table.hypotheses, 1)
+    ]
+
+
+def _of_pairs(results: Sequence[Buffer]) -> Mapping[str, Report]:
+    """Return the tables of pairs and of hypotheses; none where nothing was compared."""
+    pairs: list[dict[str, Any]] = []
+    hypotheses: list[dict[str, Any]] = []
+    for one in _tables(results):
+        if one.table is None:
+            continue
+        name = one.stored.name
+        pairs += [{"buffer": name, **row, "setting": one.against} for row in one.table.rows]
+        hypotheses += [{"buffer": name, **_row(each)} for each in one.table.hypotheses]
+    if not pairs:
+        return {}
+    known = list(dict.fromkeys(name for row in pairs for name in row))
+    hidden = {"setting", "tolerance"}
+    if len({row["buffer"] for row in pairs}) == 1:
+        hidden.add("buffer")
+    of_tables = _OF_TABLES if "largest_error" in known else ""
+    return {
+        "pairs": Report(
+            [{name: row.get(name) for name in known} for row in pairs],
+            known,
+            [name for name in known if name not in hidden],
+            headline="Pair by pair:",
+            legend=_PAIRS_LEGEND.format(of_tables),
+            declared={"tolerance": records.COLUMNS["tolerance"]},  # shown as it was given
+        ),
+        "hypotheses": Report(hypotheses, list(hypotheses[0]) if hypotheses else [], []),
+    }
+
+
+def _tables(results: Sequence[Buffer]) -> list[Buffer]:
+    """Return one buffer a table: a cos and its sin share theirs."""
+    return list({id(one.table): one for one in reversed(results)}.values())[::-1]
+
+
+def _row(one: Hypothesis) -> dict[str, Any]:
+    return {
+        "diagnosis": codes(one.diagnosis),
+        "text": _text(one),
+        "explains": one.explains,
+        "residual": one.residual,
+        "residual_max": one.residual_max,
+        "strays": " ".join(map(str, one.strays)),
+    }
+
+
+def _text(one: Hypothesis) -> str:
+    return wording.sentence(one.diagnosis) or "what is expected"
+
+
+def _line(one: Hypothesis) -> str:
+    left = f"leaves {short(one.residual)} RMS, {short(one.residual_max)} at most"
+    count = len(one.strays)
+    few = f"explains all but {count} pair{'s' if count > 1 else ''}" if one.few else "does not explain it"
+    return f"{_text(one)} ({'explains every pair' if one.explains else few}; {left})"

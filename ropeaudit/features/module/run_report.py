@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 
 from ropeaudit.audits import records
-from ropeaudit.features.module.references import AS_BUILT
 from ropeaudit.features.module.running import LAST, Measured
 from ropeaudit.features.module.runs import Run
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
-from ropeaudit.subjects.calling.forwards import NOT_SEEN
+from ropeaudit.subjects.calling.forwards import NotFitted
 
 SCHEMA = 1
 _SHOWN = 0.01  # share of what is allowed, above which a part of it is named
@@ -95,6 +96,10 @@ class RunColumns:
         lambda one: _result(one),
         shown=True,
     )
+    diagnosis: str = of(
+        "codes of what explains that it is off (`list diagnoses`); empty where nothing that was tried does",
+        lambda one: codes(one.diagnosis),
+    )
     finding: str = of("the same in words", lambda one: finding(one))
 
 
@@ -119,13 +124,13 @@ LEGEND = (
 )
 
 
-def finding(one: Run) -> str:
-    """Return what a run showed, in a clause."""
+def finding(one: Run, *, brief: bool = False) -> str:
+    """Return what a run showed, in a clause. brief: without what is allowed, and what explains it."""
     seen = one.measured
     if seen is None:
         error = one.buffer_error
         held = f"; its buffers are off by up to {percent(error)}" if error is not None and one.wrong else ""
-        begin = "not judged" if one.reason.startswith(NOT_SEEN) else "not run"
+        begin = "not judged" if one.unfitted and one.unfitted.why == "not seen" else "not run"
         return f"{begin}: {one.reason}{held}"
     lost = "its complex table is real after that cast, so that its imaginary part (sin) is lost; "
     lost = lost if one.imaginary_lost else ""
@@ -133,16 +138,20 @@ def finding(one: Run) -> str:
         others = f"; of the others cos is off by up to {short(seen.cos_error)}{_at(seen)}"
         return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite{others}"
     begin, worst = f"{lost}{_rows(seen)}", f"cos is off by up to {short(seen.cos_error)}{_at(seen)}"
-    if seen.positions is None or one.against == AS_BUILT:
+    if seen.positions is None or one.as_built:
         worst = f"{worst}, compared with {one.against}"
     if not one.wrong and not seen.rounded:
         return f"{begin}{worst}"
     if not seen.cos_error > seen.allowed:
         worst = f"{worst}, and sin by up to {short(seen.sin_error)}"
+    if brief:
+        return f"{begin}{worst}"
     if seen.sin_error > seen.allowed or seen.cos_error > seen.allowed:
         text = f"{begin}{worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
     else:
         text = f"{begin}{worst}: at one place {short(seen.excess)} times what {explained(seen)} explain"
+    if seen.diagnosis is not None and not seen.rounded:
+        text = f"{text}; {wording.sentence(seen.diagnosis)}"
     if seen.rounded:
         return f"{text}; one rounding to {seen.returned}, which it returns now, explains it"
     return text
@@ -172,9 +181,9 @@ def explained(seen: Measured) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def unjudged(reason: str) -> str:
+def unjudged(why: NotFitted) -> str:
     """Return in a clause that a module was not run, or that it was called, and not understood."""
-    return f"was called, and {reason}" if reason.startswith(NOT_SEEN) else f"was not run: {reason}"
+    return f"was {'called, and' if why.why == 'not seen' else 'not run:'} {why.reason}"
 
 
 def headline(runs: Sequence[Run]) -> str:

@@ -6,6 +6,7 @@ Letters: n positions, c columns; theta in radians per token.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
+from ropeaudit.features.module import outputs
 from ropeaudit.features.module.outputs import Places
 from ropeaudit.features.module.references import CHUNK, TOGETHER, Exact
+from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition.check import check
+from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.inferred import ROUNDINGS
-from ropeaudit.subjects.calling.forwards import PROBE, Fitted
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.call_arguments import LONGEST
+from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
+from ropeaudit.tensor_files.tables import Dump
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
 LAST = 256  # positions whose scores' drift is given
+_LARGEST = 2 * math.pi * LONGEST  # radians: of a grid's positions times frequencies of up to one turn
 _UNIT = 2.0**-24  # unit roundoff of float32
 _RETURNED = 2  # roundings of what is returned: of cos, of its product with an attention factor
 
@@ -37,7 +48,8 @@ class Measured:
     angles and one rounding to `returned` explain, where that is a narrower dtype; else infinite. drift: of
     the scores of the last positions, over their RMS. returns: what, as in `Places`; returned: its dtype.
     of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of what is
-    allowed that is for frequencies having been inferred from what is returned.
+    allowed that is for frequencies having been inferred from what is returned. diagnosis: what explains the
+    errors, where they are more than is allowed and it is known.
     Of positions that are not known, those and what follows from them are None.
     """
 
@@ -56,6 +68,7 @@ class Measured:
     once: float = math.inf
     of_frequencies: bool = False
     uncertain: float = 0.0
+    diagnosis: Diagnosis | None = None
 
     @property
     def rounded(self) -> bool:
@@ -161,7 +174,7 @@ def _of_call(
     rows: set[bytes] = set()
     angles, returned = fitted.places.what == "angles", ""
     errors = Errors("" if angles else usual)
-    last: list[NDArray[np.complex128]] = []
+    first, last = np.zeros((0, 0), np.complex128), list[NDArray[np.complex128]]()
     for start, planes, returned in _chunks(module, fitted, k, n, dtype):
         rows.update(row.tobytes() for row in np.concatenate(planes, axis=1))
         errors.count(planes)
@@ -170,12 +183,40 @@ def _of_call(
         should = reference.factor * np.exp(1j * at * reference.theta)
         of_angle = _of_angle(reference, at)
         errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
-        last = [*last, points][-2:]
+        first, last = first if first.size else points, [*last, points][-2:]
     drift = _drift(np.concatenate(last)[-LAST:], reference, n)
     seen = errors.measured(fitted.places.what, returned)
     seen = replace(seen, positions=n, distinct=len(rows), worst=errors.worst, drift=drift, usual=usual)
     uncertain = float(np.max(reference.factor * reference.uncertain, initial=0.0)) * (n - 1)
-    return replace(seen, of_frequencies=bool(reference.tolerance.any()), uncertain=uncertain)
+    seen = replace(seen, of_frequencies=bool(reference.tolerance.any()), uncertain=uncertain)
+    return seen if seen.excess <= 1 else replace(seen, diagnosis=_diagnosis(seen, first, reference))
+
+
+def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact) -> Diagnosis | None:
+    """Return what explains that points (n, c) of the first positions are off; None where nothing does."""
+    if seen.nonfinite:
+        return Diagnosis("nonfinite", {"as_recipes": ""})
+    if seen.rounded:
+        return hypotheses.rounded({"table": parse(seen.returned)})
+    theta, factor = np.abs(reference.theta), reference.factor
+    should = factor * np.exp(1j * np.arange(len(points))[:, None] * reference.theta)
+    worst_first = np.argsort(-np.abs(points - should).max(axis=0))
+    _, index = np.unique(theta[worst_first], return_index=True)
+    columns = worst_first[index[::-1]]  # of equal frequencies the one that is furthest off
+    columns = columns[theta[columns] > 0]
+    if not columns.size:
+        return None
+    shown = points[:, columns] / factor[columns]
+    shown = np.where(reference.theta[columns] < 0, np.conj(shown), shown)
+    explicit = Scaling("explicit", frequencies=tuple(theta[columns].tolist()))
+    setting, source = RopeSetting.of(2 * columns.size, scaling=explicit), reference.source
+    if source is not None and source.setting is not None and attention_factor(source.setting.scaling) == 1:
+        whole = np.array_equal(np.sort(source.theta)[::-1], theta[columns])
+        setting = source.setting if whole else setting
+    found = check(Dump("", "", cos=shown.real, sin=shown.imag), setting).diagnosis
+    parts = () if found is None else found.parts()
+    known = setting.scaling != explicit or all(kinds()[one.code].group != "setting" for one in parts)
+    return found if known else None
 
 
 def _chunks(
@@ -199,11 +240,6 @@ def _of_angle(reference: Exact, at: Array) -> Array:
     return np.asarray(reference.factor * (may + 4 * _UNIT))
 
 
-def of_angle(largest: float) -> float:
-    """Return the largest error that float32 explains of an angle, in radians."""
-    return largest * ROUNDINGS * _UNIT + 4 * _UNIT
-
-
 def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:
     """Return the expected RMS drift of the scores of all pairs of positions, over the scores' RMS.
 
@@ -217,3 +253,60 @@ def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:
     cross = np.abs(np.sum(seen * np.conj(should), axis=0)) ** 2
     powers = np.sum(np.abs(seen) ** 2, axis=0) ** 2 + len(points) ** 2 - 2 * cross
     return math.sqrt(max(0.0, float(np.mean(powers)))) / len(points)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A call whose positions are not known: where cos and sin stand, what they should be, and what says so.
+
+    What they should be is what the module as built returns; wide: run in float64, which differs.
+    """
+
+    call: Call
+    places: Places
+    should: NDArray[np.complex128]
+    against: str
+    wide: bool = False
+
+
+def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> Grid | None:
+    """Return how a module is called; None where no call returns cos and sin."""
+    import torch
+
+    for call in calls:
+        differs = False
+        try:
+            returned = call.run(module, 0, LONGEST, dtype)
+            places = outputs.somewhere(returned)
+            if places is None:
+                continue
+            points, against = places.points(places.planes(returned, 1)), "what it returns as built"
+        except Exception:  # noqa: S112  # whatever other people's code raises
+            continue
+        try:
+            wide = call.run(copy.deepcopy(module).double(), 0, LONGEST, torch.float64)
+            exact = places.points(places.planes(wide, 1))
+            if np.array_equal(exact, points):
+                against = "what it returns as built, which is the same where it is run in float64"
+            elif exact.shape == points.shape and np.isfinite(exact).all():
+                points, against, differs = exact, "the module as built, run in float64", True
+        except Exception:  # noqa: S110  # whatever other people's code raises
+            pass
+        return Grid(call, places, points, against, differs)
+    return None
+
+
+def measured_grid(module: Any, one: Grid, dtype: Any, usual: str) -> Measured:
+    """Return what a module returns, compared with what it should.
+
+    Raises: whatever the module raises; LookupError or ValueError where it returns another shape.
+    """
+    returned = one.call.run(module, 0, LONGEST, dtype)
+    points = one.places.points(planes := one.places.planes(returned, 1))
+    if points.shape != one.should.shape:
+        raise ValueError(f"{points.size} values where it returned {one.should.size} as built")
+    errors, held = Errors(usual), one.places.dtype(returned)
+    factor = np.abs(one.should)
+    errors.count(planes)
+    errors.add(points, one.should, factor * (_LARGEST * ROUNDINGS * _UNIT + 4 * _UNIT), factor, held, 0)
+    return errors.measured(one.places.what, held)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.features.module import ways
-from ropeaudit.features.module.grids import Grid
+from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.features.module.outputs import ROTATED, Places, tensors_of
-from ropeaudit.features.module.parts import Part
 from ropeaudit.features.module.references import TOGETHER
-from ropeaudit.features.module.running import Measured
-from ropeaudit.features.module.runs import Run
+from ropeaudit.features.module.running import Grid, Measured
+from ropeaudit.features.module.runs import Part, Run
+from ropeaudit.features.module.source import Source
 from ropeaudit.reports.tickets import own_source
+from ropeaudit.reports.tickets.inputs import exponents, scaled, theta
 from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
+from ropeaudit.rope.scaling import DEFAULT
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.call_arguments import LONGEST
-from ropeaudit.subjects.calling.forwards import PROBE, Call
+from ropeaudit.subjects.calling.forwards import PROBE, Call, NotFitted
 
 _MORE = 2  # times the error of cos
 _CLOSE = 1e-9  # relative: frequencies computed in float64 in another order
 
 
-def snippet(one: Run, builder: Builder) -> Snippet:
+def of_run(one: Run, builder: Builder) -> Snippet:
     """Return code that prints the largest error of cos, or of sin where that is far larger.
 
     Raises: NoSnippet.
@@ -56,7 +61,7 @@ def snippet(one: Run, builder: Builder) -> Snippet:
 
 
 def _call(part: Part) -> Call:
-    assert not isinstance(part.fitted, str | Grid)  # noqa: S101
+    assert not isinstance(part.fitted, NotFitted | Grid)  # noqa: S101
     return part.fitted.calls[0]
 
 
@@ -103,7 +108,7 @@ def _called(call: Call, module: str, dtype: str) -> str:
 
 def _read(part: Part, call: Call, function: str) -> Callable[[str], str]:
     """Return what reads cos or sin, (n, c), out of a call's text. Raises: NoSnippet."""
-    assert not isinstance(part.fitted, str)  # noqa: S101
+    assert not isinstance(part.fitted, NotFitted)  # noqa: S101
     places: Places = part.fitted.places
     which = 0 if function == "cos" else 1
     returned = call.run(part.module, 0, LONGEST if places.axis is None else PROBE, part.own)
@@ -153,8 +158,7 @@ def _exact(
 ) -> str:
     """Return what the values should be as Python. Raises: NoSnippet."""
     if isinstance(part.fitted, Grid):
-        wide = "run in float64" in part.against and "which is the same" not in part.against
-        return called(("build().double()", "torch.float64") if wide else ("build()", own))
+        return called(("build().double()", "torch.float64") if part.fitted.wide else ("build()", own))
     theta = _theta(part)
     if theta is not None:
         return f"(at.double()[:, None] * {theta}).{function}()"
@@ -169,26 +173,28 @@ def _theta(part: Part) -> str | None:
     theta = reference.theta
     if np.any(reference.factor != 1) or np.any(reference.theta < 0):
         return None
-    for place, _, _ in part.known:
-        name = place.rpartition(".")[2]
-        values = getattr(part.module, name)
-        if values.dim() == 1 and not values.is_complex() and place == reference.words:
-            exact = values.detach().cpu().double().numpy()
-            how = _repeated(exact, theta)
-            return None if how is None else f"build().{name}.double(){how}"
-    return _of_base(reference.words, theta)
-
-
-def _of_base(words: str, theta: NDArray[np.float64]) -> str | None:
-    """Return the frequencies of a base as Python, where words name nothing else."""
-    text = words.removeprefix("base ")
-    try:
-        base = float(text)
-    except ValueError:
+    source = reference.source
+    if source is None:
         return None
-    dims = 2 * np.unique(theta).size
+    if source.buffer:
+        name = source.buffer.rpartition(".")[2]
+        values = getattr(part.module, name, None)
+        if source.buffer not in {one.buffer for one in part.known} or values is None:
+            return None
+        if values.dim() != 1 or values.is_complex():
+            return None
+        how = _repeated(values.detach().cpu().double().numpy(), theta)
+        return None if how is None else f"build().{name}.double(){how}"
+    return None if source.setting is None else _of_base(source.setting, theta)
+
+
+def _of_base(setting: RopeSetting, theta: NDArray[np.float64]) -> str | None:
+    """Return the frequencies of a base as Python; None of a scaling, and where some are left out."""
+    dims, base = 2 * np.unique(theta).size, setting.base
+    if setting.scaling != DEFAULT:
+        return None
     how = _repeated(base ** -(np.arange(0, dims, 2) / dims), theta)
-    return None if how is None else f"({text} ** -(torch.arange(0, {dims}, 2).double() / {dims})){how}"
+    return None if how is None else f"({base:.8g} ** -(torch.arange(0, {dims}, 2).double() / {dims})){how}"
 
 
 def _repeated(values: NDArray[np.float64], theta: NDArray[np.float64]) -> str | None:
@@ -202,3 +208,63 @@ def _repeated(values: NDArray[np.float64], theta: NDArray[np.float64]) -> str | 
         (f".repeat_interleave({count})", np.repeat(values, count)),
     )
     return next((text for text, like in forms if np.allclose(like, theta, rtol=_CLOSE, atol=0)), None)
+
+
+def of_buffer(one: Buffer, source: Source) -> Snippet:
+    """Return code that prints the largest error of a buffer. Raises: NoSnippet."""
+    if one.setting is None or one.error is None or not math.isfinite(one.error):
+        raise NoSnippet("there is nothing to compare its values with")
+    if one.what not in ("inv_freq", "periods"):
+        raise NoSnippet(f"its values are {one.what}")
+    d = one.setting
+    exact = theta(d) if one.what == "inv_freq" else f"1 / ({theta(d)})"
+    lines, file = _built(one, source) if source.built else _stored(one, source)
+    return Snippet(
+        (
+            "import torch",
+            *lines,
+            f"x = {exponents(d)}",
+            *scaled(d),
+            f"exact = {exact}",
+            "error = (values.double().flatten() / exact - 1).abs().max()",
+            'print("largest_error", f"{error:.3g}")',
+        ),
+        "largest_error",
+        one.error,
+        one.stored.name,
+        file,
+    )
+
+
+def _built(one: Buffer, source: Source) -> tuple[list[str], str]:
+    """Return the lines that build the module and read the buffer, and the file that they import."""
+    place, _, function = source.spec.rpartition(":")
+    lines, file = own_source.imported(place, function)
+    prefix, _, leaf = one.stored.name.rpartition(".")
+    module = f"{function}().get_submodule({prefix!r})" if prefix else f"{function}()"
+    return [*lines, f"values = {module}.{leaf}"], file
+
+
+def _stored(one: Buffer, source: Source) -> tuple[list[str], str]:
+    """Return the lines that read the buffer out of a file, and that file. Raises: NoSnippet."""
+    name, path = one.stored.name, Path(source.spec)
+    if source.noun == "constant":
+        if one.stored.use is None or one.how == "graph" or not one.stored.use.snippet:
+            raise NoSnippet("it takes more than a few lines to find it in its graph")
+        return list(one.stored.use.snippet), path.name
+    file = path if path.is_file() else path / "model.safetensors"
+    where = repr(source.spec if file is path else str(file))
+    if not file.is_file():
+        raise NoSnippet("its checkpoint is in several files")
+    torch_file = [f"values = torch.load({where}, weights_only=True)[{name!r}]"]
+    loads = {
+        ".pt": torch_file,
+        ".pth": torch_file,
+        ".bin": torch_file,
+        ".safetensors": ["from safetensors.torch import load_file", f"values = load_file({where})[{name!r}]"],
+        ".npz": ["import numpy", f"values = torch.from_numpy(numpy.load({where})[{name!r}])"],
+        ".npy": ["import numpy", f"values = torch.from_numpy(numpy.load({where}))"],
+    }
+    if file.suffix not in loads:
+        raise NoSnippet(f"a {file.suffix} file takes more than a few lines to read")
+    return loads[file.suffix], file.name

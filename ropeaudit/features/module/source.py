@@ -174,7 +174,7 @@ def _buffers(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool =
     """
     buffers = []
     for tensor in tensors:
-        by_name = _kind_by_name(tensor.name, tensor.shape)
+        by_name = (tensor.use and tensor.use.operand) or _kind_by_name(tensor.name, tensor.shape)
         if dumped and by_name in ("inv_freq", "both") and by_name != _kind_by_shape(tensor.values):
             by_name = ""
         by_value = rope_values.known(tensor.values)

@@ -6,10 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ropeaudit.features.module import buffer_snippet, run_report, snippet
+from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.features.module import run_report, snippet
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.report import COLUMNS, buffers_report, runs_report
+from ropeaudit.features.module.running import UP_TO
 from ropeaudit.features.module.runs import Run
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.tickets.ticket import Ticket, reproduction
 
@@ -41,11 +45,11 @@ def _of_run(audit: ModuleAudit, one: Run, columns: Sequence[str] | None) -> Tick
         "keep what they are computed from out of casts."
     )
     return Ticket(
-        f"{one.module} {one.way}: {finding.partition(', where ')[0]}",
+        f"{one.module} {one.way}: {run_report.finding(one, brief=True)}",
         replace(runs_report(audit, columns, {}), headline=f"{called}: {finding}."),
         run_report.COLUMNS.row(one),
-        expected,
-        reproduction(lambda: snippet.snippet(one, builder)),
+        expected + _remedy(one.diagnosis),
+        reproduction(lambda: snippet.of_run(one, builder)),
     )
 
 
@@ -60,6 +64,13 @@ def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -
         f"The values should be those of {one.against}, computed in float32 or wider and not rounded to a "
         "narrower format afterwards: the relative error of a frequency is that of every angle, so the error "
         "of an angle grows with the position, and no cast back restores what was rounded away. The exact "
-        "values follow from the base and the dims alone, as the snippet computes them in float64.",
-        reproduction(lambda: buffer_snippet.snippet(one, audit.source)),
+        "values follow from the base and the dims alone, as the snippet computes them in float64."
+        + _remedy(one.diagnosis),
+        reproduction(lambda: snippet.of_buffer(one, audit.source)),
     )
+
+
+def _remedy(diagnosis: Diagnosis | None) -> str:
+    """Return what to change, for the end of a paragraph; nothing where that is not known."""
+    text = wording.remedy(diagnosis, FP32, UP_TO)
+    return f" {text[:1].upper()}{text[1:]}." if text else ""

@@ -170,12 +170,13 @@ MORE_POSITIONS: tuple[tuple[str, Argument], ...] = (
     *(_first_axis(count, *where) for count in (2, 3, 4) for where in _WHERE),
 )
 AS_POSITIONS = ("positions in float32", Argument("at.float()", lambda at, dtype: at.float()))
+# (b, channels, frames, height, width), of one patch each
+VIDEO = ("frames of a video, the first of 3 axes, the others at 0", zeros(1, 16, None, 2, 2))
 VECTOR_SHAPES: tuple[tuple[str, Argument], ...] = (
     ("", zeros(1, None, DIMS)),
     ("", zeros(1, 2, None, DIMS)),
     ("", zeros(None, DIMS)),
-    # (b, channels, frames, height, width), of one patch each
-    ("frames of a video, the first of 3 axes, the others at 0", zeros(1, 16, None, 2, 2)),
+    VIDEO,
 )
 ROTATED_SHAPES: tuple[tuple[int | None, ...], ...] = (
     (1, None, 2),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling import call_arguments as given
@@ -20,9 +20,8 @@ Halves: TypeAlias = tuple[slice, slice]  # where the firsts and the seconds of p
 # from what is returned for positions 0 to n - 1, n, and where pairs of rotated x stand, None where x is none:
 # where cos and sin stand, None where they do not
 Read: TypeAlias = Callable[[Any, int, Halves | None], Where | None]
-NO_FORWARD = "it has no forward"
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
-NOT_SEEN = "what it returns is not seen to be cos and sin of positions times frequencies"
+_NOT_SEEN = "what it returns is not seen to be cos and sin of positions times frequencies"
 _ROTATED = "x of 1 in the first of each pair and else 0"
 
 
@@ -30,14 +29,22 @@ _ROTATED = "x of 1 in the first of each pair and else 0"
 class Call:
     """One way to call a forward, with what builds its arguments.
 
-    free: whether positions are given, so that any may be; else only how many. words: how it reads. device:
-    where positions are made.
+    signature: how it reads. given: what is given, where that does not say it. free: whether positions are
+    given, so that any may be; else only how many. axes: whether each position has several. device: where
+    positions are made.
     """
 
-    words: str
+    signature: str
+    given: str
     free: bool
     arguments: Mapping[str, Argument]
     device: str = "cpu"
+    axes: bool = False
+
+    @property
+    def words(self) -> str:
+        """How it reads, with what is given."""
+        return ", ".join(filter(None, (self.signature, self.given)))
 
     def run(self, module: Any, start: int, stop: int, dtype: Any) -> Any:
         """Return what a module returns at positions start to stop - 1. Raises: whatever it raises."""
@@ -65,49 +72,68 @@ class Fitted(Generic[Where]):
     places: Where
 
 
+@dataclass(frozen=True, slots=True)
+class NotFitted:
+    """Why it is not known how a module is called, or what it returns, in words.
+
+    why: it has no forward, its arguments are unknown, every call raised, or what a call returned was not
+    understood.
+    """
+
+    reason: str
+    why: Literal["no forward", "unknown", "raised", "not seen"] = "unknown"
+
+    @classmethod
+    def unseen(cls, more: str) -> NotFitted:
+        """Return that what a module returns was not understood, and what is known of it."""
+        return cls(f"{_NOT_SEEN}{more}", "not seen")
+
+
 def fitted(
     module: Any, dtype: Any, device: str, read: Read[Where], pairs: Sequence[int] = ()
-) -> Fitted[Where] | str:
-    """Return how a module is called on a device, or why it is not known, in words.
+) -> Fitted[Where] | NotFitted:
+    """Return how a module is called on a device, or why it is not known.
 
     read: finds cos and sin in what is returned. pairs: how many its buffers hold: x that it may rotate has
     dims for them.
     """
-    parameters, reason = _parameters(module)
-    if reason:
-        return reason
-    seen, returned = NOT_SEEN, False
-    for words, free, arguments, halves in itertools.chain(
+    parameters, wrong = _parameters(module)
+    if wrong is not None:
+        return wrong
+    seen: NotFitted | None = None
+    for signature, more, axes, free, arguments, halves in itertools.chain(
         _argument_lists(parameters), _rotating(module, parameters, pairs)
     ):
-        calls = tuple(_per_layer_type(module, parameters, words, free, arguments, device))
+        calls = tuple(
+            _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
+        )
         try:
             where = read(calls[0].run(module, 0, PROBE, dtype), PROBE, halves)
         except RopeAuditError as error:
-            return str(error)
+            return NotFitted(str(error))
         except Exception as error:  # whatever other people's code raises
-            seen = f"raised {one_line(error)}" if seen == NOT_SEEN else seen
+            seen = seen or NotFitted(f"raised {one_line(error)}", "raised")
             continue
         if where is not None:
             return Fitted(calls, where)
-        if not returned:  # the likeliest of the calls that it takes
-            seen, returned = f"{NOT_SEEN}, called as {words}", True
-    return seen
+        if seen is None or seen.why == "raised":  # the likeliest of the calls that it takes
+            seen = NotFitted.unseen(f", called as {calls[0].words}")
+    return seen or NotFitted.unseen("")
 
 
 def possible(module: Any, device: str) -> Iterator[Call]:
     """Yield the calls that a module may take on a device, likeliest first; none where nothing is known."""
     parameters = _parameters(module)[0]
-    for words, free, arguments, _ in _argument_lists(parameters, given.MORE_POSITIONS):
-        yield from _per_layer_type(module, parameters, words, free, arguments, device)
+    for signature, more, axes, free, arguments, _ in _argument_lists(parameters, given.MORE_POSITIONS):
+        yield from _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
 
 
 def on_grids(module: Any, device: str) -> list[Call]:
     """Return calls with an image, a latent or sizes, where positions are not known, likeliest first."""
-    parameters, reason = _parameters(module)
+    parameters, wrong = _parameters(module)
     named = {one.name: given.role(one.name) for one in parameters}
     roles = set(named.values())
-    if reason or not roles & {"x", *given.GRID}:
+    if wrong is not None or not roles & {"x", *given.GRID}:
         return []
     results = []
     grids = (("a grid of 8 x 64 x 48", given.zeros(1, 16)),)
@@ -116,9 +142,8 @@ def on_grids(module: Any, device: str) -> list[Call]:
         builders = _builders({"x": vector, "image": vector, "positions": position})
         builders |= given.of_sizes(8, 64, 48)
         builders["length"] = given.constant(8)
-        call = f"forward({', '.join(named)}), {words}"
         arguments = {name: builders[role] for name, role in named.items() if role != "layer"}
-        results.append(Call(call, False, arguments, device))
+        results.append(Call(_signature(named), words, False, arguments, device))
     return results
 
 
@@ -134,21 +159,21 @@ def _grid_positions(roles: set[str]) -> list[Argument]:
     ]
 
 
-def _parameters(module: Any) -> tuple[list[inspect.Parameter], str]:
+def _parameters(module: Any) -> tuple[list[inspect.Parameter], NotFitted | None]:
     """Return the parameters to fill in, or why that cannot be done; a module without a forward says so."""
     forward = type(module).forward
     if getattr(forward, "__qualname__", "").startswith(("Module.", "_forward_unimplemented")):
-        return [], NO_FORWARD
+        return [], NotFitted("it has no forward", "no forward")
     try:
         all_of_them = list(inspect.signature(module.forward).parameters.values())
     except (TypeError, ValueError):
-        return [], "its forward has no signature"
+        return [], NotFitted("its forward has no signature")
     fixed = [one for one in all_of_them if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     unknown = [one.name for one in fixed if one.default is one.empty and not given.role(one.name)]
     if unknown:
         names = ", ".join(one.name for one in fixed)
-        return [], f"forward({names}) wants {', '.join(unknown)}, which is not known"
-    return [one for one in fixed if _filled(one)], ""
+        return [], NotFitted(f"forward({names}) wants {', '.join(unknown)}, which is not known")
+    return [one for one in fixed if _filled(one)], None
 
 
 def _filled(one: inspect.Parameter) -> bool:
@@ -170,7 +195,12 @@ def _builders(more: dict[str, Argument]) -> dict[str, Argument]:
     }
 
 
-_Lists = Iterator[tuple[str, bool, dict[str, Argument], Halves | None]]
+# signature, what is given, whether positions have several axes, whether they are free, arguments, halves
+_Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument], Halves | None]]
+
+
+def _signature(names: Iterable[str]) -> str:
+    return f"forward({', '.join(names)})"
 
 
 def _argument_lists(
@@ -185,10 +215,11 @@ def _argument_lists(
     vectors = given.VECTOR_SHAPES[:3] if has_positions else (*given.VECTOR_SHAPES, given.AS_POSITIONS)
     for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
         sizes = given.FIRST if given.SIZES & set(named.values()) and not axes else ""
-        words = ", ".join(filter(None, (f"forward({', '.join(named)})", axes, sizes, video)))
+        more = ", ".join(filter(None, (axes, sizes, video)))
+        several = bool(axes or sizes or vector is given.VIDEO[1])
         builders = _builders({"positions": place, "x": vector})
         filled = {name: builders[role] for name, role in named.items() if role != "layer"}
-        yield words, has_positions, filled, None
+        yield _signature(named), more, several, has_positions, filled, None
 
 
 def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[int]) -> _Lists:
@@ -204,8 +235,7 @@ def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[
             x = given.ones_and_zeros((*shape, dims), rotary, interleaved)
             builders = _builders({"positions": place, "x": x})
             filled = {name: builders[role] for name, role in named.items() if role != "layer"}
-            words = f"forward({', '.join(named)}), {_ROTATED}"
-            yield words, free, filled, given.pairs(rotary, interleaved)
+            yield _signature(named), _ROTATED, False, free, filled, given.pairs(rotary, interleaved)
 
 
 def _dims(module: Any, pairs: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -218,21 +248,14 @@ def _dims(module: Any, pairs: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield dims, one
 
 
-def _per_layer_type(
-    module: Any,
-    parameters: list[inspect.Parameter],
-    words: str,
-    free: bool,
-    arguments: dict[str, Argument],
-    device: str,
-) -> Iterator[Call]:
+def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call) -> Iterator[Call]:
     """Yield a call for each layer type, where forward takes one; else the only one."""
     name = next((one.name for one in parameters if given.role(one.name) == "layer"), None)
     names = [str(key) for key, _ in module.named_buffers(recurse=False)]
     ends = [key.removesuffix("_inv_freq") for key in names if key.endswith("_inv_freq")]
     types = [one for one in ends if one and not one.endswith("original")]
     if name is None or not types:
-        yield Call(words, free, arguments, device)
+        yield call
         return
     for one in types:
-        yield Call(words, free, {**arguments, name: given.constant(one)}, device)
+        yield replace(call, arguments={**call.arguments, name: given.constant(one)})
