@@ -33,7 +33,7 @@ C_FAULTS = {
         "positions[row % length]",
         "row % length",
         "rotation",
-        "positions-from-0: positions from 0",
+        "positions-from-0|wrap: positions from 0",
     ),
     "second batch element not rotated": (
         "row < rows; row++",
