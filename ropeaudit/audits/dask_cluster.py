@@ -143,7 +143,7 @@ def _local(distributed: Any, jobs: int, listen: Callable[[], None]) -> Any:
             return distributed.LocalCluster(
                 n_workers=jobs,
                 threads_per_worker=threads,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",  # None asks for port 8787, and warns where it is taken
                 silence_logs=logging.CRITICAL,
             )
     except Exception as error:  # whatever Dask makes of a machine without room or ports

@@ -29,7 +29,7 @@ _DEVIATIONS = 4.0  # of a mean; scores of a row share its q, so that they are no
 _RARE = 1e-6  # a stored score that differs so seldom is not expected in any comparison
 _INDEPENDENT = ("gaussian", "randn")  # q and k of which every score has an error of its own
 _ANYWHERE = ("worst_head", "worst_query", "worst_key", "top1_flips")
-_DIFFERENCES = ("predicted_rms", "attainable_rms")
+_DIFFERENCES = ("predicted_rms", "attainable_rms", "excess")
 _JUDGED = ("within_tolerance", "verdict")
 _MAXIMA = ("drift_max", "change_max", "attention_tv_max", "attention_kl_max")
 

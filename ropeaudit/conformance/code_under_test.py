@@ -31,7 +31,7 @@ class CodeUnderTest:
     """One implementation in a dtype.
 
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
-    for what right code explains (`placement.allowance.careful`). compiled: whether it is compiled too.
+    for what right code explains (`recognition.allowance.careful`). compiled: whether it is compiled too.
     environments: names of those that it is called in too.
     cached: what checks share, by name. on_share: gets the share of the running check that is done.
     """

@@ -130,9 +130,10 @@ def wrong_rotation(record: Record) -> str:
         if excess is not None and math.isfinite(excess)
         else "nan or infinite"
     )
-    like = f"; {printable(record.resembles)}" if record.resembles else ""
-    if like and record.diagnosis != "unexplained":
-        like = f"; it resembles {printable(record.resembles)}"
+    like = ""
+    if record.resembles:
+        told = printable(record.resembles)
+        like = f"; {told}" if record.diagnosis == "unexplained" else f"; it resembles {told}"
     return f"rotates {place}{rest} wrongly: {by}{like}"
 
 

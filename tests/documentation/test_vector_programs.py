@@ -10,26 +10,43 @@ from vector_kernels import case
 
 from ropeaudit.conformance import returned
 from ropeaudit.conformance.case_files import VectorCase
+from ropeaudit.recognition.diagnosis import codes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What stands in the source, what a fault puts there, which check fails, and what that is named if it can be.
 C_FAULTS = {
-    "positions in int16": ("(double)position *", "(double)(int16_t)position *", "rotation", "int16"),
+    "positions in int16": (
+        "(double)position *",
+        "(double)(int16_t)position *",
+        "rotation",
+        "integer-width: positions held in int16",
+    ),
     "the other direction": ("re * c - im * s", "re * c + im * s", "rotation", ""),
     "k one position late": (
         "positions[row % length],",
         "positions[row % length] + side,",
         "rotation",
-        "k alone: positions one too high",
+        "positions-off: k alone: positions +1",
     ),
-    "positions from 0": ("positions[row % length]", "row % length", "rotation", "positions from 0"),
+    # 40000 is a multiple of 64, the length of a call: positions that wrap there are the same
+    "positions from 0": (
+        "positions[row % length]",
+        "row % length",
+        "rotation",
+        "positions-from-0|wrap: positions from 0",
+    ),
     "second batch element not rotated": (
         "row < rows; row++",
         "row < rows / 2; row++",
         "rotation",
         "batch element 1 alone",
     ),
-    "no scaling": ('!strcmp(scaling, "llama3")) {', "0) {", "rotation", ""),
+    "no scaling": (
+        '!strcmp(scaling, "llama3")) {',
+        "0) {",
+        "rotation",
+        "missing-scaling: no scaling of frequencies",
+    ),
     "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
 }
 JS_FAULTS = {
@@ -37,13 +54,13 @@ JS_FAULTS = {
         "Number(bytes.readBigInt64LE(8 * i))",
         "bytes.readInt16LE(8 * i)",
         "rotation",
-        "int16",
+        "integer-width: positions held in int16",
     ),
     "a table that ends": (
         "positions[row % seq_len]",
         "Math.min(positions[row % seq_len], 32767)",
         "rotation",
-        "ends at position 32767",
+        "table-ends: a table that ends at position 32767",
     ),
 }
 
@@ -76,7 +93,7 @@ PROGRAMS: dict[str, Callable[[str, Path], list[str]]] = {"c": c_program, "js": j
 
 
 def failed(read: VectorCase, language: str, folder: Path, old: str = "", new: str = "") -> dict[str, str]:
-    """Run a program on a case, with a fault in it, and return which checks fail, with what they resemble."""
+    """Run a program on a case, with a fault in it, and return which checks fail, with what explains it."""
     source = (EXAMPLES / f"rotate_vectors.{language}").read_text(encoding="utf-8")
     if old:
         assert source.count(old) == 1
@@ -85,7 +102,7 @@ def failed(read: VectorCase, language: str, folder: Path, old: str = "", new: st
     subprocess.run([*program, str(read.folder), str(out)], check=True)
     results = returned.findings(read.folder, out)
     assert "does not name" not in results[0].detail
-    return {one.check: one.resembles for one in results if one.status == "fail"}
+    return {one.check: f"{codes(one.diagnosis)}: {one.resembles}" for one in results if one.status == "fail"}
 
 
 @pytest.mark.parametrize("language", PROGRAMS)

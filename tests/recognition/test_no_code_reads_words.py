@@ -122,7 +122,7 @@ def _reads(node: ast.AST, writers: set[str], known: set[str]) -> bool:
         nothing = all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
         return not nothing and any(map(sentence, [node.left, *node.comparators]))
     if isinstance(node, ast.Subscript):
-        return sentence(node.value)
+        return sentence(node.value) and ast.unparse(node.slice) not in (":1", "1:")  # its first letter
     if isinstance(node, ast.Match):
         return sentence(node.subject)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -169,6 +169,7 @@ SHOWS = [
     'text = "; ".join(filter(None, [finding.detail, finding.resembles, finding.remedy]))',
     "if finding.resembles is not None: print(finding.resembles)",
     "found = wording.remedy(diagnosis, dtype, 10)\nrows.append(found)",
+    "text = wording.remedy(diagnosis, dtype, 10)\nx = text[:1].upper() + text[1:]",
     "x = replace(finding, remedy=wording.remedy(found, dtype, 10))",
     'x = finding.diagnosis.code == "wrong-base"',
     'x = record.diagnosis.split("|")',
