@@ -155,7 +155,7 @@ class Agreement:
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
             return self._state(code.afresh, whole.block) or Diagnosis("right-so")
-        if found := verification.unstable(self.form, mine):
+        if found := verification.unstable(self.form, mine, self.afresh):
             return found
         if self.afresh and (found := self._state(self.afresh, mine)):
             return found

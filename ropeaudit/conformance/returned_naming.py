@@ -27,7 +27,8 @@ def explained(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
         return next(iter(found.values()), None)
     best = min(named, key=lambda offset: len(named[offset].alternatives))
     worst = max(off, key=lambda offset: (placed[offset].excess, offset))
-    same = named.get(worst) == named[best]
+    known = named.get(worst)
+    same = known is not None and (known.code, known.values) == (named[best].code, named[best].values)
     return named[best] if same else replace(named[best], where=replace(named[best].where, offset=best))
 
 

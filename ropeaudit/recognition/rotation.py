@@ -39,6 +39,7 @@ from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.emulated import Emulated
 
+_RIGHT = Fault(Diagnosis("unexplained"))  # what changes nothing
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
@@ -176,7 +177,8 @@ class _Side:
         self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
         told = [fault.diagnosis for fault in usual or holding[:1]]
-        told = told or [replace(fault.diagnosis, certainty="in this call") for fault in here[:1]]
+        seldom = (fault for fault in here if not fault.fitted and not fault.diagnosis.also)
+        told = told or [replace(fault.diagnosis, certainty="in this call") for fault in seldom][:1]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
 
@@ -213,19 +215,28 @@ class _Side:
             return None
         return replace(moved, rotated=rotated)
 
-    def _holds(self, fault: Fault, block: CalledBlock) -> bool:
-        """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
+    def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
+        """Return whether a fault puts the pairs of some vectors where they are: first at few positions.
+
+        shows: whether roundings must leave much less of the error than there is without them.
+        """
         size = block.at.size
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
         return all(
-            self._fits(fault, block, (int(b), int(h)), places)
+            self._fits(fault, block, (int(b), int(h)), places, shows=shows)
             for places, count in ((few, 1), (many, _VECTORS))
             for b, h in self.off[:count]
         )
 
     def _fits(
-        self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
+        self,
+        fault: Fault,
+        block: CalledBlock,
+        vector: tuple[int, int],
+        places: NDArray[np.int64],
+        *,
+        shows: bool = True,
     ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
         rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
@@ -251,7 +262,7 @@ class _Side:
                 passing = (out - times * given[rest] for times in {1.0, fault.times})
                 if not any((np.abs(off) <= most).all() for off in passing):
                     return False
-            if fault.recipe or fault.rounded:  # what is as near without them does not show them
+            if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them
                 plain = replace(fault, recipe=None, rounded=None)
                 _, _, exact = self._expected(plain, given, rotated, seen)
                 return _rms(w - expected) <= _CLEAR * _rms(w - exact)
@@ -402,11 +413,14 @@ class _Side:
             if start >= self.block.at[0] or (near := self._probed(start)) is None:
                 return None
             there = replace(self, side=replace(self.side, block=near), near=True)
-            alone = there._equals(of_roundings(self.dtype))
+            if there._holds(_RIGHT, near):
+                return None
             known = [one for one in faults(self.setting, self.first) if there._comes_near(one)]
-            ways = itertools.product(known, of_roundings(self.dtype))
-            if found := alone or there._equals(one.beside(other) for one, other in ways):
-                return found
+            rounded = list(of_roundings(self.dtype))
+            both = (one.beside(other) for one, other in itertools.product(known, rounded))
+            for some in (rounded, both):
+                if found := there._equals(one for one in some if self._holds(one, self.block, shows=False)):
+                    return found
         return None
 
     def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:

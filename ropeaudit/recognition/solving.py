@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,9 +219,10 @@ def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format)
 
     Shapes: x and rotated y (s, d).
     """
-    rotated = tuple(exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    rotated = exact_rotation.complex_pairs(x, setting), exact_rotation.complex_pairs(y, setting)
     factors = {}  # of the pairs, and of whole vectors
-    for z, w, part in ((*rotated, attention_factor(setting.scaling)), (x, y.astype(np.float64), 1.0)):
+    both: list[tuple[Any, Any, float]] = [(*rotated, attention_factor(setting.scaling)), (x, y, 1.0)]
+    for z, w, part in both:
         sizes = (np.abs(z) ** 2).sum(axis=1)
         if np.isfinite(w).all() and sizes.all():
             times = np.sqrt((np.abs(w) ** 2).sum(axis=1) / sizes) / part
@@ -267,7 +269,7 @@ def rules(seen: Mapping[int, int], first: int) -> Iterator[Fault]:
     if len(seen) < _RULED or not moved:
         return
     low, high = min(moved.values()), max(moved.values())
-    if low == high:
+    if low == high >= 0:
         told = Diagnosis("table-ends", {"last": low})
         yield Fault(told, seen=lambda rows, head: np.minimum(rows, low), fitted=True)
     steps = {best - at for at, best in moved.items()}

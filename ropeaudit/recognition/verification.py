@@ -30,7 +30,7 @@ from ropeaudit.subjects.calling.implementation import Rotator
 
 BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
-_REPEATED = 4  # calls alike, of which the first may still see what was called before
+_REPEATED = 4  # calls alike
 _FEWEST = 512  # positions of a call, however many heads there are
 
 Bool = NDArray[np.bool_]
@@ -175,7 +175,9 @@ def check(
     found = None
     if sides:
         block = sides[worst].block
-        found = unstable(rotator, block) or (state(afresh(), block, setting, dtype, rule) if afresh else None)
+        found = unstable(rotator, block, afresh) or (
+            state(afresh(), block, setting, dtype, rule) if afresh else None
+        )
         found = found or rotation.explained(sides, setting, dtype, rotator)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     return Places(seen[worst].excess, worst, *seen[worst].place, found, first)
@@ -243,12 +245,18 @@ def state(
     return Diagnosis("state-left", {"how": how}) if right else None
 
 
-def unstable(rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
-    """Return that it is random, where calls alike, one after the other, give different numbers."""
+def unstable(rotator: Rotator, block: CalledBlock, afresh: Callable[[], Rotator] | None) -> Diagnosis | None:
+    """Return that it is random, where calls alike give different numbers with other seeds.
+
+    What counts its calls, or stores something, does the same once more of another instance without a past:
+    each seed gets one, where `afresh` makes them.
+    """
     results = []
     with contextlib.suppress(Exception):  # whatever other people's code raises: then it decides nothing
         for number in range(_REPEATED):
+            called = afresh() if afresh else rotator
             with process_state.other_chance(number):
-                q, k = rotator.rotate_both(*block.given, block.positions())
-            results.append((q.tobytes(), k.tobytes()))
-    return Diagnosis("random") if len(set(results[1:])) > 1 else None
+                sides = [called.rotate_both(*block.given, block.positions()) for _ in range(1 + bool(afresh))]
+            results.append([x.tobytes() for pair in sides for x in pair])
+    seen = results if afresh else results[1:]  # the first may still see what was called before
+    return Diagnosis("random") if any(one != seen[0] for one in seen[1:]) else None

@@ -73,7 +73,7 @@ FAULTS = {
     "from 0": (Diagnosis("positions-from-0"), lambda at: at - at[0]),
     "other direction": (Diagnosis("wrong-direction"), lambda at: -at),
     "not rotated": (Diagnosis("no-rotation"), np.zeros_like),
-    "int16": (Diagnosis("integer-width", {"bits": 16}, AT), lambda at: (at + 2**15) % 2**16 - 2**15),
+    "int16": (Diagnosis("integer-width", {"bits": 16}), lambda at: (at + 2**15) % 2**16 - 2**15),
     "wrap": (Diagnosis("wrap", {"size": 65536}, AT), lambda at: at % 2**16),
     "table": (Diagnosis("table-ends", {"last": 65535}), lambda at: np.minimum(at, 2**16 - 1)),
 }
