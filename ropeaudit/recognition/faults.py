@@ -102,7 +102,7 @@ class Fault:
 def faults(setting: RopeSetting, first: int | None = None) -> Iterator[Fault]:
     """Yield the known faults; first: the first of the given positions from which on it is wrong, counted."""
     yield from of_settings(setting)
-    yield from of_positions(first)
+    yield from of_positions(first, attention_factor(setting.scaling))
     yield from of_operands(setting)
 
 
@@ -181,8 +181,8 @@ def _times(factor: float, pairs: Complex, rotations: Complex) -> Complex:
     return factor * pairs * rotations
 
 
-def of_positions(first: int | None = None) -> Iterator[Fault]:
-    """Yield other positions than those given. first: as in `faults`."""
+def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Fault]:
+    """Yield other positions than those given. first: as in `faults`. factor: on cos and sin."""
 
     def fault(code: str, seen: Callable[[Positions], Positions], **values: float) -> Fault:
         return Fault(Diagnosis(code, values), seen=lambda rows, head: seen(rows))
@@ -192,7 +192,10 @@ def of_positions(first: int | None = None) -> Iterator[Fault]:
     yield off_by(1)
     yield off_by(-1)
     yield fault("wrong-direction", lambda at: -at)
-    yield fault("rotated-twice", lambda at: 2 * at)
+    twice = fault("rotated-twice", lambda at: 2 * at)
+    yield twice
+    if factor != 1:
+        yield replace(twice, turn=functools.partial(_times, factor))
     yield fault("positions-reversed", lambda at: at[..., ::-1])
     yield fault("positions-from-0", lambda at: at - at[..., :1])
     yield fault("first-position-only", lambda at: np.broadcast_to(at[..., :1], at.shape))

@@ -177,6 +177,8 @@ class _Side:
         self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
         told = [fault.diagnosis for fault in usual or holding[:1]]
+        if any(one.code == "missing-scaling" for one in told):  # another that changes nothing here is none
+            told = [one for one in told if one.code != "other-scaling"]
         seldom = (fault for fault in here if not fault.fitted and not fault.diagnosis.also)
         told = told or [replace(fault.diagnosis, certainty="in this call") for fault in seldom][:1]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
