@@ -237,7 +237,7 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
     """Yield vectors that are rounded before they are rotated, and recipes with a narrow stage."""
     for fmt in _NARROW:
         if fmt.precision < dtype.precision:
-            values: dict[str, float | str] = {"vectors": "q and k", "formats": str(fmt)}
+            values: dict[str, float | str] = {"formats": str(fmt)}
             yield Fault(Diagnosis("narrow-input", values), rounded=fmt)
     for group in known_recipes.variants(dtype):
         told = group.diagnosis()

@@ -179,7 +179,11 @@ class _Side:
         told = [fault.diagnosis for fault in usual or holding[:1]]
         if any(one.code == "missing-scaling" for one in told):  # another that changes nothing here is none
             told = [one for one in told if one.code != "other-scaling"]
-        seldom = (fault for fault in here if not fault.fitted and not fault.diagnosis.also)
+        seldom = (  # what is fitted comes near by its making, but one number that explains all pairs
+            fault
+            for fault in here
+            if not fault.diagnosis.also and (not fault.fitted or fault.diagnosis.code == "wrong-base")
+        )
         told = told or [replace(fault.diagnosis, certainty="in this call") for fault in seldom][:1]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None

@@ -66,7 +66,10 @@ def arithmetic(values: Mapping[str, float | str]) -> str:
     values: those of `known_recipes.RecipeGroup`.
     """
     parts = []
+    wide = _format(values, "angle") is FP64  # made of numbers as wide
     for stage in ("position", "frequency", "angle"):
+        if wide and stage != "angle" and _format(values, stage) is FP64:
+            continue
         if _format(values, stage).precision != FP32.precision:
             parts.append(f"{values[stage]} {_STAGES[stage]}")
     computed = _format(values, "computed")

@@ -24,8 +24,8 @@ SENTENCES = {
     "narrow-table": (STAGES | {"table": "float16"}, "float16 table, float32 rotation"),
     "narrow-rotation": (STAGES | {"rotation": "bfloat16"}, "bfloat16 rotation"),
     "narrow-input": (
-        {"vectors": "q and k", "formats": "tf32 or float16"},
-        "q and k rounded to tf32 or float16, then rotated",
+        {"formats": "float16"},
+        "vectors rounded to float16, then rotated",
     ),
     "narrow-output": (
         {"format": "bfloat16", "held": ""},

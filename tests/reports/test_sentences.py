@@ -191,7 +191,7 @@ def test_the_error_stands_against_the_scaling_that_was_guessed(tmp_path, capsys)
     )
     main(["module", f"{tmp_path / 'lin.py'}:made", "-f", "json"])
     (row,) = json.loads(capsys.readouterr().out)["records"]
-    assert row["against"] == "base 10000, scaling linear:factor=8 (guessed)"
+    assert row["against"] == "base 10000, scaling linear(factor=8) (guessed)"
     assert 0 < row["largest_error"] < 1e-7
 
 
