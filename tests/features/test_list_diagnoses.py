@@ -40,4 +40,4 @@ def test_the_screen_has_code_class_title_and_remedy(capsys) -> None:
     assert header.split() == ["code", "class", "title", "remedy"]
     assert len(lines) >= len(kinds())
     [line] = [one for one in lines if one.startswith("wrong-direction ")]
-    assert line.split() == "wrong-direction positions rotated in the other direction negate sin".split()
+    assert " ".join(line.split()) == "wrong-direction positions rotated in the other direction negate sin"
