@@ -50,9 +50,9 @@ numbers of the case, and its words may change.
 | tickets | the end of the title, and the facts of the row |
 | `ropeaudit list diagnoses` | a row a code; `-f json` has all that stands here |
 
-`a+b` are two faults that are there together. `a|b` explain the numbers equally well: nothing that was
-called tells which, and a remedy is named only where it is the same. An empty cell: nothing has to be explained;
-in `module` also that nothing that was tried explains it, in `check` that what fails is no rotation (a limit, a
+`a+b` are two faults that are there together. `a|b` explain the numbers equally well: nothing that was called
+tells which, and a remedy is named only where it is the same. An empty cell: nothing has to be explained; in
+`module` also that nothing that was tried explains it, in `check` that what fails is no rotation (a limit, a
 key of a config).
 
 A sentence begins with where it holds, if that is not everywhere: "k alone", "head 1 of 4 alone", "pair 5
