@@ -127,6 +127,7 @@ list formats -f csv
 list models
 list columns -f markdown
 list verdicts
+list diagnoses -f json
 report IN/after.csv --against IN/before.csv -f csv {OUT}
 report IN/after.csv --against IN/before.csv --all --fail-if drift_rms>1.1x
 report IN/before.csv --by dtype -f csv {OUT}

@@ -5,6 +5,7 @@ What reads a diagnosis reads its code and its values, never what stands here.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
@@ -20,6 +21,7 @@ _STAGES = {  # stage -> how its numbers are called
     "rotation": "rotation",
 }
 _KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
+_MORE = ("note", "held", "as_recipes")  # values that are empty unless there is more to say
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
 
@@ -53,6 +55,16 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
     equals = (diagnosis, *diagnosis.alternatives)
     texts = [_remedies(whole, dtype, wide) for whole in equals]
     return texts[0] if len(set(texts)) == 1 else ""
+
+
+def template(text: str) -> str:
+    """Return a text of diagnoses.toml with the names of its values where they are to stand.
+
+    >>> template("base {base:.8g} instead of {asked:.8g}{note}")
+    'base <base> instead of <asked>'
+    """
+    named = ((before, name) for before, name, _, _ in string.Formatter().parse(text))
+    return "".join(before + (f"<{name}>" if name and name not in _MORE else "") for before, name in named)
 
 
 def title(code: str) -> str:

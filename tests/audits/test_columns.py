@@ -230,7 +230,7 @@ SCREENS = TABLES | {
     "report --by": GROUPS_OWN,
     **{
         f"list {name}": list_columns.LISTS[name][0]
-        for name in ("recipes", "implementations", "formats", "verdicts")
+        for name in ("recipes", "implementations", "formats", "verdicts", "diagnoses")
     },
 }
 

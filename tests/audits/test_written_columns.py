@@ -59,6 +59,7 @@ REPORTS = [
     *(f"parity hf meta {SMALL}", f"parity hf[angle=fp64] uniform {SMALL} --dtype bf16"),
     *("decay --head-dim 16 --distance 1-64*2", "decay --head-dim 16 --distance 1-64*2 --dtype bf16"),
     *("list recipes", "list models", "list columns", "list verdicts", "list formats", "list axes"),
+    "list diagnoses",
     *("list implementations", "list environment", "list frequencies --head-dim 16 --dtype bf16"),
     "list frequencies --model llama-3.1-8b --dtype bf16,fp16",
     pytest.param("check llama-3.1-8b --dtype bf16", marks=pytest.mark.slow),

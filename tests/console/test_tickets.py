@@ -119,6 +119,7 @@ def test_a_title_names_no_folder(here, believed, capsys) -> None:
     assert main([*line, "--ticket", "vllm"]) == 0
     title = (here / "ticket-vllm.md").read_text(encoding="utf-8").splitlines()[1]
     assert title.startswith("Title: [Bug]: RoPE of kernel.py:careless in bfloat16 at offset 1000: ")
+    assert title.endswith(" (narrow-positions)")
     assert str(here) not in title
 
 
@@ -215,6 +216,7 @@ def test_module_and_check_write_tickets(here, believed, capsys) -> None:
     assert main(["module", "mine.py:cast", "--base", "10000", "--ticket", "transformers"]) == 1
     text = (here / "ticket-transformers.md").read_text(encoding="utf-8")
     assert "Title: RoPE buffer inv_freq was cast to bfloat16, off by up to" in text
+    assert "(narrow-frequencies)\n" in text
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
     (here / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 60000}))
     code = main(["check", "config.json", "--recipe", "uniform", "--dtype", "fp16", "--ticket", "llama.cpp"])

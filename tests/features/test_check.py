@@ -4,6 +4,7 @@ import datetime
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -399,11 +400,62 @@ def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> N
     assert "waives nothing: it does not fail; remove the entry" in capsys.readouterr().err
 
 
+def failing(*found: Diagnosis) -> Checked:
+    """Return a check that fails by what stands there first; the others explain as much."""
+    first = replace(found[0], alternatives=found[1:]) if found else None
+    finding = Finding("rotation", "fail", "", diagnosis=first)
+    return Checked("rope.py:wrong", "code", "", "bfloat16", RopeSetting.of(8), 8, finding)
+
+
+def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:
+    day = datetime.date(2027, 1, 31)
+    [one] = waivers.read(waive({**ENTRY, "diagnosis": "wrong-base"}))
+    assert one.diagnosis == "wrong-base"
+    base = Diagnosis("wrong-base", {"base": 5e5, "asked": 1e4, "note": ""})
+    layout = Diagnosis("wrong-layout", {"layout": "half", "pairing": "2i and 2i + 1"})
+    cases = {
+        "waived": [[base], [layout, base], [replace(layout, also=(base,))]],
+        "fail": [[], [layout]],
+    }
+    for status, diagnoses in cases.items():
+        for found in diagnoses:
+            [result] = waivers.applied([failing(*found)], [one], day)
+            assert result.finding.status == status, found
+            assert bool(waivers.notes([result], [one])) == (status == "fail")
+    [text] = waivers.notes([failing(layout)], [one])
+    assert text == (
+        "the waiver of rotation of rope.py:wrong by wrong-base waives nothing: it fails with wrong-layout"
+    )
+    [text] = waivers.notes([failing()], [one])
+    assert text.endswith("waives nothing: it fails with no diagnosis")
+    right = replace(failing(), finding=Finding("rotation", "pass", ""))
+    [text] = waivers.notes([right], [one])
+    assert text.endswith("waives nothing: it does not fail; remove the entry")
+    other = replace(one, dtype="float16")
+    [text] = waivers.notes([failing(base)], [other])
+    assert text.endswith("waives nothing: it fails in bfloat16")
+
+
+def test_a_code_in_rows_is_what_a_waiver_names(capsys) -> None:
+    assert checked("-f", "json") == 1
+    [row] = [one for one in json.loads(capsys.readouterr().out)["records"] if one["check"] == "rotation"]
+    assert row["status"] == "fail"
+    code = row["diagnosis"]
+    assert checked("--waive", waive({**ENTRY, "diagnosis": code}), "-f", "json") in (0, 1)
+    [row] = [one for one in json.loads(capsys.readouterr().out)["records"] if one["check"] == "rotation"]
+    assert row["status"] == "waived"
+    other = "random" if code != "random" else "wrap"
+    assert checked("--waive", waive({**ENTRY, "diagnosis": other})) == 1
+    assert f"by {other} waives nothing: it fails with {code}" in capsys.readouterr().err
+
+
 BAD = [
     ({k: v for k, v in ENTRY.items() if k != "reason"}, "entry 1: reason is missing; write [[waive]]"),
     ({**ENTRY, "reason": " "}, 'reason is not text; write reason = "..."'),
     ({**ENTRY, "until": "soon"}, "until = 'soon' is not a day; write until = \"2027-01-31\""),
     ({**ENTRY, "dtype": "bf17"}, "entry 1: unknown number format 'bf17'"),
+    ({**ENTRY, "diagnosis": "wrong-bas"}, "entry 1: unknown diagnosis 'wrong-bas'; did you mean wrong-base?"),
+    ({**ENTRY, "diagnosis": 3}, 'diagnosis is not text; write diagnosis = "..."'),
     ({**ENTRY, "tagret": "x"}, "unknown key 'tagret'; did you mean target?"),
 ]
 

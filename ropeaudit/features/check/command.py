@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     "file), a case of `ropeaudit vectors` with --returned FOLDER; several at once. "
     "Exit code: 0 no check failed, 1 one failed that is not waived, 2 bad usage or input.\n\n"
     'A WAIVE file holds entries such as [[waive]] check = "rotation", target = "rope.py:rotate", '
-    'reason = "ticket 12", until = "2027-01-31", and dtype = "bf16" if it is for that alone.'
+    'reason = "ticket 12", until = "2027-01-31", and dtype = "bf16" or diagnosis = "wrong-base" if it is for '
+    "that alone."
 )
 @options.words("TARGETS", "targets")
 @click.option(

@@ -13,11 +13,12 @@ from ropeaudit.features.check.report import COLUMNS, check_report
 from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.ticket import module_ticket
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
 from ropeaudit.reports.tickets.reproduction import Reproduction
-from ropeaudit.reports.tickets.ticket import Ticket, file_name
+from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name
 
 _OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow less than a row's tolerance
 _TOKENS = 256  # of the sequences whose drift is measured
@@ -36,7 +37,7 @@ def check_ticket(
     own = [one for one in results if one.target == first.target]
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     ticket = Ticket(
-        f"{file_name(first.target)}: {finding.check}{where} fails",
+        f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         check_report(sorted(own, key=lambda one: not one.finding.failed), columns, {}),
         COLUMNS.row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",

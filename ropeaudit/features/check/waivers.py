@@ -12,34 +12,51 @@ from typing import Any
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UnknownName, parser_reason
 from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.recognition.diagnosis import codes, kinds
 
 EXAMPLE = (
     '[[waive]] check = "rotation", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
 )
-_NEEDED, _KEYS = ("check", "target", "reason", "until"), ("check", "target", "reason", "until", "dtype")
+_NEEDED = ("check", "target", "reason", "until")
+_KEYS = (*_NEEDED, "dtype", "diagnosis")
+_FAILS = ("fail", "waived")
 _LARGEST_FILE = 2**20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """A check of a target that may fail. until: the last day. dtype: the only one, None for all."""
+    """A check of a target that may fail.
+
+    until: the last day. dtype: the only one, None for all. diagnosis: a code that must be among those of the
+    failure, None for any failure.
+    """
 
     check: str
     target: str
     reason: str
     until: datetime.date
     dtype: str | None = None
+    diagnosis: str | None = None
 
     def covers(self, one: Checked) -> bool:
-        """Return whether it is about this check, whatever that came to."""
-        return (self.check, self.target) == (one.finding.check, one.target) and self.dtype in (
-            None,
-            one.dtype,
-        )
+        """Return whether it is about this check, whatever that came to, or about why it fails."""
+        if (self.check, self.target) != (one.finding.check, one.target):
+            return False
+        if self.dtype not in (None, one.dtype):
+            return False
+        return self.diagnosis is None or one.finding.status not in _FAILS or self.diagnosis in _codes(one)
 
     def __str__(self) -> str:
         """Return what it is about."""
-        return f"{self.check} of {self.target}" + (f" in {self.dtype}" if self.dtype else "")
+        alone = f" in {self.dtype}" if self.dtype else ""
+        return f"{self.check} of {self.target}{alone}" + (f" by {self.diagnosis}" if self.diagnosis else "")
+
+
+def _codes(one: Checked) -> set[str]:
+    """Return every code of what explains a check: of faults together, and of equals."""
+    found = one.finding.diagnosis
+    equals = () if found is None else (found, *found.alternatives)
+    return {part.code for whole in equals for part in whole.parts()}
 
 
 def today() -> datetime.date:
@@ -87,7 +104,11 @@ def _waiver(entry: dict[str, Any], place: str) -> Waiver:
             dtype = parse(entry["dtype"]).name
         except UnknownName as error:
             raise BadInput(f"{place}: {error}") from None
-    return Waiver(entry["check"], entry["target"], entry["reason"], _day(entry["until"], place), dtype)
+    diagnosis = entry.get("diagnosis")
+    if diagnosis is not None and diagnosis not in kinds():
+        raise BadInput(f"{place}: {UnknownName('diagnosis', diagnosis, list(kinds()))}")
+    until = _day(entry["until"], place)
+    return Waiver(entry["check"], entry["target"], entry["reason"], until, dtype, diagnosis)
 
 
 def _day(value: Any, place: str) -> datetime.date:
@@ -122,11 +143,15 @@ def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
     messages = []
     for waiver in waivers:
         covered = [one for one in results if waiver.covers(one)]
-        if any(one.finding.status in ("waived", "fail") for one in covered):
+        if any(one.finding.status in _FAILS for one in covered):
             continue
-        anywhere = replace(waiver, dtype=None)
+        anywhere, anyhow = replace(waiver, dtype=None), replace(waiver, diagnosis=None)
         others = {one.dtype for one in results if anywhere.covers(one) and one.finding.failed}
-        if covered:
+        failing = [one for one in results if anyhow.covers(one) and one.finding.status in _FAILS]
+        if failing:
+            known = sorted({codes(one.finding.diagnosis) or "no diagnosis" for one in failing})
+            seen = f"it fails with {', '.join(known)}"
+        elif covered:
             seen = "it does not fail; remove the entry"
         elif others == {NONE}:
             seen = "that check is made once for all dtypes; leave out dtype"

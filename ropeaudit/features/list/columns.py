@@ -9,6 +9,8 @@ from typing import Any
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.audits import judging, records, summation
 from ropeaudit.recipes import STAGES, Recipe, all_recipes
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Kind, kinds
 from ropeaudit.rope import axial_presets
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.hf_config import ModelRope
@@ -46,6 +48,7 @@ of_layer = Declare[PresetLayer]()
 of_axes = Declare[AxialRope]()
 of_column = Declare[Column[Any]]()
 of_verdict = Declare[tuple[str, str]]()
+of_kind = Declare[Kind]()
 
 
 class RecipeColumns:
@@ -189,6 +192,28 @@ class VerdictColumns:
     meaning: str = of_verdict("when it holds", lambda one: one[1], shown=True)
 
 
+class DiagnosisColumns:
+    """The columns of `ropeaudit list diagnoses`; a value that is measured stands there by its name."""
+
+    code: str = of_kind("what rows, JUnit, waivers and tickets have", shown=True)
+    group = Column[Kind]("class", str, "what kind of thing is wrong", lambda one: one.group, shown=True)
+    title: str = of_kind("what it is, in a few words", shown=True)
+    sentence: str = of_kind("how it is said", lambda one: wording.template(one.sentence))
+    gradient: str = of_kind("how it is said of a gradient", lambda one: wording.template(one.gradient))
+    shows: str = of_kind("how numbers look that have it")
+    cause: str = of_kind("what it comes of")
+    remedy: str = of_kind(
+        "what to change; empty where that is not known", lambda one: wording.template(one.remedy), shown=True
+    )
+    gradient_remedy: str = of_kind(
+        "what to change in a backward pass", lambda one: wording.template(one.gradient_remedy)
+    )
+    option: str = of_kind(
+        "option with which the same code may be right", lambda one: wording.template(one.option)
+    )
+    bugs: str = of_kind("bugs of this kind that shipped", lambda one: ", ".join(one.bugs))
+
+
 MODELS = of_layer.columns(LayerColumns)
 
 
@@ -207,4 +232,5 @@ LISTS: dict[str, tuple[Columns[Any], Callable[[], Iterable[Any]]]] = {
     "axes": (of_axes.columns(AxesColumns), axial_presets.all_presets),
     "columns": (of_column.columns(ColumnColumns), lambda: map(records.COLUMNS.__getitem__, records.EVERY)),
     "verdicts": (of_verdict.columns(VerdictColumns), judging.VERDICTS.items),
+    "diagnoses": (of_kind.columns(DiagnosisColumns), lambda: kinds().values()),
 }

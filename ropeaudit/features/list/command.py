@@ -26,6 +26,7 @@ _PLAIN = {
     "axes": "List position axes of grids.",
     "columns": "List the columns of a report of `shift`.",
     "verdicts": "List verdicts and when each holds.",
+    "diagnoses": "List what explains wrong numbers, and what to change.",
 }
 
 

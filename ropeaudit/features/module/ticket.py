@@ -13,9 +13,9 @@ from ropeaudit.features.module.report import COLUMNS, buffers_report, runs_repor
 from ropeaudit.features.module.running import UP_TO
 from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.reports.numbers import short
-from ropeaudit.reports.tickets.ticket import Ticket, reproduction
+from ropeaudit.reports.tickets.ticket import Ticket, by_code, reproduction
 
 
 def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> Ticket | None:
@@ -45,7 +45,7 @@ def _of_run(audit: ModuleAudit, one: Run, columns: Sequence[str] | None) -> Tick
         "keep what they are computed from out of casts."
     )
     return Ticket(
-        f"{one.module} {one.way}: {run_report.finding(one, brief=True)}",
+        f"{one.module} {one.way}: {run_report.finding(one, brief=True)}{by_code(codes(one.diagnosis))}",
         replace(runs_report(audit, columns, {}), headline=f"{called}: {finding}."),
         run_report.COLUMNS.row(one),
         expected + _remedy(one.diagnosis),
@@ -58,7 +58,7 @@ def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -
     unit = " (relative)" if off and one.what in ("inv_freq", "periods") else ""
     cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
     return Ticket(
-        f"RoPE {audit.source.noun} {one.stored.name} {cast}{off}{unit}",
+        f"RoPE {audit.source.noun} {one.stored.name} {cast}{off}{unit}{by_code(codes(one.diagnosis))}",
         buffers_report(audit, columns, {}),
         COLUMNS.row(one),
         f"The values should be those of {one.against}, computed in float32 or wider and not rounded to a "

@@ -12,7 +12,7 @@ from ropeaudit.reports.drift import drift_report
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.tickets import calls
 from ropeaudit.reports.tickets.reproduction import Reproduction
-from ropeaudit.reports.tickets.ticket import Ticket, file_name, reproduction
+from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name, reproduction
 from ropeaudit.subjects.factories import SubjectFactory
 
 
@@ -57,12 +57,13 @@ def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduct
 
 
 def _title(record: Record) -> str:
-    """Return the row, its verdict and its drift."""
+    """Return the row, its verdict, its drift and the code of its diagnosis."""
     name = " ".join([file_name(record.implementation), *verdicts.under(record.environment)])
     off = f"drift {percent(record.drift_relative)} of the scores' RMS"
     if record.nonfinite:
         off = f"{record.nonfinite} of {record.scores} scores nan or infinite"
-    return f"{name} in {record.dtype} at offset {record.offset}: {verdicts.words(record.verdict)}, {off}"
+    row = f"{name} in {record.dtype} at offset {record.offset}"
+    return f"{row}: {verdicts.words(record.verdict)}, {off}{by_code(record.diagnosis)}"
 
 
 def _expected(record: Record) -> str:

@@ -22,8 +22,8 @@ _SYSTEMS = {"Darwin": "Mac"}  # as llama.cpp's form calls them
 class Ticket:
     """Everything that a form may ask for.
 
-    title: without the folders of files. report: its headline and its notes say what was measured.
-    facts: of the row that the ticket is about. expected: what is right, and why, as Markdown.
+    title: without the folders of files; `by_code` ends it. report: its headline and its notes say what was
+    measured. facts: of the row that the ticket is about. expected: what is right, and why, as Markdown.
     """
 
     title: str
@@ -80,6 +80,15 @@ def file_name(target: str) -> str:
     """
     place, colon, name = target.partition(":")
     return f"{os.path.basename(os.path.normpath(place)) if os.path.exists(place) else place}{colon}{name}"
+
+
+def by_code(code: str | None) -> str:
+    """Return the end of a title: the code of the diagnosis, where there is one.
+
+    >>> by_code("wrong-base")
+    ' (wrong-base)'
+    """
+    return f" ({code})" if code else ""
 
 
 def reproduction(make: Callable[[], Snippet]) -> Reproduction:
