@@ -45,7 +45,7 @@ _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
 class NotShiftInvariant(AssertionError):
-    """What `assert_shift_invariant` raises. diagnosis: codes of `ropeaudit list diagnoses` of what explains it."""
+    """What `assert_shift_invariant` raises; diagnosis holds codes of `ropeaudit list diagnoses`."""
 
     def __init__(self, message: str, diagnosis: str = "") -> None:
         """Keep the codes: `a+b` are two faults together, `a|b` explain as much, empty where code raises."""
@@ -123,7 +123,7 @@ def assert_shift_invariant(
         _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
         subject = Own(_name(function), function, order, device=device)
-        subject.source = loading.source_of(function) if len(chosen) > 1 else None
+        subject.source = loading.source_of(function)
         _test_rotation(test, subject, offsets, whole)
         for environment in chosen[1:]:
             try:
@@ -176,7 +176,7 @@ class _Test:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=rotator.afresh,
+            afresh=lambda: rotator.own.anew(self.setting, self.dtype) or rotator.afresh(),
             rule=self.resolved,
             batch_step=step,
         )

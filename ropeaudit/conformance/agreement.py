@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.call_forms import CallForm
-from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.code_under_test import WRONG_ROTATION, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.whole_calls import WholeCall
 from ropeaudit.errors import RopeAuditError
@@ -153,7 +153,7 @@ class Agreement:
     def _named(
         self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall, worst: int
     ) -> Diagnosis | None:
-        """Return what explains that the form is not what it should be. worst: the row that is furthest off."""
+        """Return what explains that the form is not what it should be. worst: the row furthest off."""
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
@@ -163,7 +163,8 @@ class Agreement:
         if self.afresh and (found := self._state(self.afresh, mine)):
             return found
         called = self.form
-        if isinstance(called, CallForm):  # the call that is wrong says more than several in a row
+        if isinstance(called, CallForm) and code.cached.get(WRONG_ROTATION):
+            # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way
             rows = called.rows_of_call(worst, mine.at.size)
             if rows != slice(0, mine.at.size):
                 mine, called = _some(mine, rows), called.rotator
