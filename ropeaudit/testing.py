@@ -44,6 +44,15 @@ _MASK: masks.Mask = "full"
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
+class NotShiftInvariant(AssertionError):
+    """What `assert_shift_invariant` raises; diagnosis holds codes of `ropeaudit list diagnoses`."""
+
+    def __init__(self, message: str, diagnosis: str = "") -> None:
+        """Keep the codes: `a+b` are two faults together, `a|b` explain as much, empty where code raises."""
+        super().__init__(message)
+        self.diagnosis = diagnosis
+
+
 def assert_shift_invariant(
     function: Any = None,
     *,
@@ -91,8 +100,9 @@ def assert_shift_invariant(
     Places are checked of all heads and of two batch elements, whose positions differ where the function takes
     a row of them for each; and, unless whole=False, at every position between the offsets (up to 262,144 of
     them, one head), so that tables that end and positions that restart are seen wherever they do.
-    Raises: AssertionError: what was seen, what is allowed, where, and what it behaves like.
-    RopeAuditError: an argument is wrong, or no known way to call the function works.
+    Raises: NotShiftInvariant, an AssertionError: what was seen, what is allowed, where, and what it behaves
+    like; its `diagnosis` holds the codes. RopeAuditError: an argument is wrong, or no known way to call the
+    function works.
     """
     if (function is None) == (scores is None):
         raise UsageError("give a function that rotates, or scores=, a function that returns scores; not both")
@@ -113,13 +123,15 @@ def assert_shift_invariant(
         _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
         subject = Own(_name(function), function, order, device=device)
-        subject.source = loading.source_of(function) if len(chosen) > 1 else None
+        subject.source = loading.source_of(function)
         _test_rotation(test, subject, offsets, whole)
         for environment in chosen[1:]:
             try:
                 _test_rotation(test, subject.under(environment), offsets, whole)
             except AssertionError as error:
-                raise AssertionError(f"under {environment.label(subject.device.name)}: {error}") from error
+                found = error.diagnosis if isinstance(error, NotShiftInvariant) else ""
+                label = environment.label(subject.device.name)
+                raise NotShiftInvariant(f"under {label}: {error}", found) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,7 @@ class _Test:
         return q, k
 
     def check_scores(self, results: FloatArray, offset: int, like: Callable[[], Diagnosis]) -> None:
-        """Raise AssertionError if scores drift further than allowed."""
+        """Raise NotShiftInvariant if scores drift further than allowed."""
         if off := self.off(results, self.exact[0], offset):
             self.fail(off[0], off[1], offset, off[2], like)
 
@@ -161,10 +173,10 @@ class _Test:
         return None
 
     def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, step: int = 0) -> None:
-        """Raise AssertionError if a rotated pair is not where its position says."""
+        """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=rotator.afresh,
+            afresh=lambda: rotator.own.anew(self.setting, self.dtype) or rotator.afresh(),
             rule=self.resolved,
             batch_step=step,
         )
@@ -183,12 +195,13 @@ class _Test:
             self.fail(result, f"{right:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
-        """Raise AssertionError."""
+        """Raise NotShiftInvariant."""
         found = like()
         begin = "" if found.code == "unexplained" else "behaves like: "
-        raise AssertionError(
+        raise NotShiftInvariant(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
-            f"; {begin}{wording.sentence(found)} [{codes(found)}]"
+            f"; {begin}{wording.sentence(found)} [{codes(found)}]",
+            codes(found),
         )
 
 
@@ -229,7 +242,7 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
     except (RopeAuditError, AssertionError):
         raise
     except Exception as error:  # whatever it raises is a failure
-        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
+        raise NotShiftInvariant(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
 def _test_scores(
@@ -248,7 +261,7 @@ def _test_scores(
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure
-            raise AssertionError(
+            raise NotShiftInvariant(
                 f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
             ) from error
         test.check_scores(results, offset, functools.partial(_like_scores, test, results, offset))

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.conformance import whole_calls
-from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.call_forms import CallForm
+from ropeaudit.conformance.code_under_test import WRONG_ROTATION, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.whole_calls import WholeCall
 from ropeaudit.errors import RopeAuditError
@@ -83,7 +84,7 @@ class Agreement:
             self.excess, self.position, self.pair = worst, int(block.at[s]), p
             self.place = f"{side}, batch element {b}, head {h}, position {self.position}, pair {p}"
             if worst > 1:
-                self.diagnosis = self._named(over, mine, whole)
+                self.diagnosis = self._named(over, mine, whole, s)
 
     def take_all(self, wholes: Iterable[WholeCall]) -> Agreement:
         """Compare with one plain call after the other, up to the first that fails."""
@@ -149,8 +150,10 @@ class Agreement:
             half = np.where(same, 0.0, (y.astype(np.float64) - expected.astype(np.float64)) / 2)
         return whole_calls.excess(self.code, x, exact + half, mine)
 
-    def _named(self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall) -> Diagnosis | None:
-        """Return what explains that the form is not what it should be."""
+    def _named(
+        self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall, worst: int
+    ) -> Diagnosis | None:
+        """Return what explains that the form is not what it should be. worst: the row furthest off."""
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
@@ -159,18 +162,34 @@ class Agreement:
             return found
         if self.afresh and (found := self._state(self.afresh, mine)):
             return found
+        called = self.form
+        if isinstance(called, CallForm) and code.cached.get(WRONG_ROTATION):
+            # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way
+            rows = called.rows_of_call(worst, mine.at.size)
+            if rows != slice(0, mine.at.size):
+                mine, called = _some(mine, rows), called.rotator
+                over = {name: part[:, :, rows] for name, part in over.items()}
         sides = {}
-        for name, part in over.items():
-            off = ~(part <= 1)
+        for side, (name, part) in enumerate(over.items()):
+            alone = whole_calls.excess(code, mine.given[side], mine.rotated[side], mine)
+            off = ~(part <= 1) & ~(
+                alone <= 1
+            )  # a pair that only the plain call has out of place is right here
             if off.any():
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
-        return rotation.explained(sides, code.setting, code.dtype, self.form)
+        return rotation.explained(sides, code.setting, code.dtype, called)
 
     def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> Diagnosis | None:
         """Return that it is state, where the same call of an instance without a past is right."""
         code = self.code
         return verification.state(afresh(), block, code.setting, code.dtype, code.rule)
+
+
+def _some(block: CalledBlock, rows: slice) -> CalledBlock:
+    """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
+    given, rotated = (tuple(x[:, :, rows] for x in pair) for pair in (block.given, block.rotated))
+    return CalledBlock(block.at[rows], (given[0], given[1]), (rotated[0], rotated[1]), block.batch_step)
 
 
 def bits_differ(y: FloatArray, other: FloatArray) -> NDArray[np.bool_]:

@@ -31,6 +31,10 @@ class CallForm(ABC):
         """Whether it is a function that may have been called before; see `OwnRotator`."""
         return bool(getattr(self.rotator, "has_past", False))
 
+    def rows_of_call(self, row: int, length: int) -> slice:
+        """Return which of so many rows the call takes that takes a row."""
+        return slice(0, length)
+
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated. Shapes: (b, h, s, d) twice, (s,) or (b, s) -> two arrays like q and k."""
@@ -59,6 +63,10 @@ class Pieces(CallForm):
         rotated = in_one_state(self.rotator, calls)
         first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
         return first, second
+
+    def rows_of_call(self, row: int, length: int) -> slice:
+        """Return the rows of its piece."""
+        return next(part for part in self._parts(length) if row < part.stop)
 
     def _parts(self, length: int) -> Iterator[slice]:
         start = 0

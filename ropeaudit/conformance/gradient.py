@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
@@ -19,6 +21,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import GivenVectors, Places
+from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import gradients
 from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient, SwitchedOff
 from ropeaudit.subjects.calling.implementation import Rotator, one_line
@@ -26,6 +29,7 @@ from ropeaudit.subjects.third_party.adapter import TorchAdapter
 
 _SHORT = 64  # positions of a call
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
+_DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundings to bfloat16 leave
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
 
 
@@ -121,18 +125,44 @@ def _named(
     try:
         results = rotator.rotate_both(q, k, before + offset)
         forward = verification.check(
-            *(code.rotator(), code.setting, code.dtype, vectors, offset), rule=code.rule
+            *(code.rotator(), code.setting, code.dtype, vectors, offset),
+            afresh=code.afresh,
+            rule=code.rule,
         )
     except Exception:  # whatever other people's code raises: it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": " and ".join(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        return seen.diagnosis if forward.diagnosis == seen.diagnosis else found
+        also = forward.diagnosis == seen.diagnosis or _transposed(code, rotator, (q, k), before + offset)
+        return forward.diagnosis if also else found
     if found.code != "unexplained":
         return found
     narrow = narrow_output.explanation(code.setting, code.dtype, (q, k), results, before + offset)
     return of_gradient(narrow) if narrow else found
+
+
+def _transposed(
+    code: CodeUnderTest, backward: Rotator, upstream: tuple[FloatArray, FloatArray], at: Positions
+) -> bool:
+    """Return whether a gradient is that of what is returned, which is wrong: whether <A u, g> is <u, Aᵀ g>.
+
+    For random u their difference is that of a gradient which is as far off, relative to g, as `_ROUNDED`.
+    """
+    forward, random = code.rotator(), np.random.default_rng([code.seed, 3])
+    given_back = backward.rotate_both(*(gradients.mirrored(g, code.setting) for g in upstream), at)
+    results, off = [gradients.mirrored(x, code.setting).astype(np.float64) for x in given_back], []
+    for _ in range(_DRAWN):
+        drawn = [round_to(random.standard_normal(x.shape), code.dtype) for x in upstream]
+        given = [x.astype(code.dtype.carrier) for x in drawn]
+        returned = forward.rotate_both(given[0], given[1], at)
+        sums = (
+            np.vdot(y.astype(np.float64), g.astype(np.float64)) - np.vdot(u.astype(np.float64), z)
+            for y, g, u, z in zip(returned, upstream, given, results, strict=True)
+        )
+        off.append(float(sum(sums)))
+    size = float(np.sqrt(sum(np.sum(g.astype(np.float64) ** 2) for g in upstream)))
+    return bool(np.sqrt(np.mean(np.square(off))) <= _ROUNDED * size)
 
 
 def of_gradient(found: Diagnosis) -> Diagnosis:

@@ -33,6 +33,7 @@ _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a nar
 _STRAY_PAIR = 0.03  # of a single pair
 _FEW_ROWS = 4  # that may be off beside a table that is right
 _SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
+_FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, rounded
 _STEPS = ("position", "frequency", "angle")
 
 
@@ -166,6 +167,10 @@ class CosSinTable:
         fault: Diagnosis | None,
         extra: float,
     ) -> Hypothesis:
+        if fault is not None and table.setting is not None:
+            own = float(exact_frequencies.attention_factor(table.setting.scaling))
+            if abs(factor / own - 1) < _FACTOR:  # it goes with that setting, and is no fault of its own
+                factor, fault, extra = own, None, 0.0
         angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
         cos, sin = factor * np.cos(angles), factor * np.sin(angles)
         slack = self.slack(table.theta, positions, hypotheses.least_tolerance(self.setting))
@@ -181,7 +186,7 @@ class CosSinTable:
         """Return the attention factor that is expected, and the one that the lengths of the points show."""
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = float(np.median(np.abs(points)))
-        if abs(seen / self.factor - 1) > 1e-3:
+        if abs(seen / self.factor - 1) > _FACTOR:
             for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
                 values: dict[str, float | str] = {"seen": factor, "asked": self.factor, "note": ""}
                 fault = Diagnosis("attention-factor", values)
@@ -196,8 +201,16 @@ class CosSinTable:
             (Diagnosis("positions-off", {"by": 1}), (at + 1) * exact),
             (Diagnosis("wrong-direction"), -at * exact),
             (Diagnosis("cos-sin-swapped"), math.pi / 2 - at * exact),
+            (Diagnosis("first-position-only"), 0 * at * exact),
+            (Diagnosis("positions-reversed"), (len(self.values) - 1 - at) * exact),
         ):
             yield _AngleTable(fault, angles, exact, 1.0)
+        if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
+            yield _AngleTable(Diagnosis("wrap", {"size": begin}), at % begin * exact, exact, 1.0)
+            last = begin - 1
+            yield _AngleTable(
+                Diagnosis("table-ends", {"last": last}), np.minimum(at, last) * exact, exact, 1.0
+            )
         for fmt in CASTS[:3]:
             yield from self._rounded(at, fmt)
         casts = [fmt for fmt in CASTS[:3] if self._held(np.abs(self.recovered), fmt)]

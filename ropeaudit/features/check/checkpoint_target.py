@@ -15,7 +15,6 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
-from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.numbers import percent, short
 
 _MODEL_DTYPES = ("fp32", "bf16")
@@ -73,11 +72,11 @@ def _of_buffers(alike: Sequence[Buffer]) -> Finding:
     return Finding(
         f"stored {one.what}",
         "fail" if one.wrong else "info" if one.agrees is None else "pass",
-        f"{cast}{one.finding.rstrip('.')}{drift}",
+        f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}",
         measured=math.nan if one.error is None else one.error,
         unit="relative" if one.what in ("inv_freq", "periods") else "radians",
         where=f"{one.stored.name}{more}",
-        diagnosis=Diagnosis("buffer-cast", {"format": one.cast}) if one.cast != "none" else None,
+        diagnosis=one.diagnosis,
     )
 
 

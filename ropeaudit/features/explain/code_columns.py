@@ -107,6 +107,11 @@ class TraceColumns:
     behaviour: str = of(
         "that arithmetic in words, or the fault that was recognised; none: nothing known", _behaviour
     )
+    diagnosis: str = of(
+        "code of `ropeaudit list diagnoses` of what explains it at the largest offset where it is wrong: a+b "
+        "are two faults together, a|b explain as much; empty: it is right, or no such code fits",
+        lambda one: one.trace.diagnosis(),
+    )
     distance: float = of(
         "RMS distance of rotated vectors from the recipe's, over that from exact ones; worst offset",
         lambda one: one.best.distance if one.best else math.nan,

@@ -124,7 +124,10 @@ def _trace(
     likely: tuple[Likeness, ...] = ()
     if ranked[0].distance <= LIKE:
         likely = tuple(like for like in ranked if like.distance <= _LISTED)
-    faults = {} if likely else _faults(subject, known.inputs, setting, usable)
+    faults = _faults(subject, known.inputs, setting, usable)
+    if any(not one.arithmetic and one.code != "unexplained" for one in faults.values()):
+        likely = ()  # q of one row is a recipe's, and k, another row or another call is not
+    faults = {} if likely else faults
     predicted = _predicted(nearest(likely)[0].group, known.inputs, setting, usable) if likely else {}
     dropped = {offset: reason for offset, reason in reasons.items() if reason}
     return Trace(
@@ -140,8 +143,14 @@ def _faults(
     vectors = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED, dtype=np.int64), inputs.seed or 0)
     found = {}
     for offset in offsets:
-        seen = verification.check(
-            subject.rotator(), setting, subject.dtype, vectors, offset, afresh=subject.afresh
+        steps = (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]
+        seen = verification.worst(
+            verification.check(
+                *(subject.rotator(), setting, subject.dtype, vectors, offset),
+                afresh=subject.afresh,
+                batch_step=step,
+            )
+            for step in steps
         )
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis

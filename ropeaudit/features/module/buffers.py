@@ -92,6 +92,12 @@ class Buffer:
         return None if self.cast == "none" else Diagnosis("buffer-cast", {"format": self.cast})
 
     @property
+    def measured(self) -> str:
+        """How many pairs are off and by how much, where a diagnosis says the rest; else empty."""
+        told = self.table is not None and self.table.diagnosis is not None and not self.table.nonfinite
+        return off_by(self.table) if told and self.table is not None and self.agrees is False else ""
+
+    @property
     def finding(self) -> str:
         """What explains its values, in a sentence."""
         if self.nonfinite:
@@ -110,13 +116,13 @@ class Buffer:
 
 def sentence(table: TableFinding) -> str:
     """Return how a table differs from what it should be, and what explains that, in a sentence."""
-    name, diagnosis, off = table.name, table.diagnosis, len(table.off)
+    name, diagnosis = table.name, table.diagnosis
     if table.nonfinite:
         return f"{name} holds {table.nonfinite} nan or infinite values of {table.values}."
-    size = f"{abs(table.worst[table.size]):.2g} {table.unit}"
+    size = _size(table)
     if table.agrees:
         return f"{name} agrees {_AGREES} (worst: pair {table.worst['pair']}, {size})."
-    much = f"{off} of {len(table.rows)} pairs {'is' if off == 1 else 'are'} off, by up to {size}"
+    much = off_by(table)
     if diagnosis is None:
         return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
     if diagnosis.code == "entries-off":
@@ -128,6 +134,16 @@ def sentence(table: TableFinding) -> str:
             f"leaves {share}: {wording.sentence(diagnosis)}."
         )
     return f"{wording.sentence(diagnosis)} ({much})."
+
+
+def off_by(table: TableFinding) -> str:
+    """Return how many pairs of a table are off, and by how much."""
+    off = len(table.off)
+    return f"{off} of {len(table.rows)} pairs {'is' if off == 1 else 'are'} off, by up to {_size(table)}"
+
+
+def _size(table: TableFinding) -> str:
+    return f"{abs(table.worst[table.size]):.2g} {table.unit}"
 
 
 def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:

@@ -192,7 +192,7 @@ def explicit(seen: Seen, expected: Expected, axes: bool) -> Exact | None:
     fast_first = speeds(seen)
     pool = [_of_setting(label, setting) for label, setting in expected.settings(fast_first.size)]
     if near := _pooled(seen, pool):
-        return near
+        return _with_factor(near)
     same = [one for one in pool if one.theta.size == fast_first.size]
     if axes or not same:
         return None
@@ -203,7 +203,17 @@ def explicit(seen: Seen, expected: Expected, axes: bool) -> Exact | None:
     signed = np.sign(theta) * source.theta[order][rank]
     tolerance = np.where(moving, source.tolerance[order][rank], 0)
     blank = np.zeros_like(theta)
-    return Exact(np.where(moving, signed, 0.0), factor, source.words, tolerance, blank, source)
+    matched = Exact(np.where(moving, signed, 0.0), factor, source.words, tolerance, blank, source)
+    return _with_factor(matched)
+
+
+def _with_factor(matched: Exact) -> Exact:
+    """Return it with the attention factor of the setting that was given, whatever is shown."""
+    setting = None if matched.source is None else matched.source.setting
+    if setting is None:
+        return matched
+    factor = float(exact_frequencies.attention_factor(setting.scaling))
+    return replace(matched, factor=np.full_like(matched.factor, factor))
 
 
 def speeds(seen: Seen) -> Array:

@@ -206,13 +206,16 @@ def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact)
     columns = columns[theta[columns] > 0]
     if not columns.size:
         return None
-    shown = points[:, columns] / factor[columns]
+    shown, own = points[:, columns], 1.0
     shown = np.where(reference.theta[columns] < 0, np.conj(shown), shown)
     explicit = Scaling("explicit", frequencies=tuple(theta[columns].tolist()))
     setting, source = RopeSetting.of(2 * columns.size, scaling=explicit), reference.source
-    if source is not None and source.setting is not None and attention_factor(source.setting.scaling) == 1:
+    if source is not None and source.setting is not None:
+        own = float(attention_factor(source.setting.scaling))
         whole = np.array_equal(np.sort(source.theta)[::-1], theta[columns])
-        setting = source.setting if whole else setting
+        setting = source.setting if whole and np.all(factor == own) else setting
+    if setting.scaling == explicit:
+        shown = shown / factor[columns]
     found = check(Dump("", "", cos=shown.real, sin=shown.imag), setting).diagnosis
     parts = () if found is None else found.parts()
     known = setting.scaling != explicit or all(kinds()[one.code].group != "setting" for one in parts)
