@@ -37,9 +37,13 @@ ROADS = {  # of the matrix -> how a fault reaches the commands
     "onnx": "a graph with `RotaryEmbedding`",
     "model": "a whole model",
 }
+EXAMPLE = (
+    "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
+    "offset,verdict,diagnosis,resembles -f csv"
+)
 INTRODUCTION = """\
-The same fault has the same code, whichever command sees it. A code stays; the sentence beside it has the
-numbers of the case, and its words may change.
+A code names what explains wrong numbers; the same fault has the same code, whichever command sees it. A code
+stays; the sentence beside it has the numbers of the case, and its words may change.
 
 | where | how |
 | --- | --- |
@@ -69,6 +73,8 @@ def paragraphs() -> Iterator[str]:
     """Yield the introduction, a section a code by class, and the matrix."""
     yield "# Diagnoses"
     yield "Generated from `ropeaudit/data/diagnoses.toml`; a test compares it."
+    yield f"```bash\nropeaudit {EXAMPLE}\n```"
+    yield f"```text\n{_printed('-m', 'ropeaudit', *EXAMPLE.split())}\n```"
     yield INTRODUCTION
     values = runpy.run_path(str(TESTS / "recognition" / "test_wording.py"))["SENTENCES"]
     for group, meaning in CLASSES.items():
@@ -105,8 +111,7 @@ def section(kind: Kind, values: dict[str, float | str]) -> Iterator[str]:
 
 def matrix() -> Iterator[str]:
     """Yield the section on the faults that tests build, and on which roads each has its code."""
-    line = [sys.executable, str(TESTS / "matrix" / "test_matrix.py")]
-    table = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout.rstrip()
+    table = _printed(str(TESTS / "matrix" / "test_matrix.py"))
     yield "## Matrix"
     yield (
         "Tests build each fault on each road, and hold every command to its code (`yes`). A number is the\n"
@@ -116,6 +121,13 @@ def matrix() -> Iterator[str]:
     yield "\n".join(["| road | what is audited |", "| --- | --- |", *roads])
     assert f"| fault | code | {' | '.join(ROADS)} |" in table
     yield table
+
+
+def _printed(*arguments: str) -> str:
+    """Return what Python prints in the root of the repository."""
+    line = [sys.executable, *arguments]
+    done = subprocess.run(line, check=True, capture_output=True, encoding="utf-8", cwd=TESTS.parent)
+    return done.stdout.rstrip()
 
 
 def test_the_page_is_what_the_table_of_diagnoses_and_the_matrix_say() -> None:
