@@ -150,7 +150,8 @@ def _transposed(
     For random u their difference is that of a gradient which is as far off, relative to g, as `_ROUNDED`.
     """
     forward, random = code.rotator(), np.random.default_rng([code.seed, 3])
-    given_back = backward.rotate_both(*(gradients.mirrored(g, code.setting) for g in upstream), at)
+    first, second = (gradients.mirrored(g, code.setting) for g in upstream)
+    given_back = backward.rotate_both(first, second, at)
     results, off = [gradients.mirrored(x, code.setting).astype(np.float64) for x in given_back], []
     for _ in range(_DRAWN):
         drawn = [round_to(random.standard_normal(x.shape), code.dtype) for x in upstream]
