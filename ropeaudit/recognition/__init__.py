@@ -1,1 +1,1 @@
-"""How a stored table of frequencies was computed: which recipe made it, or none that is known."""
+"""What explains wrong numbers: of rotated vectors, of frequencies and of tables; diagnoses and their wording."""
