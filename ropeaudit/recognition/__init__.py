@@ -1,1 +1,1 @@
-"""What explains wrong numbers: of rotated vectors, of frequencies and of tables; diagnoses and their wording."""
+"""What explains wrong numbers, of rotated vectors, frequencies and tables: diagnoses and their words."""
