@@ -465,8 +465,8 @@ def test_the_headline_holds_the_numbers(capsys) -> None:
     first, (remedy,) = report["records"][0], report["remedies"]
     assert report["headline"] == (
         f"bfloat16 hf[position=bf16] at offset 1000 drifts by {first['drift_rms']:#.3g} RMS: "
-        f"{100 * first['share']:.1f} % of it is the position (aliasing); keeping position in float32 removes "
-        f"{100 * remedy['removed']:.1f} %."
+        f"{100 * first['share']:.1f} % of the mean square is the position (aliasing); keeping position in "
+        f"float32 removes {100 * (1 - (1 - remedy['removed']) ** 2):.2f} % of it."
     )
     assert (remedy["set"], remedy["meets"]) == ("position=fp32", "yes")
 

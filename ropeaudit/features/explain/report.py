@@ -157,7 +157,7 @@ def _drift(one: Explanation) -> str:
         return f"{size}, within the certified error of the reference: there is nothing to explain."
     if not first.share > 0:
         return f"{size}: no stage is narrower than float64, so there is none to widen."
-    blame = f"{part(first.share)} of it is the {_noun(first.stage)} ({first.cause})"
+    blame = f"{part(first.share)} of the mean square is the {_noun(first.stage)} ({first.cause})"
     return f"{size}: {blame}; {_cure(one)}."
 
 
@@ -184,7 +184,7 @@ def _cure(one: Explanation) -> str:
         return f"{words(remedy)} makes every score finite"
     if math.isnan(remedy.removed):
         return f"{words(remedy)} meets {one.tolerance}"
-    return f"{words(remedy)} removes {part(remedy.removed)}"
+    return f"{words(remedy)} removes {part(1 - (1 - remedy.removed) ** 2)} of it"
 
 
 def _left(one: Explanation) -> str:
