@@ -517,8 +517,8 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     whole = json.loads(capsys.readouterr().out)
     [row] = [row for row in whole["records"] if row["check"] == "stored inv_freq"]
     assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
-    assert row["diagnosis"] == "buffer-cast"
-    assert row["resembles"] == "a buffer cast to bfloat16"
+    assert row["diagnosis"] == "narrow-frequencies"
+    assert row["resembles"] == "bfloat16 frequencies"
     assert {row["kind"] for row in whole["records"]} == {"checkpoint"}
     save_file({name: theta.float() for name in cast}, checkpoint / "model.safetensors")
     assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-q"]) == 0
