@@ -40,6 +40,22 @@ FAST = {
     ("wraps-512", "module"),
     ("kept-by-length", "class"),
 }
+# Cells that do not say it yet, and why; they fail once they do.
+REFUSED = "refused with exit 2: the call rotates no pairs, or other dims, in any layout that is known"
+SIZES = "refused with exit 2: the table has other sizes than the setting"
+TABLES = "no form of table fits the wrong kernel, and it is called with the nearest one"
+GRID = "row 0 is not that of position 0, so that it is taken for a grid whose positions are unknown"
+OPEN = {
+    **{("layouts-mixed", road): REFUSED for road in ("function", "stored", "class", "tables")},
+    **{("partial-ignored", road): REFUSED for road in ("function", "stored", "class")},
+    **{
+        ("partial-ignored", road): "refused with exit 2: other sizes"
+        for road in ("module", "checkpoint", "onnx")
+    },
+    **{(fault, "module"): GRID for fault in ("off-by-one", "first-only", "reversed")},
+    **{(fault, "tables"): TABLES for fault in ("first-only", "cos-sin-swapped")},
+    **{("frequencies-bf16", road): "the table that is given is rounded too" for road in ("tables", "named")},
+}
 # Settings of which the right code passes on every road: one fault of each.
 SETTINGS = ("positions-bf16", "angles-fp16", "table-bf16", "llama3-missing", "yarn-missing", "linear-missing")
 SETTINGS += ("longrope-missing", "base-10000", "exponent-128", "partial-ignored")
@@ -73,9 +89,15 @@ def words(answers: list[Answer]) -> str:
     return "; ".join(dict.fromkeys(one.words for one in answers if one.words)) or "nothing"
 
 
+def marks(cell: tuple[str, str]) -> list[Any]:
+    """Return how a cell is run: by default or with the slow tests, and whether it is known to disagree."""
+    known = [pytest.mark.xfail(reason=OPEN[cell], strict=True)] if cell in OPEN else []
+    return known if cell in FAST else [*known, pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
     ("fault", "road"),
-    [pytest.param(*cell, marks=() if cell in FAST else pytest.mark.slow) for cell in SEEN],
+    [pytest.param(*cell, marks=marks(cell)) for cell in SEEN],
 )
 @pytest.mark.filterwarnings("ignore")  # those of libraries that a model is loaded with
 def test_a_fault_has_one_code(fault: str, road: str, tmp_path: Path) -> None:
@@ -102,6 +124,7 @@ def test_every_cell_has_a_code_or_a_reason() -> None:
             code = said.get("code", FAULTS[fault].code) if isinstance(said, dict) else said
             assert code == FAULTS[fault].code
             assert isinstance(said, str) or said["not_seen"]
+    assert set(OPEN) <= set(SEEN)
     assert len(SEEN) + len(LATER) >= 0.7 * len(FAULTS) * len(ROADS)
     assert {road for _, road in LATER} == {"model"}
 
@@ -120,8 +143,10 @@ def table() -> str:
     lines = ["| fault | code | " + " | ".join(ROADS) + " |", "| --- " * (2 + len(ROADS)) + "|"]
     for fault, roads in EXPECTED.items():
         cells = [
-            "yes" if isinstance(said, str) else f"{reasons.setdefault(said['not_seen'], 1 + len(reasons))}"
-            for said in roads.values()
+            ("no" if (fault, road) in OPEN else "yes")
+            if isinstance(said, str)
+            else f"{reasons.setdefault(said['not_seen'], 1 + len(reasons))}"
+            for road, said in roads.items()
         ]
         lines.append(f"| {fault} | `{FAULTS[fault].code}` | " + " | ".join(cells) + " |")
     lines += ["", *(f"{number}. {reason}" for reason, number in reasons.items())]
