@@ -272,6 +272,7 @@ def test_the_helper_sees_each_fault(name) -> None:
             getattr(faulty_kernels, name), offsets=OFFSETS, head_dim=64, heads=4, seq_len=128, whole=False
         )
     code, sentence = FAULTS[name]
+    sentence = sentence.replace(" of 2 alone", " of 4 alone")  # heads
     message = str(caught.value)
     assert ("behaves like: " in message) == (code != "unexplained")
     message = message.rpartition("of k; " if "of k; " in message else "of q; ")[2]
