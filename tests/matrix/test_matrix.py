@@ -64,7 +64,7 @@ RIGHT += [
     (fault, road) for fault in SETTINGS[1:] for road in ("function", "vectors", "module", "onnx", "model")
 ]
 # What may stand beside the code of a fault: it says how the code was called, or at which offset it is right.
-BESIDE = {"known-recipe", "right-so", "also-forward"}
+BESIDE = {"known-recipe", "right-so"}
 
 
 def commands(fault: str, road: str, folder: Path, right: bool = False) -> Iterator[tuple[str, list[Answer]]]:

@@ -84,7 +84,6 @@ SENTENCES = {
     "halves-swapped": ({}, "the two numbers of each pair swapped"),
     "pairs-left-out": ({"pairs": "16 to 31"}, "pair 16 to 31 is not rotated"),
     "gradient-zero": ({"vectors": "q and k"}, "the gradient of q and k is 0"),
-    "also-forward": ({"of": "base 10500"}, "base 10500, as in what it returns"),
     "not-a-rotation": ({}, "no rotation of what was given: pairs have other lengths"),
     "random": ({}, "two calls alike give different numbers"),
     "state-left": ({"how": "afresh"}, "state that an earlier call left: called afresh it is right"),
@@ -102,7 +101,7 @@ SENTENCES = {
     "unexplained": ({}, "nothing known explains it"),
 }
 NOT_MENDED = {  # codes for which nothing can be said
-    *("known-recipe", "nonfinite", "another-position", "also-forward", "not-a-rotation", "unexplained"),
+    *("known-recipe", "nonfinite", "another-position", "not-a-rotation", "unexplained"),
 }
 
 
