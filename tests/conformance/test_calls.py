@@ -526,7 +526,7 @@ def test_the_command_says_which_way_of_calling_fails(capsys) -> None:
     first = capsys.readouterr().out.splitlines()[0]
     assert "decode in bfloat16" in first
     assert "one token at a time: " in first
-    assert "behaves like: positions one too low" in first
+    assert "behaves like: positions -1; " in first
 
 
 def test_dear_code_is_called_less(monkeypatch) -> None:
@@ -579,7 +579,7 @@ def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
         ("half_only", "fp32", 1, "TypeError: expected bfloat16 or float16"),
         ("in_place_aliased", "bf16", 0, "passes all"),
         ("in_place_aliased", "fp32", 1, "Wrap it and audit the wrapper: def rotate"),
-        ("float16_only_late", "fp16", 1, "behaves like: positions one too high"),
+        ("float16_only_late", "fp16", 1, "behaves like: positions +1; "),
         ("float16_only_late", "bf16", 1, "TypeError: expected float16"),
     ],
 )
