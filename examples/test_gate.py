@@ -27,4 +27,4 @@ if __name__ == "__main__":
 
 # Output:
 # apply_rope passes
-# careless behaves like: bfloat16 positions, float32 rotation (rotary-embedding-torch)
+# careless behaves like: bfloat16 positions, float32 rotation (rotary-embedding-torch) [narrow-positions]

@@ -44,7 +44,7 @@ DONE = {
     "check llama-3.1-8b ./my-model": (1, "./my-model fails"),
     "limit --model llama-3.1-8b --recipe hf": (0, "drift_relative ≤ 0.01"),
     "limit --config config.json --tolerance 0.1%": (0, "drift_relative ≤ 0.001"),
-    "explain --recipe uniform --offset 128k": (0, "of it is the angle"),
+    "explain --recipe uniform --offset 128k": (0, "of the mean square is the angle"),
     "explain --model llama-3.1-8b --by pair": (0, "wavelength"),
     "explain rope.py:apply_rope --dtype bf16": (0, "behaves like"),
     "parity hf vllm-cuda --model llama-3.1-8b": (0, "hf and vllm-cuda differ"),
