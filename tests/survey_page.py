@@ -266,13 +266,13 @@ def explained(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an implementation is like, and what a cast of its class does; this calls it."""
     from ropeaudit import module
     from ropeaudit.features.explain.tracing import trace
-    from ropeaudit.recognition import known_recipes
+    from ropeaudit.recognition import wording
 
     case = Case(head_dim=row["head_dim"], layout=row["layout"], seq_len=SEQ_LEN, heads=HEADS)
     traced = trace(factories.implementation(name), parse(row["dtype"]), case, TRACED)
     best = traced.nearest()
     result: dict[str, Any] = {
-        "behaves": known_recipes.words(best[0].group.resolved) if best else traced.fault,
+        "behaves": wording.arithmetic(best[0].group.values() | {"recipes": ""}) if best else traced.told(),
         "recipes": [found for one in best for found in one.group.names],
         "stages": {
             one.name: " ".join([" -> ".join(one.dtypes), *one.operations])
