@@ -30,7 +30,8 @@ def _shown(name: str) -> Callable[[Identity], bool]:
 
 
 def _usual_scale(row: Mapping[str, Any]) -> float | None:
-    return 1 / math.sqrt(row["head_dim"]) if row.get("head_dim") else None
+    size = row.get("head_dim") or 0  # a file may say anything
+    return 1 / math.sqrt(size) if size > 0 else None
 
 
 def _stages_of(row: Mapping[str, Any]) -> str:

@@ -287,6 +287,14 @@ def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data
         assert "<h1>" in reports.render("html", merged([str(path)], None, {}))
 
 
+def test_a_size_that_no_head_has_is_told_and_no_fault(tmp_path) -> None:
+    row = {name: value for name, value in next(iter(RESULTS)).as_dict().items() if name != "schema"}
+    path = tmp_path / "wild.jsonl"
+    path.write_text(json.dumps(row | {"schema": None, "head_dim": -1}))
+    with contextlib.suppress(RopeAuditError):
+        assert "<h1>" in reports.render("html", merged([str(path)], None, {}))
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
