@@ -83,11 +83,11 @@ def explained(
 
 def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
     """Return one diagnosis of both sides: the same of both is said once, else each by itself."""
-    named = {name: one for name, one in found.items() if one.code != "unexplained"} or found
-    first, *rest = named.values()
-    if rest and len(named) == len(found) and (common := _common(first, rest[0])):
+    first, *rest = found.values()
+    if rest and (common := _common(first, rest[0])):
         return common
-    placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in named.items()]
+    placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in found.items()]
+    placed.sort(key=lambda one: one.code == "unexplained")
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
 
 

@@ -33,7 +33,7 @@ def sentence(diagnosis: Diagnosis | None) -> str:
     texts = list(dict.fromkeys(_whole(whole) for whole in equals))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
-    where, what = _where(diagnosis.where), " or ".join(named)
+    where, what = _where(diagnosis.where, alone=_lone(diagnosis)), " or ".join(named)
     if diagnosis.where.since is not None:
         first, since = diagnosis.where.until, diagnosis.where.since
         what = f"positions {first} to {since - 1} are right, from {since} on {what}"
@@ -113,7 +113,7 @@ def _whole(diagnosis: Diagnosis) -> str:
     """Return an explanation with all of its parts: faults together, then what is elsewhere."""
     texts = [_clause(diagnosis)]
     for one in diagnosis.also:
-        if where := _where(one.where):
+        if where := _where(one.where, alone=False):
             texts.append(f"{where}: {_whole(one)}")
         else:
             texts[-1] += f" and {_whole(one)}"
@@ -142,11 +142,19 @@ class _Stages:
         return str(self)
 
 
-def _where(where: Where) -> str:
-    """Return where a diagnosis holds; nothing where it is of all of q and k."""
+def _lone(diagnosis: Diagnosis) -> bool:
+    """Return whether the other side is right: nothing is said of it."""
+    return not any(one.where.sides for one in diagnosis.also)
+
+
+def _where(where: Where, *, alone: bool) -> str:
+    """Return where a diagnosis holds; nothing where it is of all of q and k.
+
+    alone: whether a side that is named is the only one.
+    """
     parts = []
     if where.sides:
-        parts.append(" and ".join(where.sides) + (" alone" if len(where.sides) == 1 else ""))
+        parts.append(" and ".join(where.sides) + (" alone" if alone and len(where.sides) == 1 else ""))
     if where.batch:
         parts.append(f"batch element {_runs(where.batch)} alone")
     if where.heads:

@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import on_16_bit_grid
-from ropeaudit.recognition import solving, verification
+from ropeaudit.recognition import rotation, solving, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
@@ -102,3 +102,10 @@ def test_a_factor_is_that_of_all_heads_or_of_none(right_heads, named) -> None:
     y = round_to(times * exact_rotation.rotated(x, at[0], setting), parse("bf16"))
     found = solving.common_factor(at, x, y, setting, parse("bf16"))
     assert found == (Diagnosis("scaled-vectors", {"times": 1.016}) if named else None)
+
+
+def test_a_side_that_nothing_explains_is_said_beside_the_other() -> None:
+    """That k alone is not rotated would say that q is right."""
+    sides = {"q": Diagnosis("unexplained"), "k": Diagnosis("no-rotation")}
+    assert wording.sentence(rotation._joined(sides)) == "k: no rotation; q: nothing known explains it"
+    assert wording.sentence(rotation._joined({"k": Diagnosis("no-rotation")})) == "k alone: no rotation"
