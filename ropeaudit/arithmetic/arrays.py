@@ -11,6 +11,7 @@ import sys
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Operations(Protocol):
@@ -93,3 +94,9 @@ def of(x: Any) -> Operations:
     from ropeaudit.arithmetic.tensors import OPERATIONS  # in-function: it imports torch
 
     return OPERATIONS
+
+
+def bits_differ(y: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where two arrays of NumPy hold other bits; every nan is like every other nan. Shapes: alike."""
+    alike = ((y == other) & (np.signbit(y) == np.signbit(other))) | (np.isnan(y) & np.isnan(other))
+    return np.logical_not(alike)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.conformance import whole_calls
@@ -190,12 +190,3 @@ def _some(block: CalledBlock, rows: slice) -> CalledBlock:
     """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
     given, rotated = (tuple(x[:, :, rows] for x in pair) for pair in (block.given, block.rotated))
     return CalledBlock(block.at[rows], (given[0], given[1]), (rotated[0], rotated[1]), block.batch_step)
-
-
-def bits_differ(y: FloatArray, other: FloatArray) -> NDArray[np.bool_]:
-    """Return where two arrays hold other bits; any nan is any nan. Shapes: alike."""
-    wide = np.result_type(y, other)
-    a, b = y.astype(wide), other.astype(wide)
-    same = ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
-    differ: NDArray[np.bool_] = ~same
-    return differ

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
@@ -149,8 +150,7 @@ class Corner:
 
     def same(self, what: str, own: FloatArray, other: FloatArray) -> None:
         """Raise EnginesDiffer unless both are the same bits; a nan is like every other nan."""
-        alike = ((own == other) & (np.signbit(own) == np.signbit(other))) | (np.isnan(own) & np.isnan(other))
-        self._all(what, alike, own, other)
+        self._all(what, ~bits_differ(own, other), own, other)
 
     def _near(self, what: str, own: FloatArray, other: FloatArray, error: Any) -> None:
         """Raise EnginesDiffer unless both are within an error that is finite, wherever it is."""

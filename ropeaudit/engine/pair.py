@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores, tile
@@ -117,13 +118,6 @@ class _Panels(NamedTuple):
     new: tuple[bool, bool]
 
 
-def differing_bits(first: FloatArray, second: FloatArray, fmt: Format) -> int:
-    """Return how many elements, rounded to a format, are not the same bits; a nan is like every other nan."""
-    a, b = (round_to(x, fmt) for x in (first, second))
-    different = ((a != b) | (np.signbit(a) != np.signbit(b))) & ~(np.isnan(a) & np.isnan(b))
-    return int(np.count_nonzero(different))
-
-
 class Comparison:
     """Two rotations of the same q and k. Scores are formed tile by tile, heads in parallel."""
 
@@ -189,7 +183,8 @@ class Comparison:
                 alone = head % self.inputs.group == 0  # several heads share those of k
                 for index in [index for index, on in enumerate((new[0], new[1] and alone)) if on]:
                     result.elements += sides[0][index].size
-                    result.differing += differing_bits(sides[0][index], sides[1][index], self.bits)
+                    first, second = (round_to(side[index], self.bits) for side in sides)
+                    result.differing += int(np.count_nonzero(bits_differ(first, second)))
             given = self.inputs.q[head][rows], self.inputs.k[kv_head][cols]
             exact = {
                 fmt: kernel.exact_factors(given, fmt, tables, self.setting, self.precision)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic import rounding, scaled_formats, tensors
+from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
 from ropeaudit.arithmetic.rounding import round_in_place, round_nearest, round_to
 from ropeaudit.engine import array_library
@@ -334,3 +335,13 @@ def test_a_nan_stays_one_in_codes_with_a_scale(spec: str) -> None:
     for dtype in (np.float32, np.float64):
         stored = scaled_formats.parse(spec).stored(nans(dtype), np.ones(1, dtype))
         assert np.isnan(stored).all()
+
+
+def test_bits_that_differ():
+    a = np.array([0.0, 1.0, np.nan, 1.0, np.inf, 2.0, 3.0])
+    b = np.array([-0.0, 1.0 + 2.0**-20, -np.nan, np.nan, np.inf, 3.0, 3.0], np.float64)
+    of_numbers = [True, True, False, True, False, True, False]  # the sign of 0, nan against 1, 2 against 3
+    assert bits_differ(a, b).tolist() == of_numbers
+    assert bits_differ(a.astype(np.float32), b).tolist() == of_numbers  # formats that differ, numbers that do
+    rounded = bits_differ(round_to(a, parse("bf16")), round_to(b, parse("bf16")))
+    assert rounded.tolist() == [True, False, False, True, False, True, False]

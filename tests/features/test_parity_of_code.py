@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from ropeaudit import parity
-from ropeaudit.arithmetic.formats import parse
-from ropeaudit.engine.pair import differing_bits
 from ropeaudit.errors import UsageError
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.report import COLUMNS, parity_report
@@ -132,13 +130,6 @@ def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, code)
     [cut] = parity("hf", "meta", 3, "bf16", **case)
     assert cut.statistics.elements == whole.statistics.elements
     assert cut.statistics.differing == whole.statistics.differing > 0
-
-
-def test_bits_that_differ() -> None:
-    a = np.array([0.0, 1.0, np.nan, 1.0, np.inf, 2.0])
-    b = np.array([-0.0, 1.0 + 2.0**-20, -np.nan, np.nan, np.inf, 3.0])
-    assert differing_bits(a, b, parse("bf16")) == 3  # the sign of 0, nan against 1, 2 against 3
-    assert differing_bits(a, b, parse("fp32")) == 4
 
 
 def test_a_dtype_that_is_refused_is_a_row_and_a_sentence(code, capsys) -> None:
