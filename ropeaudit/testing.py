@@ -16,10 +16,12 @@ import numpy as np
 from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import score_drift
-from ropeaudit.conformance.score_drift import RMS_FACTOR, ExactScores
+from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
+from ropeaudit.engine import measure
 from ropeaudit.engine import scores as forming
 from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.engine.measure import CertifiedScores
+from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
@@ -29,10 +31,11 @@ from ropeaudit.recognition import allowance, known_recipes, rotation, verificati
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
+from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import conventions, environments, loading
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.implementation import Called, one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
@@ -41,6 +44,7 @@ _UNEXPLAINED = Diagnosis("unexplained")
 _CLEAR = 0.3  # what scores behave like is at most this share as far away as what they should be
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
+_SILENT: Callable[[float], None] = lambda share: None  # noqa: E731  # no progress is shown
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
@@ -109,7 +113,8 @@ def assert_shift_invariant(
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale)
     built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
     resolved = _resolved(recipe, {} if scores else _EXACT_SUMS, parse(dtype))
-    test = _Test(resolved, recipe, setting, built, score_drift.exact(built, setting, resolved.input))
+    q, k = (round_to(x, resolved.input).astype(np.float64) for x in (built.q, built.k))
+    test = _Test(resolved, recipe, setting, replace(built, q=q, k=k))
     offsets = list(offsets)
     if not offsets:
         raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
@@ -136,13 +141,12 @@ def assert_shift_invariant(
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """What is expected: a recipe on a setting, q and k, and their exact scores (h, s, s) with their error."""
+    """What is expected: a recipe on a setting, and q and k in its input format."""
 
     resolved: Resolved
     recipe: str
     setting: RopeSetting
     inputs: Inputs
-    exact: ExactScores
 
     @property
     def dtype(self) -> Format:
@@ -154,23 +158,25 @@ class _Test:
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
         return q, k
 
-    def check_scores(self, results: FloatArray, offset: int, like: Callable[[], Diagnosis]) -> None:
-        """Raise NotShiftInvariant if scores drift further than allowed."""
-        if off := self.off(results, self.exact[0], offset):
-            self.fail(off[0], off[1], offset, off[2], like)
+    def exact(self) -> list[CertifiedScores]:
+        """Return the exact scores of each head."""
+        return list(measure.exact(self.inputs, self.setting, self.resolved.input))
 
-    def off(self, results: FloatArray, reference: FloatArray, offset: int) -> tuple[str, str, str] | None:
-        """Return how far scores are from others, what is allowed, and where; None where it is allowed."""
-        error = self.exact[1]
+    def drift(self, cell: CellStatistics, offset: int) -> MeasuredDrift:
+        """Return what was measured beside what is allowed."""
         allowed = bounds.bound(Emulated(self.resolved, self.setting), self.inputs, _MASK, offset)
-        seen = score_drift.drift(results, reference)
+        return MeasuredDrift.of_cell(cell, self.inputs.seq_len, offset, allowed)
+
+    def check_drift(self, cell: CellStatistics, offset: int, like: Callable[[], Diagnosis]) -> None:
+        """Raise NotShiftInvariant if scores drift further than allowed."""
+        seen = self.drift(cell, offset)
         place = "worst at head {}, query {}, key {}".format(*seen.place)
-        if seen.over_bound(allowed, error):
-            return f"score drift {seen.largest:.3g}", f"{allowed.maximum + error:.3g} (a-priori bound)", place
-        if seen.over_prediction(allowed, error):
-            right = f"{RMS_FACTOR * allowed.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
-            return f"RMS score drift {seen.rms:.3g}", right, place
-        return None
+        if seen.over_bound:
+            right = f"{seen.most:.3g} (a-priori bound)"
+            self.fail(f"score drift {seen.largest:.3g}", right, offset, place, like)
+        if seen.over_prediction:
+            right = f"{RMS_FACTOR * seen.limit.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
+            self.fail(f"RMS score drift {seen.rms:.3g}", right, offset, place, like)
 
     def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, step: int = 0) -> None:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
@@ -218,14 +224,15 @@ def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: boo
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
+    called = Called(subject, setting, test.dtype, rotator)
+    called.together(test.inputs.q, test.inputs.k)
     for offset in offsets:
         with _raising(name, test.dtype, offset):
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
-            rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
-        scores = _scores(rotated[0], rotated[1], Emulated(test.resolved, setting))
-        test.check_scores(scores, offset, lambda: _UNEXPLAINED)
+            cell = measure.measure(Plan([called], [[offset]], test.inputs, setting, _MASK), 1, _SILENT)
+        test.check_drift(cell[0, offset], offset, lambda: _UNEXPLAINED)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
@@ -264,7 +271,8 @@ def _test_scores(
             raise NotShiftInvariant(
                 f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
             ) from error
-        test.check_scores(results, offset, functools.partial(_like_scores, test, results, offset))
+        seen = measure.of_scores(results, test.exact())
+        test.check_drift(seen, offset, functools.partial(_like_scores, test, results, offset))
 
 
 def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
@@ -275,11 +283,15 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     def seen(rotated: FloatArray) -> FloatArray:
         return _scores(rotated[: len(q)], rotated[len(q) :], exact_sums)
 
+    exactly = test.exact()
+    exact = np.stack([exact_scores.joined(*scores) for scores, _ in exactly])
+
     def explains(other: FloatArray) -> bool:
-        return test.off(results, other, offset) is None
+        reference = [((scores, None), error) for scores, (_, error) in zip(other, exactly, strict=True)]
+        return not test.drift(measure.of_scores(results, reference), offset).fails
 
     at = np.arange(q.shape[1], dtype=np.int64) + offset
-    nearest, distance = None, known_recipes.rms_difference(results, test.exact[0])
+    nearest, distance = None, known_recipes.rms_difference(results, exact)
     if not np.isfinite(distance):
         vectors = np.concatenate([q, k])
         return _like_nonfinite(
@@ -291,13 +303,13 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
             nearest, distance = found, size / _CLEAR
     if nearest is not None:
         return replace(nearest, certainty="resembles")
-    if off := _heads_off(results, test.exact[0]):
+    if off := _heads_off(results, exact):
         return Diagnosis("unexplained", where=Where(heads=off, of_heads=len(results)))
     for fmt in ("fp16", "bf16"):
         narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
         first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
         formed = _scores(first, second, Emulated(narrow, test.setting))
-        sizes = [known_recipes.rms_difference(other, test.exact[0]) for other in (results, formed)]
+        sizes = [known_recipes.rms_difference(other, exact) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
     return _UNEXPLAINED

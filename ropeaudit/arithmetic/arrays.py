@@ -99,4 +99,5 @@ def of(x: Any) -> Operations:
 def bits_differ(y: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where two arrays of NumPy hold other bits; every nan is like every other nan. Shapes: alike."""
     alike = ((y == other) & (np.signbit(y) == np.signbit(other))) | (np.isnan(y) & np.isnan(other))
-    return np.logical_not(alike)
+    differ: NDArray[np.bool_] = ~alike
+    return differ

@@ -21,19 +21,17 @@ _WIDER = "compute positions, frequencies and angles in float64: in float32 drift
 
 def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
     """Return whether drift is within the bound and the prediction of the yardstick, at all offsets."""
-    worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.drift.rms, one.allowed)))
+    worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
     offsets = ", ".join(str(one.offset) for one in seen)
     at = f"offset{'s' * (len(seen) > 1)} {offsets}"
     where = f"{worst.tokens} at offset {worst.offset}"
     yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
     detail = f"{worst.tokens} at {at}; {yardstick_words}"
-    sizes = (worst.drift.rms, worst.allowed, _UNIT)
-    if worst.drift.over_bound(worst.limit, worst.error) and not worst.drift.over_prediction(
-        worst.limit, worst.error
-    ):
-        head, query, key = worst.drift.place
+    sizes = (worst.rms, worst.allowed, _UNIT)
+    if worst.over_bound and not worst.over_prediction:
+        head, query, key = worst.place
         where += f", head {head}, rows {query} and {key}"
-        sizes = (worst.drift.largest, worst.limit.maximum + worst.error, "score units, the largest")
+        sizes = (worst.largest, worst.most, "score units, the largest")
     measured, allowed, unit = sizes
     return judged(
         check,
@@ -51,7 +49,7 @@ def growth(
     seen: Sequence[MeasuredDrift],
     wanted: Yardstick,
     dtype: Format,
-    careful: Callable[[], float],
+    careful: Callable[[MeasuredDrift], float],
     behaves: Diagnosis | None = None,
 ) -> Finding:
     """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
@@ -66,19 +64,19 @@ def growth(
     if not last.offset:
         return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
     where = f"{last.tokens} at offset {last.offset}"
-    grown = judging.ratio(last.drift.rms, first.drift.rms)
+    grown = judging.ratio(last.rms, first.rms)
     if grown <= judging.GROWTH:
         detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
         unit, allowed = "times that at offset 0", judging.GROWTH
         return judged("growth", True, detail, measured=grown, allowed=allowed, unit=unit, where=where)
-    attained = careful()
-    excess = _excess(last.drift.rms, attained)
+    attained = careful(first)
+    excess = _excess(last.rms, attained)
     allowed = max(judging.EXCESS, _excess(last.allowed, attained))
     word = judging.judge(
         nonfinite=not last.finite,
-        drift_max=last.drift.largest,
-        drift_rms=last.drift.rms,
-        floor_rms=first.drift.rms,
+        drift_max=last.largest,
+        drift_rms=last.rms,
+        floor_rms=first.rms,
         reference_rms=last.reference_rms,
         reference_error=last.error,
         excess=excess,

@@ -5,17 +5,15 @@ Scores are formed in float64 from rotated q and k of the first batch element.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds import Bound
 from ropeaudit.conformance import drift_findings
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import ReturnedCode
-from ropeaudit.conformance.score_drift import MeasuredDrift, ScoreDrift
+from ropeaudit.conformance.score_drift import MeasuredDrift
 from ropeaudit.conformance.yardstick import Yardstick, yardstick
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -32,10 +30,10 @@ def findings(
     wanted = _yardstick(code, claimed)
     limits = wanted.limits(setting, inputs, [one.offset for one in records], _MASK)
     part = " of batch element 0"
-    seen = [_measured(record, limit, part) for record, limit in zip(records, limits, strict=True)]
+    seen = [MeasuredDrift.of_record(row, limit, part) for row, limit in zip(records, limits, strict=True)]
     return [
         drift_findings.drift("drift", seen, wanted, None),
-        drift_findings.growth(seen, wanted, dtype, lambda: records[-1].attainable_rms),
+        drift_findings.growth(seen, wanted, dtype, lambda _: records[-1].attainable_rms),
         drift_findings.tolerance(seen, claimed, setting, dtype),
     ]
 
@@ -46,15 +44,3 @@ def _yardstick(code: ReturnedCode, claimed: Resolved | None) -> Yardstick:
     block = CalledBlock(np.arange(spec.seq_len, dtype=np.int64) + last, code.given, code.rotated[last])
     resembled = None if claimed else explaining_recipe(block, spec.setting, spec.dtype)
     return yardstick(claimed, resembled, spec.setting, spec.dtype, last + spec.seq_len)
-
-
-def _measured(record: Record, limit: Bound, part: str) -> MeasuredDrift:
-    """Return what a row says of an offset; what is not finite is larger than anything."""
-    place = record.worst_head or 0, record.worst_query or 0, record.worst_key or 0
-    drift = ScoreDrift(_size(record.drift_max), _size(record.drift_rms), place)
-    error, rms = record.reference_error, record.reference_rms
-    return MeasuredDrift(record.seq_len, record.offset, drift, rms, error, limit, part)
-
-
-def _size(value: float) -> float:
-    return math.inf if math.isnan(value) else value

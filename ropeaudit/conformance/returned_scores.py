@@ -12,11 +12,11 @@ import numpy as np
 
 from ropeaudit import bounds, recipes
 from ropeaudit.audits.judging import TOLERANCE
-from ropeaudit.conformance import score_drift
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.conformance.returned_files import Returned
-from ropeaudit.conformance.score_drift import RMS_FACTOR
+from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
+from ropeaudit.engine import measure
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.subjects.emulated import Emulated
 
@@ -33,16 +33,16 @@ def findings(case: VectorCase, returned: Returned, recipe: str | None) -> list[F
     for b in range(len(vectors["q"])):
         q, k = (vectors[name][b].astype(np.float64) for name in "qk")
         inputs = Inputs(q, k, "vectors", spec.seed)
-        exact, error = score_drift.exact(inputs, spec.setting, spec.dtype)
-        size = float(np.sqrt(np.mean(exact**2)))
         limits = bounds.bounds([(subject, offset) for offset in spec.offsets], inputs, "full")
         for offset, limit in zip(spec.offsets, limits, strict=True):
-            largest, rms, at = score_drift.drift(returned.arrays[offset]["scores"][b], exact)
+            formed = returned.arrays[offset]["scores"][b]
+            cell = measure.of_scores(formed, measure.exact(inputs, spec.setting, spec.dtype))
+            seen = MeasuredDrift.of_cell(cell, spec.seq_len, offset, limit)
             here = f"offset {offset}, batch element {b}"
-            place = f"{here}, head {at[0]}, query {at[1]}, key {at[2]}"
-            cells["drift"].append((largest, limit.maximum + error, f"{_UNIT}, the largest", place))
-            cells["drift"].append((rms, RMS_FACTOR * limit.rms + error, f"RMS, in {_UNIT}", here))
-            relative = rms / size if size else math.inf
+            place = "{}, head {}, query {}, key {}".format(here, *seen.place)
+            cells["drift"].append((seen.largest, seen.most, f"{_UNIT}, the largest", place))
+            cells["drift"].append((seen.rms, seen.allowed, f"RMS, in {_UNIT}", here))
+            relative = math.inf if math.isnan(seen.relative) else seen.relative
             cells["tolerance"].append((relative, TOLERANCE, "of the scores' RMS", here))
     name = f"recipe {resolved.recipe.name}{', as claimed' if recipe else ''}"
     what = f"{spec.seq_len} tokens at {len(spec.offsets)} offsets up to {spec.offsets[-1]}"

@@ -114,7 +114,7 @@ class ReturnedSubject(Called):
         """Return why an offset cannot be judged; empty for those of the case."""
         return "" if offset in self.implementation.rotated else "the case does not ask for it"
 
-    def together(self, q: FloatArray, k: FloatArray) -> None:
+    def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
         """Look each head up by itself: nothing is called, and batch elements were written back together."""
 
     def distinct_positions(self, positions: Positions) -> int:

@@ -1,4 +1,4 @@
-"""Scores of code at several offsets, formed in float64 from what it returns, against the exact ones.
+"""Scores of what code returns at several offsets, as the engine measures them, and what explains their drift.
 
 Letters: h heads, s positions, d head_dim.
 """
@@ -12,61 +12,55 @@ import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import attainable
-from ropeaudit.conformance import score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.score_drift import MeasuredDrift
 from ropeaudit.conformance.yardstick import MASK, Yardstick, yardstick
+from ropeaudit.engine import measure
+from ropeaudit.engine.plan import Plan
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recognition import narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.calling.implementation import Called
 from ropeaudit.subjects.emulated import Emulated
 
 _ROWS = 256  # of a long sequence that are compared, each with each
 
 
 class ScoreRun:
-    """q and k of a sequence, their exact scores, and one instance of the code."""
+    """q and k of a sequence, and one instance of the code, which one call gives all of it."""
 
     def __init__(self, code: CodeUnderTest, heads: int, length: int) -> None:
         self.code, self.length, self.last = code, length, code.up_to - length
-        q, k = (round_to(x, code.dtype) for x in code.vectors(heads, length))
+        q, k = code.vectors(heads, length)
         self.inputs = Inputs(q.astype(np.float64), k.astype(np.float64), "gaussian", code.seed)
         self.given = q.astype(code.dtype.carrier)[None], k.astype(code.dtype.carrier)[None]
-        self.rows = np.arange(length, dtype=np.int64)
+        self.rows: Positions = np.arange(length, dtype=np.int64)
         if length > _ROWS:
             generator = np.random.default_rng([code.seed, length])
             self.rows = np.sort(generator.choice(length, _ROWS, replace=False))
-        rows = Inputs(self.inputs.q[:, self.rows], self.inputs.k[:, self.rows], "gaussian", code.seed)
-        self.exact = score_drift.exact(rows, code.setting, code.dtype, self.rows)
-        self.reference_rms = float(np.sqrt(np.mean(self.exact.values**2)))
-        self.rotator: Rotator = code.rotator()
+        self.rotator = code.rotator()
+        self.called = Called(code.implementation, code.setting, code.dtype, self.rotator)
+        self.called.together(self.inputs.q, self.inputs.k, self.rows)
 
     def _rotated(self, offset: int) -> tuple[FloatArray, FloatArray]:
         at: Positions = np.arange(self.length, dtype=np.int64) + offset
         return self.rotator.rotate_both(*self.given, at)
 
     def seen(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
-        """Return what is measured at each offset."""
-        results = []
-        for offset, limit in zip(
-            offsets, wanted.limits(self.code.setting, self.inputs, offsets), strict=True
-        ):
-            q, k = (x[0][:, self.rows] for x in self._rotated(offset))
-            formed = score_drift.products(q, k, self.code.setting.scale)
-            drift = score_drift.drift(formed, self.exact.values)
-            results.append(
-                MeasuredDrift(
-                    *(self.length, offset, drift, self.reference_rms, self.exact.error, limit),
-                    part=" of one head" if len(q) == 1 else "",
-                )
-            )
-        return results
+        """Return what is measured at each offset, the first of them 0."""
+        setting, inputs = self.code.setting, self.inputs
+        rows = Inputs(inputs.q[:, self.rows], inputs.k[:, self.rows], "gaussian", self.code.seed)
+        cells = Plan([self.called], [offsets], rows, setting, MASK, positions=self.rows)
+        seen = measure.measure(cells, 1, lambda share: None)
+        limits, part = wanted.limits(setting, inputs, offsets), " of one head" * (inputs.heads == 1)
+        return [
+            MeasuredDrift.of_cell(seen[0, offset], self.length, offset, limit, part)
+            for offset, limit in zip(offsets, limits, strict=True)
+        ]
 
     def recipe(self) -> RecipeGroup | None:
         """Return the recipe that explains the last positions, where recipes differ most."""
@@ -106,8 +100,8 @@ class ScoreRun:
         at = every + offset
         return narrow_output.explanation(code.setting, code.dtype, given, rotated, at, holds) or found
 
-    def careful(self) -> float:
+    def careful(self, first: MeasuredDrift) -> float:
         """Return the RMS drift that careful code in the dtype has near offset 0, as `excess` counts it."""
         subject = Emulated(attainable.careful(self.code.dtype), self.code.setting)
         predicted = bounds.bound(subject, self.inputs, MASK, 0).rms
-        return attainable.attainable_rms(predicted, self.code.dtype, self.reference_rms)
+        return attainable.attainable_rms(predicted, self.code.dtype, first.reference_rms)

@@ -13,16 +13,16 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores, tile
-from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary
-from ropeaudit.engine.kernel import Side, Workspace
+from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray
+from ropeaudit.engine.kernel import ExactScores, Side, Workspace
 from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
 from ropeaudit.engine.tile import RotatedPanel, Tile
@@ -30,7 +30,10 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map
+
+CertifiedScores: TypeAlias = tuple[ExactScores[NumPyArray], float]  # of a head, and what they may be off by
 
 
 def measure(
@@ -52,6 +55,26 @@ def measure(
                 results[cell].merge(measured)
             progress(first.drift.count / scores_in_all)
     return results
+
+
+def exact(inputs: Inputs, setting: RopeSetting, fmt: Format) -> Iterator[CertifiedScores]:
+    """Yield the exact scores (s, s) of each head of q and k, rounded to a format, with their certificate."""
+    table = exact_scores.distance_table(np.arange(inputs.seq_len, dtype=np.float64), setting)
+    for head, x in enumerate(inputs.q):
+        sides = x, inputs.k[head // inputs.group]
+        q, k = kernel.exact_factors(sides, fmt, (table, table), setting, "extended")
+        yield exact_scores.product(q, k), exact_scores.certificate(q, k)
+
+
+def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellStatistics:
+    """Return the drift of scores that were formed elsewhere, all of which count. Shapes: (h, s, s)."""
+    result = CellStatistics()
+    for head, (values, (exactly, error)) in enumerate(zip(formed, reference, strict=True)):
+        block = Block.tile("full", head, slice(0, values.shape[0]), slice(0, values.shape[1]))
+        with np.errstate(invalid="ignore", over="ignore"):
+            result.drift.add(kernel.minus_exact(NUMPY, values.astype(np.float64), exactly), block)
+        kernel.gather_reference(exactly, error, block, [result])
+    return result
 
 
 class _Job(NamedTuple):
@@ -113,7 +136,7 @@ class _Run(Generic[A]):
         return masks.tiles(self.plan.mask, rows, cols, self.tile[1], self.plan.seq_len)
 
     def _panel_tables(self, panel: slice) -> _Tables:
-        positions = np.arange(panel.start, panel.stop, dtype=np.int64)
+        positions = self.plan.at(panel)
         numbers, cells = (positions + self.plan.origin).astype(np.float64), list(self.plan.cells())
 
         def table(cell: CellIndex | None) -> Any:

@@ -19,7 +19,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import Positions, Subject
 
 PANEL = 8192  # positions rotated at once
 CACHE_BYTES = 384 * 2**20  # rotated q and k held at once
@@ -101,7 +101,7 @@ class Plan(Generic[V]):
     """Subjects and offsets that are measured together; each subject's first offset is 0.
 
     origin is added to the positions of the reference. It changes nothing, for exact scores depend on
-    distances, unless angles are clipped.
+    distances, unless angles are clipped. positions: of the rows, where they are not 0, 1, ...
     """
 
     subjects: Sequence[Subject]
@@ -110,11 +110,17 @@ class Plan(Generic[V]):
     setting: RopeSetting
     mask: Mask
     origin: int = 0
+    positions: Positions | None = None
 
     @property
     def seq_len(self) -> int:
         """s: the number of positions."""
         return self.inputs.seq_len
+
+    def at(self, panel: slice) -> Positions:
+        """Return the positions of some rows."""
+        rows = np.arange(panel.start, panel.stop, dtype=np.int64)
+        return rows if self.positions is None else self.positions[rows]
 
     def cells(self) -> Iterator[CellIndex]:
         """Yield the cells in order."""

@@ -235,3 +235,11 @@ def truncated(q, k, positions):
     cos, sin = tables(positions, torch.float64)
     wide = [rotated(x.double(), cos, sin).float() for x in (q, k)]
     return tuple(((x.view(torch.int32) >> 16) << 16).view(torch.float32).to(q.dtype) for x in wide)
+
+
+def infinite_at_the_end(q, k, positions):
+    """Right but for one number that is infinite at the last position, of the last call alone."""
+    rotated = list(both(q, k, *tables(positions)))
+    if positions[-1] == 131071:
+        rotated[0][..., -1, 0] = torch.inf
+    return tuple(rotated)

@@ -4,11 +4,10 @@ import math
 from pathlib import Path
 
 import gradient_kernels
-import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.conformance import drift, every_position, score_drift, yardstick
+from ropeaudit.conformance import drift, every_position, yardstick
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
 from ropeaudit.recognition import known_recipes, wording
@@ -179,18 +178,7 @@ def test_few_positions_make_no_statement():
     assert few["long sequence"].status == few["growth"].status == "not applicable"
 
 
-def test_rows_of_exact_scores_are_those_of_all():
-    setting, at = RopeSetting.of(32), np.array([0, 3, 17, 60])
-    every = qk.make("gaussian", 2, 1, 64, setting, 1)
-    some = qk.Inputs(every.q[:, at], every.k[:, at], "gaussian", 1)
-    whole, part = (
-        score_drift.exact(inputs, setting, parse("bf16"), rows)
-        for inputs, rows in ((every, None), (some, at))
-    )
-    assert np.abs(whole.values[:, at][:, :, at] - part.values).max() <= whole.error + part.error < 1e-12
-
-
 def test_a_score_that_is_not_finite_is_an_infinite_drift():
-    seen = score_drift.drift(np.array([[[1.0, math.nan]]]), np.zeros((1, 1, 2)))
-    assert seen.rms == seen.largest == math.inf
-    assert seen.place == (0, 0, 1)
+    results = findings("infinite_at_the_end")
+    assert results["drift"].failed
+    assert results["drift"].measured == math.inf

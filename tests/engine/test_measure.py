@@ -16,6 +16,7 @@ from ropeaudit.features.explain import analysis as explain
 from ropeaudit.features.parity import analysis as parity
 from ropeaudit.inputs import qk
 from ropeaudit.reference import exact_scores
+from ropeaudit.subjects.emulated import Emulated
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipes": ["hf", "uniform"]}
 EXACT = [
@@ -250,3 +251,44 @@ def test_progress_ends_at_one() -> None:
     list(Audit(cases=[Case(heads=1, seq_len=600), Case(heads=2, seq_len=9)]).run(progress=reported.append))
     assert reported == sorted(reported)
     assert reported[-1] == 1.0
+
+
+def test_rows_at_other_positions_are_those_of_the_whole() -> None:
+    """Drift of some rows of a sequence, each with each, as the whole has it at their places."""
+    setting, at = RopeSetting.of(32), np.array([0, 3, 17, 60])
+    every = qk.make("gaussian", 2, 1, 64, setting, 1)
+    some = qk.Inputs(every.q[:, at], every.k[:, at], "gaussian", 1)
+    exact_sums = recipes.named("uniform").changed({"accumulate": "fp64", "score": "fp64"})
+    subject = Emulated(exact_sums.resolve(parse("bf16")), setting)
+
+    def measured(inputs: qk.Inputs, positions: np.ndarray | None = None) -> plan.CellStatistics:
+        cells = plan.Plan([subject], [[0, 1000]], inputs, setting, "full", positions=positions)
+        return measure.measure(cells, 1, lambda share: None)[0, 1000]
+
+    rows, exactly = measured(some, at), list(measure.exact(every, setting, parse("bf16")))
+    scores = np.stack([exact_scores.joined(*pair)[np.ix_(at, at)] for pair, _ in exactly])
+    assert rows.reference.rms == pytest.approx(float(np.sqrt(np.mean(scores**2))), rel=1e-14)
+    assert rows.drift.rms != measured(some).drift.rms
+    table = subject.table(at, 1000)
+    q, k = (np.stack([subject.rotate(x, table) for x in side]) for side in (some.q, some.k))
+    formed = np.einsum("hsd,td->hst", q.astype(np.float64), k[0].astype(np.float64)) * setting.scale
+    size = float(np.sqrt(np.mean((formed - scores) ** 2)))
+    assert rows.drift.rms == pytest.approx(size, rel=1e-9)  # of sums that float64 forms
+    assert rows.drift.place is not None
+    assert max(rows.drift.place[1:]) < len(at)
+
+
+def test_scores_formed_elsewhere_are_judged_alike() -> None:
+    setting = RopeSetting.of(32)
+    inputs = qk.make("gaussian", 2, 1, 8, setting, 1)
+    exactly = list(measure.exact(inputs, setting, parse("bf16")))
+    formed = np.stack([exact_scores.joined(*pair) for pair, _ in exactly])
+    right = measure.of_scores(formed, exactly)
+    assert right.drift.max <= np.abs(formed).max() * 2.0**-52
+    assert 0 < right.error < 1e-12
+    formed[1, 2, 3] += 0.5
+    wrong = measure.of_scores(formed, exactly).drift
+    assert (wrong.max, wrong.place) == (pytest.approx(0.5), (1, 2, 3))
+    assert wrong.rms == pytest.approx(0.5 / math.sqrt(2 * 8 * 8))
+    formed[0, 1, 1] = math.nan
+    assert math.isnan(measure.of_scores(formed, exactly).drift.rms)

@@ -123,8 +123,8 @@ class OneRotation(FreshRotation):
         own: RopeSetting = getattr(subject, "setting", setting)
         self.into, self.back = orders(setting, own.layout, returns_halves(subject))
         if isinstance(subject, Called):
-            given = (x if self.into is None else x[..., self.into] for x in (inputs.q, inputs.k))
-            subject.together(*given)
+            q, k = (x if self.into is None else x[..., self.into] for x in (inputs.q, inputs.k))
+            subject.together(q, k)
 
     def _table(self, panel: slice) -> Any:
         with _reported(self.subject):

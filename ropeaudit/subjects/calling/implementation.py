@@ -91,7 +91,7 @@ _OF_NUMPY = ("float16", "float32", "float64")
 class _Instance:
     """One instance at some positions. Instances may keep state: one thread at a time calls them.
 
-    heads: what one call gave for all heads of q and of k.
+    heads: what one call gave for all heads of q and of k, at the positions that are wanted.
     """
 
     rotator: Rotator
@@ -107,8 +107,15 @@ class Called:
     softmax = FP32
     scale_after_store = False
 
-    def __init__(self, implementation: Implementation, setting: RopeSetting, dtype: Format) -> None:
-        self.implementation, self.setting = implementation, setting
+    def __init__(
+        self,
+        implementation: Implementation,
+        setting: RopeSetting,
+        dtype: Format,
+        instance: Rotator | None = None,
+    ) -> None:
+        """Keep what is to be called. instance: the one that is; None for a new one wherever it begins."""
+        self.implementation, self.setting, self.instance = implementation, setting, instance
         self.name, self.backend = implementation.name, implementation.engine
         self.device = device_of(implementation).label
         self.environment = environment_of(implementation)
@@ -117,18 +124,21 @@ class Called:
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
         self.given: tuple[FloatArray, FloatArray] | None = None
+        self.wanted: Positions | None = None
 
     @property
     def version(self) -> str:
         """That of the implementation; of own code it changes where a call imports more of its files."""
         return self.implementation.version
 
-    def together(self, q: FloatArray, k: FloatArray) -> None:
+    def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
         """Let one call rotate all heads of these, where it is at all of their positions.
 
+        wanted: the positions among 0, 1, ... whose rows are asked for alone, of a call at all of them.
         Of more than 2^24 numbers each head has a call of its own. Shapes: (h, s, d), (g, s, d).
         """
         self.given = (q, k) if q.size + k.size <= _LARGEST else None
+        self.wanted = wanted
 
     @property
     def bytes_together(self) -> int:
@@ -171,7 +181,8 @@ class Called:
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return a new instance and the positions at which it is to rotate."""
-        return _Instance(self.rotator(), positions + offset, threading.Lock())
+        rotator = self.rotator() if self.instance is None else self.instance
+        return _Instance(rotator, positions + offset, threading.Lock())
 
     def rotator(self) -> Rotator:
         """Return a new instance."""
@@ -202,19 +213,24 @@ class Called:
 
     def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int) -> FloatArray:
         """Return x, a head of q or of k, as a call with all heads rotates it. Shapes: (s, d) -> (s, d)."""
-        if self.given is None or table.positions.size != self.given[0].shape[1]:
+        seq_len = 0 if self.given is None else self.given[0].shape[1]
+        wanted = np.arange(seq_len, dtype=np.int64) if self.wanted is None else self.wanted
+        if self.given is None or table.positions.size != wanted.size:
             return self._rotate(x, table, key)
         with table.lock:
             if table.heads is None:
-                table.heads = self._rotated(table, *self.given)
+                first = table.positions[0] - wanted[0]
+                every = np.arange(seq_len, dtype=np.int64) + first
+                q, k = self._rotated(table.rotator, every, *self.given)
+                table.heads = q[:, wanted], k[:, wanted]
         return np.ascontiguousarray(table.heads[key][head])
 
-    def _rotated(self, table: _Instance, *given: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return all heads of q and k rotated. Shapes: (h, s, d), (g, s, d) -> the same."""
+    def _rotated(self, rotator: Rotator, at: Positions, *given: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
             rounded = [round_to(x, self.dtype).astype(self.dtype.carrier)[None] for x in given]
-        rotate: Any = getattr(table.rotator, "rotate_whole", table.rotator.rotate_both)
-        results = rotate(*rounded, table.positions)
+        rotate: Any = getattr(rotator, "rotate_whole", rotator.rotate_both)
+        results = rotate(*rounded, at)
         for x, rotated in zip(rounded, results, strict=True):
             if rotated.shape != x.shape:
                 raise ValueError(f"it returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
