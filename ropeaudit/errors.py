@@ -98,3 +98,13 @@ def parser_reason(error: Exception) -> str:
     if "set_int_max_str_digits" in str(error):
         return f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits"
     return str(error)
+
+
+def one_line(error: BaseException, longest: int = 200) -> str:
+    """Return the type and the message of an exception on one line, without its full stop.
+
+    longest: characters of the message.
+    """
+    text = " ".join((error.typed if isinstance(error, RopeAuditError) else str(error)).split())
+    text = text[:longest].rstrip(" .")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

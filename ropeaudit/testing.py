@@ -22,7 +22,7 @@ from ropeaudit.engine import scores as forming
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -35,8 +35,8 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import conventions, environments, loading
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.implementation import Called, one_line
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 
@@ -127,7 +127,7 @@ def assert_shift_invariant(
     if scores is not None:
         _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
-        subject = Own(_name(function), function, order, device=device)
+        subject = OwnCode(_name(function), function, order, device=device)
         subject.source = loading.source_of(function)
         _test_rotation(test, subject, offsets, whole)
         for environment in chosen[1:]:
@@ -182,7 +182,7 @@ class _Test:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=lambda: rotator.own.anew(self.setting, self.dtype) or rotator.afresh(),
+            afresh=lambda: rotator.own.anew(self.setting, self.dtype),
             rule=self.resolved,
             batch_step=step,
         )
@@ -215,7 +215,7 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: bool) -> None:
+def _test_rotation(test: _Test, subject: OwnCode, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
     name, setting = subject.name, test.setting
     if reason := subject.refuses(setting, test.dtype):
@@ -256,7 +256,7 @@ def _test_scores(
     test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int], device: str | None
 ) -> None:
     """Test a function that returns scores."""
-    name, called = _name(function), Own(_name(function), function, device=device)
+    name, called = _name(function), OwnCode(_name(function), function, device=device)
     q, k = test.vectors()
     heads, length = q.shape[:2]
     for offset in offsets:

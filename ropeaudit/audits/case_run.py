@@ -24,7 +24,7 @@ from ropeaudit.engine import measure, plan, sampled_scores, tile
 from ropeaudit.engine.array_library import NUMPY, ArrayLibrary
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
@@ -33,8 +33,8 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import threads
 from ropeaudit.subjects import FormsScores, Subject, scaled_keys
-from ropeaudit.subjects.calling import implementation
-from ropeaudit.subjects.calling.implementation import Called
+from ropeaudit.subjects.calling import called
+from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.factories import SubjectFactory
@@ -314,12 +314,10 @@ def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
     except RopeAuditError:
         raise
     except Exception as error:
-        if not implementation.raised_by_code(error):
+        if not called.raised_by_code(error):
             raise
         names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
-        raise UsageError(
-            f"{names}: a later call raises {implementation.one_line(error)}; the first calls did not"
-        ) from None
+        raise UsageError(f"{names}: a later call raises {one_line(error)}; the first calls did not") from None
 
 
 def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:

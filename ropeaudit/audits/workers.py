@@ -68,7 +68,7 @@ class Result:
 
 def loaded_versions(audit: Audit) -> list[str]:
     """Return the version of own code as it was loaded, for each factory; nothing for other subjects."""
-    return [getattr(factory.code, "loaded_version", "") for factory in audit.factories()]
+    return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
 
 
 def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:

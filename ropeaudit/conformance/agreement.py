@@ -20,13 +20,13 @@ from ropeaudit.conformance.call_forms import CallForm
 from ropeaudit.conformance.code_under_test import WRONG_ROTATION, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.whole_calls import WholeCall
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide
 from ropeaudit.subjects import exact_rotation
-from ropeaudit.subjects.calling.implementation import Rotator, one_line
+from ropeaudit.subjects.calling.code import Rotator
 
 PAIR = "relative to the pair"
 

@@ -6,7 +6,7 @@ Letters: b batch, h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +14,13 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.implementation import Rotator
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.code import Rotator
 
 Both = tuple[FloatArray, FloatArray]
 
 
 @dataclass(slots=True)
-class CallForm(ABC):
+class CallForm(Rotator):
     """One instance that is called in a way of its own."""
 
     rotator: Rotator
@@ -29,7 +28,7 @@ class CallForm(ABC):
     @property
     def has_past(self) -> bool:
         """Whether it is a function that may have been called before; see `OwnRotator`."""
-        return bool(getattr(self.rotator, "has_past", False))
+        return self.rotator.has_past
 
     def rows_of_call(self, row: int, length: int) -> slice:
         """Return which of so many rows the call takes that takes a row."""
@@ -60,7 +59,7 @@ class Pieces(CallForm):
                 for part in self._parts(at.shape[-1])
             ]
 
-        rotated = in_one_state(self.rotator, calls)
+        rotated = self.rotator.together(calls, "a row of calls")
         first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
         return first, second
 
@@ -120,10 +119,3 @@ class Reversed(CallForm):
         q, k = (np.ascontiguousarray(x[::-1, ::-1]) for x in (q, k))
         first, second = self.rotator.rotate_both(q, k, rows)
         return first[::-1, ::-1], second[::-1, ::-1]
-
-
-def in_one_state(rotator: Rotator, calls: Callable[[], list[Both]]) -> list[Both]:
-    """Return what many calls in a row return; what own code changes around it is put back at the end."""
-    if isinstance(rotator, OwnRotator):
-        return rotator.together(calls, "a row of calls")
-    return calls()

@@ -21,10 +21,9 @@ from ropeaudit.conformance import (
 )
 from ropeaudit.conformance.code_under_test import RIGHT_BEFORE, CodeUnderTest
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
-from ropeaudit.subjects.calling.implementation import one_line
 
 CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
 

@@ -16,8 +16,9 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code, Rotator
+from ropeaudit.subjects.calling.own_code import OwnCode
 
 HEADS = 4
 RIGHT_BEFORE = "right before"  # the same: the first position that is out of place, where others are right
@@ -28,7 +29,7 @@ WRONG_ROTATION = (
 
 @dataclass(slots=True)
 class CodeUnderTest:
-    """One implementation in a dtype.
+    """Code in a dtype.
 
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
     for what right code explains (`recognition.allowance.careful`). compiled: whether it is compiled too.
@@ -36,7 +37,7 @@ class CodeUnderTest:
     cached: what checks share, by name. on_share: gets the share of the running check that is done.
     """
 
-    implementation: Implementation
+    tested: Code
     setting: RopeSetting
     dtype: Format
     up_to: int
@@ -49,12 +50,12 @@ class CodeUnderTest:
     cached: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.called = Called(self.implementation, self.setting, self.dtype)
+        self.called = Called(self.tested, self.setting, self.dtype)
 
     @property
-    def own(self) -> Own | None:
-        """The user's own code; None for an implementation that an adapter calls."""
-        return self.implementation if isinstance(self.implementation, Own) else None
+    def own(self) -> OwnCode | None:
+        """The user's own code; None for what an adapter calls."""
+        return self.tested if isinstance(self.tested, OwnCode) else None
 
     @property
     def rule(self) -> Resolved:
@@ -67,8 +68,7 @@ class CodeUnderTest:
 
     def afresh(self) -> Rotator:
         """Return an instance without a past: of the file executed anew, where that can be."""
-        own = self.own
-        return (own.anew(self.setting, self.dtype) if own else None) or self.rotator()
+        return self.called.afresh()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
         """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
@@ -80,9 +80,16 @@ class CodeUnderTest:
         q, k = (round_to(generator.standard_normal(shape), self.dtype) for _ in "qk")
         return q, k
 
+    @property
+    def order(self) -> str:
+        """The axes of what it is given in one call."""
+        fit = self.tested.fit(self.setting)
+        return fit.convention.order if fit else "hsd"
+
     def takes_keys(self) -> bool:
         """Return whether it is given k with q in one call."""
-        return self.own is not None and "k" in self.own.fit(self.setting).convention.signature.roles
+        fit = self.tested.fit(self.setting)
+        return fit is not None and "k" in fit.convention.signature.roles
 
     def allowed_at(self, position: int, pair: int) -> float:
         """Return the error that a rotated pair may have, over its length."""

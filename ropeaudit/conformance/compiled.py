@@ -18,7 +18,7 @@ from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
 from ropeaudit.subjects.calling import arrays, environments
 from ropeaudit.subjects.calling.detection import silent, without_logs
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _LENGTH = 64
@@ -74,7 +74,7 @@ def backends() -> Iterator[str]:
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
 
 
-def _compiled(own: Own, code: CodeUnderTest, backend: str) -> OwnRotator:
+def _compiled(own: OwnCode, code: CodeUnderTest, backend: str) -> OwnRotator:
     """Return what calls a new instance through torch.compile."""
     rotator = own.rotator(code.setting, code.dtype)
     function = arrays.torch().compile(rotator.instance, backend=backend, options=_BACKENDS[backend])

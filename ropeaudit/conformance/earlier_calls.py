@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,23 +14,12 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import implementation
+from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.implementation import Alike, Implementation, Rotator
-from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.third_party.adapter import Rotation
 
 FURTHER = 4096
 SAME, OTHER_NUMBERS = "the same call", "other q and k"
 _LONGEST = 2**16
-
-
-@runtime_checkable
-class Reusable(Protocol):
-    """An implementation whose instance can be called again, in other dtypes too."""
-
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
-        """Return the function of a new instance, made for a dtype, which takes the others too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +95,9 @@ def earlier_calls(
     ]
 
 
-def reusable(tested: Implementation) -> bool:
-    """Return whether an instance can be called again, in other dtypes too."""
-    return isinstance(tested, (Own, Reusable))
-
-
-def afresh(tested: Implementation, setting: RopeSetting, dtype: Format) -> bool:
+def afresh(tested: Code, setting: RopeSetting, dtype: Format) -> bool:
     """Return whether a new instance has no past: a function that is loaded once may have one."""
-    return not isinstance(tested, Own) or tested.has_instances or tested.anew(setting, dtype) is not None
+    return tested.has_instances or tested.uncalled(setting, dtype) is not tested
 
 
 def called_before(
@@ -127,23 +110,12 @@ def called_before(
     before = earlier.call
     q, k = given if earlier.kind == SAME else (_vectors(code, before, side) for side in (1, 2))
     at = np.arange(before.length, dtype=np.int64) + before.first
-    tested = code.implementation
-    placed = tested.under(earlier.environment) if isinstance(tested, Own) and earlier.environment else tested
+    placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
     if reason := placed.refuses(code.setting, before.dtype):
         return reason
-    if isinstance(tested, Own):
-        rotator = tested.anew(code.setting, code.dtype) or tested.rotator(code.setting, code.dtype)
-        first = replace(rotator, dtype=before.dtype)
-        if environment := earlier.environment:
-            wrapped = environment.wrapped(rotator.instance, implementation.device_of(tested).name)
-            first = replace(first, own=rotator.own.under(environment), instance=wrapped)
-        first.rotate_both(q, k, at)
-        return rotator
-    if not isinstance(tested, Reusable):
-        raise TypeError(f"instances of {tested.name} cannot be called again")
-    rotate = tested.instance(code.setting, code.dtype)
-    Alike(lambda x, rows: rotate(x, rows, before.dtype)).rotate_both(q, k, at)
-    return Alike(lambda x, rows: rotate(x, rows, code.dtype))
+    rotator = code.afresh()
+    rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
+    return rotator
 
 
 def _vectors(code: CodeUnderTest, call: AuditCall, side: int) -> FloatArray:

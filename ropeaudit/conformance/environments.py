@@ -18,10 +18,11 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import DEAR, cost, given_vectors, whole_call
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
-from ropeaudit.subjects import factories, torch_arrays
+from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.implementation import Called, Implementation
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
@@ -54,7 +55,7 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
     """
     requested = tuple(code.environments) != DEFAULT
     for environment in environments.chosen(code.environments)[1:]:
-        placed = factories.under(code.implementation, environment)
+        placed = code.tested.under(environment)
         name = check_name(environment)
         if reason := placed.refuses(code.setting, code.dtype):
             yield not_applicable(name, reason)
@@ -69,7 +70,7 @@ def rule(code: CodeUnderTest, environment: Environment) -> Resolved:
     return code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
 
 
-def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: Implementation) -> Finding:
+def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: Code) -> Finding:
     length, last = min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets

@@ -14,10 +14,9 @@ import numpy as np
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, RIGHT_BEFORE, WRONG_ROTATION, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import verification
 from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
-from ropeaudit.subjects.calling.implementation import one_line
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
@@ -107,7 +106,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
 
 def _many(code: CodeUnderTest) -> tuple[int, int]:
     """Return the number of batch elements and of heads of a call with many; one without such an axis."""
-    order = "hsd" if code.own is None else code.own.fit(code.setting).convention.order
+    order = code.order
     return _MANY_ROWS if "b" in order else 1, _MANY_HEADS if "h" in order else 1
 
 

@@ -16,15 +16,15 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import gradients
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient, SwitchedOff
-from ropeaudit.subjects.calling.implementation import Rotator, one_line
 from ropeaudit.subjects.third_party.adapter import TorchAdapter
 
 _SHORT = 64  # positions of a call
@@ -46,11 +46,9 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
 
 def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
-    own, called = code.own, code.implementation
+    own, called = code.own, code.tested
     if own is not None and own.fit(code.setting).convention.engine == "torch":
-        return lambda: GradientRotator.of(
-            own.anew(code.setting, code.dtype) or own.rotator(code.setting, code.dtype)
-        )
+        return lambda: GradientRotator.of(own.anew(code.setting, code.dtype))
     if isinstance(called, TorchAdapter):
         return lambda: gradients.of_tensors(
             called.module(code.setting, code.dtype), code.setting, code.dtype, called.device

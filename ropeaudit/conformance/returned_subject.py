@@ -20,7 +20,8 @@ from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, Subject
-from ropeaudit.subjects.calling.implementation import Called, Rotate
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.factories import SubjectFactory
 
 Sides: TypeAlias = tuple[FloatArray, FloatArray]  # q (b, h, s, d) and k (b, g, s, d)
@@ -46,15 +47,14 @@ class CaseVectors(GivenVectors):
         yield *self.given, self.positions
 
 
-class ReturnedCode:
-    """What was written back for a case; an `Implementation` whose calls are looked up."""
+class ReturnedCode(Code, Rotator):
+    """What was written back for a case: each call is looked up."""
 
     engine = "files"
 
     def __init__(self, case: VectorCase, arrays: Arrays, name: str) -> None:
         """Read what was given; arrays: what was written back, by offset and name."""
         self.case, self.name, self.spec = case, name, case.spec
-        self.version = case.digest[:19]
         self.layouts: tuple[Layout, ...] = (case.spec.setting.layout,)
         self.given, self.rotated = forward(case, arrays)
         self._rows = {
@@ -64,15 +64,16 @@ class ReturnedCode:
             for i, row in enumerate(rows)
         }
 
+    @property
+    def version(self) -> str:
+        """The beginning of the case's digest."""
+        return self.case.digest[:19]
+
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not that of the case."""
         if setting == self.spec.setting and dtype is self.spec.dtype:
             return ""
         return "the case is of another setting or dtype"
-
-    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
-        """Return the rotation of q."""
-        return lambda x, at: self.rotate_one(x, at, key=False)
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> ReturnedCode:
         """Return what looks calls up."""
@@ -108,11 +109,11 @@ class ReturnedCode:
 class ReturnedSubject(Called):
     """What was written back, as a subject of an audit."""
 
-    implementation: ReturnedCode
+    code: ReturnedCode
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Return why an offset cannot be judged; empty for those of the case."""
-        return "" if offset in self.implementation.rotated else "the case does not ask for it"
+        return "" if offset in self.code.rotated else "the case does not ask for it"
 
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
         """Look each head up by itself: nothing is called, and batch elements were written back together."""

@@ -24,7 +24,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.implementation import Called
+from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated
 
 _ROWS = 256  # of a long sequence that are compared, each with each
@@ -43,7 +43,7 @@ class ScoreRun:
             generator = np.random.default_rng([code.seed, length])
             self.rows = np.sort(generator.choice(length, _ROWS, replace=False))
         self.rotator = code.rotator()
-        self.called = Called(code.implementation, code.setting, code.dtype, self.rotator)
+        self.called = Called(code.tested, code.setting, code.dtype, self.rotator)
         self.called.together(self.inputs.q, self.inputs.k, self.rows)
 
     def _rotated(self, offset: int) -> tuple[FloatArray, FloatArray]:

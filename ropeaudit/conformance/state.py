@@ -19,10 +19,8 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.earlier_calls import OTHER_NUMBERS, SAME, AuditCall, EarlierCall
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import DEAR, WholeCall, called, cost, given_vectors
-from ropeaudit.errors import RopeAuditError
-from ropeaudit.subjects import factories
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling.environments import Environment, chosen
-from ropeaudit.subjects.calling.implementation import one_line
 
 _LENGTH = 64
 _OFFSETS = (1000, 0)
@@ -76,18 +74,16 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     if tuple(code.environments) == environments.DEFAULT:
         return
     for environment in others:
-        placed, name = factories.under(code.implementation, environment), environments.check_name(environment)
+        placed, name = code.tested.under(environment), environments.check_name(environment)
         if reason := placed.refuses(code.setting, code.dtype):
             yield not_applicable(f"state {name}", reason)
         else:
             claimed = environments.rule(code, environment)
-            yield _finding(replace(code, implementation=placed, claimed=claimed), f"state {name}", ())
+            yield _finding(replace(code, tested=placed, claimed=claimed), f"state {name}", ())
 
 
 def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding. others: environments in which the call is made before itself."""
-    if not earlier_calls.reusable(code.implementation):
-        return not_applicable(name, "its instances cannot be called again")
     length = min(_LENGTH, code.up_to)
     firsts = dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS)
     compared, refused = list[_Compared](), list[str]()
@@ -104,7 +100,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
     if finding.failed:
         failing = {one.earlier.kind for one in compared if one.seen.failed}
-        new = earlier_calls.afresh(code.implementation, code.setting, code.dtype)
+        new = earlier_calls.afresh(code.tested, code.setting, code.dtype)
         return replace(finding, remedy=_remedy(failing) if new else _ANY)
     if differs:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
@@ -122,9 +118,8 @@ def _compare(
     """Make a call after each earlier one, and add what that came to, or why it could not be made."""
     q = plain.block.given[0]
     call = AuditCall(code.dtype, int(plain.block.at[0]), q.shape[2], q.shape[0], q.shape[1])
-    axes = "hsd" if code.own is None else code.own.fit(code.setting).convention.order
     dtypes = [parse(name) for name in _DTYPES]
-    for earlier in earlier_calls.earlier_calls(call, dtypes, code.up_to, others, axes):
+    for earlier in earlier_calls.earlier_calls(call, dtypes, code.up_to, others, code.order):
         try:
             used = earlier_calls.called_before(code, earlier, plain.block.given)
         except RopeAuditError:
@@ -140,7 +135,7 @@ def _compare(
 
 def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
     """Return every earlier call: those that change numbers with how many, then the others by their kinds."""
-    new = earlier_calls.afresh(code.implementation, code.setting, code.dtype)
+    new = earlier_calls.afresh(code.tested, code.setting, code.dtype)
     where = dict.fromkeys(one.call.positions() for one in compared)
     parts = [
         f"{' and '.join(where)} after {len(compared)} earlier calls, beside the same call "

@@ -13,7 +13,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import WholeCall, called, some_offsets, whole_call
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _LENGTH = 64

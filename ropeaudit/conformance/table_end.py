@@ -9,8 +9,7 @@ import numpy as np
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.conformance.whole_calls import given_vectors
-from ropeaudit.errors import RopeAuditError
-from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.errors import RopeAuditError, one_line
 
 
 def table_end(code: CodeUnderTest) -> Iterator[Finding]:

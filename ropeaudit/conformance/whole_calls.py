@@ -15,11 +15,11 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.call_forms import Both, in_one_state
+from ropeaudit.conformance.call_forms import Both
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.recognition import verification
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.calling.code import Rotator
 
 BATCH = 2
 DEAR = 8e-3  # seconds of CPU of a call of one token, above which there are fewer calls
@@ -76,7 +76,7 @@ def given_vectors(code: CodeUnderTest, length: int) -> tuple[FloatArray, FloatAr
 
 def sizes(code: CodeUnderTest, length: int) -> tuple[int, int]:
     """Return the number of batch elements and of heads of a call: one where the code has no such axis."""
-    order = "hsd" if code.own is None else code.own.fit(code.setting).convention.order
+    order = code.order
     return BATCH if "b" in order else 1, HEADS if "h" in order and length <= 64 else 1
 
 
@@ -104,7 +104,7 @@ def cost(code: CodeUnderTest) -> float:
             return []
 
         with contextlib.suppress(Exception):  # whatever other people's code raises: the checks will see it
-            in_one_state(rotator, calls)
+            rotator.together(calls, "a row of calls")
         code.cached["cost"] = min(taken, default=0.0)
     seconds: float = code.cached["cost"]
     return seconds

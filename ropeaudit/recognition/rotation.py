@@ -36,7 +36,7 @@ from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
-from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.emulated import Emulated
 
 _RIGHT = Fault(Diagnosis("unexplained"))  # what changes nothing

@@ -26,7 +26,7 @@ from ropeaudit.recognition.rotation import MisplacedSide
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, exact_rotation
-from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.calling.code import Rotator
 
 BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given

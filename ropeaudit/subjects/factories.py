@@ -16,8 +16,7 @@ from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.environments import Environment
-    from ropeaudit.subjects.calling.implementation import Implementation
+    from ropeaudit.subjects.calling.code import Code
 
 BACKENDS = ("numpy", "torch")  # what executes recipes
 
@@ -37,7 +36,7 @@ class SubjectFactory:
     layout: Callable[[RopeSetting], Layout] | None = None
     findings: Sequence[str] = ()
     environment: str = "none"
-    code: Implementation | None = None
+    code: Code | None = None
 
 
 def implementation(
@@ -46,7 +45,7 @@ def implementation(
     changes: Mapping[str, str] | None = None,
     alone: bool = False,
     device: str | None = None,
-) -> Implementation:
+) -> Code:
     """Return what is called: the user's own code (module:name), or an entry of `list implementations`.
 
     order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
@@ -73,7 +72,7 @@ def implementations(
     changes: Mapping[str, str] | None = None,
     alone: bool = False,
     device: str | None = None,
-) -> list[Implementation]:
+) -> list[Code]:
     """Return what is called under several names, each once: "all" and patterns such as transformers:* too.
 
     What such a pattern stands for is refused, with the reason, where it cannot be loaded.
@@ -106,43 +105,26 @@ def is_own(name: str) -> bool:
     return not third_party.is_known(name)
 
 
-def under(code: Implementation, environment: Environment) -> Implementation:
-    """Return code as it is called in an environment; in the clean one it is itself."""
-    from ropeaudit.subjects.calling.own_code import Own
-    from ropeaudit.subjects.third_party.in_environment import InEnvironment
-
-    if environment.kind == "none":
-        return code
-    return code.under(environment) if isinstance(code, Own) else InEnvironment(code, environment)
-
-
-def in_environments(code: Implementation, names: Iterable[str]) -> list[Implementation]:
+def in_environments(code: Code, names: Iterable[str]) -> list[Code]:
     """Return code as it is, then in each environment of these names. Raises: UnknownName."""
     from ropeaudit.subjects.calling import environments
 
-    return [under(code, one) for one in environments.chosen(names)]
+    return [code.under(one) for one in environments.chosen(names)]
 
 
-def called(code: Implementation, dtype: Format) -> SubjectFactory:
+def called(code: Code, dtype: Format) -> SubjectFactory:
     """Return the factory of an implementation that is called."""
-    from ropeaudit.subjects.calling.implementation import Called, environment_of
+    from ropeaudit.subjects.calling.called import Called
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
             raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
-        if detect:  # what computes is known then
-            detect(setting)
+        code.fit(setting)  # what computes is known then
         return Called(code, setting, dtype)
 
-    detect = getattr(code, "fit", None)
-
-    def layout(setting: RopeSetting) -> Layout:
-        result: Layout = detect(setting).layout if detect else code.layouts[0]
-        return result
-
     return SubjectFactory(
-        *(code.name, dtype, make, {"input": dtype.name}, layout, getattr(code, "findings", ())),
-        environment=environment_of(code),
+        *(code.name, dtype, make, {"input": dtype.name}, code.layout, code.findings),
+        environment=code.environment_label,
         code=code,
     )
 

@@ -21,6 +21,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import anew, arrays, timeout
+from ropeaudit.subjects.calling.code import Alike
 
 KERNELS = Path(faulty_calls.__file__)
 CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
@@ -132,10 +133,11 @@ def test_a_file_is_executed_anew_with_what_it_imports_from_its_folder(tmp_path, 
 def test_what_is_dear_or_cannot_be_executed_again_is_loaded_once(tmp_path, monkeypatch) -> None:
     setting, once = RopeSetting.of(32), KERNELS.read_text() + "\nimport os\nos.mkdir(__file__ + '.lock')\n"
     (tmp_path / "once.py").write_text(once)
-    assert factories.implementation(f"{tmp_path}/once.py:right").anew(setting, parse("fp32")) is None
-    assert code_of("right").own.anew(setting, parse("fp32")) is not None
+    once, again = factories.implementation(f"{tmp_path}/once.py:right"), code_of("right").own
+    assert once.uncalled(setting, parse("fp32")) is once
+    assert again.uncalled(setting, parse("fp32")) is not again
     monkeypatch.setattr(anew, "DEAR", 0.0)
-    assert code_of("right").own.anew(setting, parse("fp32")) is None
+    assert (dear := code_of("right").own).uncalled(setting, parse("fp32")) is dear
 
 
 @pytest.mark.parametrize(("name", "check", "where", "fault", "like"), FAULTS)
@@ -349,7 +351,7 @@ def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> No
     results = {
         one.check: one
         for one in code_checks.findings(
-            CodeUnderTest(code.implementation, code.setting, code.dtype, 20000, compiled=False)
+            CodeUnderTest(code.tested, code.setting, code.dtype, 20000, compiled=False)
         )
     }
     end = results["table end"]
@@ -485,13 +487,13 @@ def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
 def test_pieces_are_uneven_and_cover_all() -> None:
     seen = []
 
-    class Rotator:
+    class Called(Alike):
         def rotate_both(self, q, k, at):
             seen.append(at.tolist())
             return q, k
 
     x = np.zeros((1, 1, 7, 2))
-    first, _ = Pieces(Rotator(), (1, 3)).rotate_both(x, x, np.arange(7))
+    first, _ = Pieces(Called(None, None), (1, 3)).rotate_both(x, x, np.arange(7))
     assert seen == [[0], [1, 2, 3], [4], [5, 6]]
     assert first.shape == x.shape
 

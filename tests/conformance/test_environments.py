@@ -20,7 +20,7 @@ from ropeaudit import parse
 from ropeaudit.conformance import environments as checks
 from ropeaudit.conformance import state as state_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import UnknownName, one_line
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.check.sentences import headline
 from ropeaudit.rope.setting import RopeSetting
@@ -28,8 +28,7 @@ from ropeaudit.runtime import process_state
 from ropeaudit.runtime.state_aspects import same
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
-from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.timeout import patiently
 
 SETTING = RopeSetting.of(32)
@@ -37,7 +36,7 @@ KERNELS = Path(__file__).parent / "kernels_environments.py"
 
 
 def findings(function, dtype="fp32", names=checks.DEFAULT, up_to=8192):
-    own = Own(function.__name__, function)
+    own = OwnCode(function.__name__, function)
     return list(checks.under(CodeUnderTest(own, SETTING, parse(dtype), up_to, environments=names)))
 
 
@@ -79,7 +78,7 @@ def test_what_code_raises_and_leaves_behind_stays_in_its_call() -> None:
             raise RuntimeError("not so far")
         return elementwise(x, positions)
 
-    own, before = Own("rude", rude), state()
+    own, before = OwnCode("rude", rude), state()
     for environment in environments.chosen(["all"])[1:-1]:
         rotator = own.under(environment).rotator(SETTING, parse("fp32"))
         x = np.ones((1, 1, 4, 32), np.float32)

@@ -16,7 +16,7 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.calling import loading
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 
 KERNELS = Path(gradient_kernels.__file__)
 UP_TO = 131072
@@ -80,7 +80,7 @@ def test_the_gradient_is_multiplied_by_the_attention_factor():
         return tuple(x.detach() + (y - y.detach()) for x, y in zip(found, plain, strict=True))
 
     for function, status in ((yarn, "pass"), (without, "fail")):
-        tested = CodeUnderTest(Own("yarn", function), setting, parse("fp32"), UP_TO)
+        tested = CodeUnderTest(OwnCode("yarn", function), setting, parse("fp32"), UP_TO)
         assert [one.status for one in gradient.gradient(tested)] == [status]
 
 

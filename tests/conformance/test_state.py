@@ -241,13 +241,6 @@ def test_what_takes_nothing_before_is_not_checked(monkeypatch) -> None:
     assert one.detail.startswith("no other call works: ")
 
 
-def test_instances_that_cannot_be_called_again_are_not_checked(monkeypatch) -> None:
-    plant(monkeypatch, Planted)
-    monkeypatch.setattr(earlier_calls, "reusable", lambda tested: False)
-    [one] = found("planted")
-    assert (one.status, one.detail) == ("not applicable", "its instances cannot be called again")
-
-
 def test_what_is_called_before() -> None:
     single, brain = parse("fp32"), parse("bf16")
     call = AuditCall(single, 100, 5, 2, 4)

@@ -23,7 +23,7 @@ from ropeaudit.main import main
 from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 
 
 def inverse(d):
@@ -112,7 +112,7 @@ IMITATIONS = [
 
 
 def traced(thing, dtype="bf16", name=""):
-    own = Own(name or getattr(thing, "__name__", "module"), thing)
+    own = OwnCode(name or getattr(thing, "__name__", "module"), thing)
     return tracing.trace(own, parse(dtype))
 
 

@@ -16,7 +16,7 @@ from ropeaudit.recognition import rotation, solving, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(misnamed_kernels.__file__)
@@ -89,7 +89,7 @@ def test_warnings_of_trial_calls_are_silent(recwarn) -> None:
             warnings.warn("nonsense", stacklevel=1)
         return misnamed_kernels.right(x, positions)
 
-    Own("rotate", rotate).fit(RopeSetting.of(8))
+    OwnCode("rotate", rotate).fit(RopeSetting.of(8))
     assert not [one for one in recwarn if "nonsense" in str(one.message)]
 
 

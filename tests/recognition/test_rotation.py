@@ -20,7 +20,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
 from ropeaudit.subjects.calling import loading
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.testing import assert_shift_invariant
 
@@ -105,7 +105,7 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     ],
 )
 def test_a_known_recipe_keeps_its_own_verdict(change, stage) -> None:
-    own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
+    own, setting = OwnCode("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
     vectors = verification.GivenVectors(x, x[::-1], at)
@@ -123,7 +123,7 @@ def test_a_known_recipe_keeps_its_own_verdict(change, stage) -> None:
 
 def test_a_fault_behind_a_recipe_is_misplaced() -> None:
     """Positions in bfloat16 explain most of it, but not k."""
-    own = Own("own", lambda q, k, positions: (right(q, positions.bfloat16()), k))
+    own = OwnCode("own", lambda q, k, positions: (right(q, positions.bfloat16()), k))
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
     result = verification.check(
@@ -173,7 +173,7 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
 
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
-    rotator = Own("own", rotate).rotator(setting, parse("fp32"))
+    rotator = OwnCode("own", rotate).rotator(setting, parse("fp32"))
     seen = verification.check(rotator, setting, parse("fp32"), verification.GivenVectors(*x, at), 0)
     assert seen.diagnosis == Diagnosis(
         "another-position", {"position": 50, "seen": 77}, Where(sides=("q",), position=50)
@@ -181,7 +181,7 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
 
 
 def test_one_position_of_two_is_not_called_the_only_one() -> None:
-    own = Own("own", lambda x, positions: x)
+    own = OwnCode("own", lambda x, positions: x)
     setting, x = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 3, 64))
     for count, alone in ((2, False), (3, False)):
         at = np.arange(count)
@@ -233,7 +233,7 @@ def test_angles_where_complex_numbers_came_are_refused() -> None:
         return rotate(x, freqs.real.float() if freqs.is_complex() else freqs.float())
 
     with pytest.raises(UsageError, match=r"does not rotate pairs .*Wrap it .*def rotate\(x, positions\)"):
-        Own("angled", angled).fit(RopeSetting.of(64))
+        OwnCode("angled", angled).fit(RopeSetting.of(64))
 
 
 @pytest.mark.parametrize(

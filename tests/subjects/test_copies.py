@@ -6,7 +6,7 @@ import torch
 
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.copies import can_be_copied, copied
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import OwnCode
 
 
 class Cached(torch.nn.Module):
@@ -74,7 +74,7 @@ def test_objects_are_built_once_a_setting_and_functions_each_time() -> None:
     def factory():
         return lambda x, positions: x
 
-    own, setting = Own("Rope", Rope), RopeSetting()
+    own, setting = OwnCode("Rope", Rope), RopeSetting()
     first = own.instance(setting)
     first.past = 1
     assert own.instance(setting).past == 0

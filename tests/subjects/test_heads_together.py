@@ -13,7 +13,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.state import state
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import implementation
+from ropeaudit.subjects.calling import called
 
 KERNELS = '''
 import numpy as np
@@ -125,7 +125,7 @@ def test_code_that_moves_one_head_of_four_resembles_no_recipe(file, capsys) -> N
 
 
 def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(implementation, "_LARGEST", 0)
+    monkeypatch.setattr(called, "_LARGEST", 0)
     command = [
         "shift",
         "--impl",

@@ -41,7 +41,7 @@ def installed(name: str) -> str:
 def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting, dtype="fp32"):
     one = third_party.implementation(name)
     assert one.refuses(setting, parse(dtype)) == ""
-    return one.fresh(setting, parse(dtype))(x, positions)
+    return one.rotator(setting, parse(dtype)).rotate_one(x, positions, key=False)
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -15,8 +15,8 @@ from ropeaudit import parse, shift
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import implementation, loading, signatures, timeout
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling import code, loading, signatures, timeout
+from ropeaudit.subjects.calling.own_code import OwnCode
 
 SETTING = RopeSetting.of(64)
 SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
@@ -212,8 +212,11 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
     from ropeaudit.subjects.calling.loading import load
 
     built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
-    rotate = load(f"{path}:bhsd").fresh(SETTING, parse("bf16"))
-    q, k = (rotate(x, np.arange(16) + 1000)[0].astype(np.float64) for x in (built.q, built.k))
+    rotator = load(f"{path}:bhsd").rotator(SETTING, parse("bf16"))
+    q, k = (
+        rotator.rotate_one(x, np.arange(16) + 1000, key=False)[0].astype(np.float64)
+        for x in (built.q, built.k)
+    )
     theta = 10000.0 ** (-np.arange(32) / 32)
     rotations = np.exp(1j * np.arange(16)[:, None] * theta)
     a, b = ((x[0][:, :32] + 1j * x[0][:, 32:]) * rotations for x in (built.q, built.k))
@@ -339,7 +342,7 @@ def test_what_is_not_there(spec, error_line, capsys) -> None:
 
 
 def test_a_first_position_is_a_plain_integer() -> None:
-    assert [type(first) for _, first in implementation.runs(np.array([5, 6, 9]))] == [int, int]
+    assert [type(first) for _, first in code.runs(np.array([5, 6, 9]))] == [int, int]
 
 
 def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
@@ -369,7 +372,7 @@ def test_a_module_that_fails_to_import_is_one_line(source, error_line, tmp_path,
 def test_a_call_that_never_ends_is_left(monkeypatch) -> None:
     monkeypatch.setattr(timeout, "LIMIT", 0.2)
     with pytest.raises(UsageError, match=r"has not returned after 0\.2 s"):
-        Own("slow", lambda x, positions: time.sleep(2)).fit(SETTING)
+        OwnCode("slow", lambda x, positions: time.sleep(2)).fit(SETTING)
     monkeypatch.undo()
     assert timeout.patiently(lambda: 1, "the next") == 1
 
@@ -455,7 +458,8 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
             return x
 
     module = Counting()
-    Own("counting", module).fresh(SETTING, parse("fp32"))(np.ones((1, 4, 64), np.float32), np.arange(4))
+    rotator = OwnCode("counting", module).rotator(SETTING, parse("fp32"))
+    rotator.rotate_one(np.ones((1, 4, 64), np.float32), np.arange(4), key=False)
     assert module.calls == 0
 
 

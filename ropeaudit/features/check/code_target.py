@@ -15,9 +15,8 @@ from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import environments, implementation
-from ropeaudit.subjects.calling.implementation import Implementation
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling import environments
+from ropeaudit.subjects.calling.code import Code
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
@@ -37,9 +36,8 @@ def checks(
     code = _implementation(target, options)
     up_to = options.up_to or case.maximum or UP_TO
     setting = case.setting(up_to)
-    detect = getattr(code, "fit", None)
     if case.layout is None and case.model is None and case.config is None:
-        setting = replace(setting, layout=detect(setting).layout if detect else code.layouts[0])
+        setting = replace(setting, layout=code.layout(setting))
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
     for number, dtype in enumerate(dtypes):
 
@@ -47,12 +45,12 @@ def checks(
             progress((number + share) / len(dtypes))
 
         for finding in _findings(code, setting, dtype, up_to, options, on_progress):
-            place = implementation.device_of(code).label
+            place = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=place)
-    note(getattr(code, "findings", ()))
+    note(code.findings)
 
 
-def _implementation(target: str, options: CheckOptions) -> Implementation:
+def _implementation(target: str, options: CheckOptions) -> Code:
     """Return what is called; messages about it speak of a target, and of no --impl."""
     try:
         return factories.implementation(target, options.order, device=options.device)
@@ -64,17 +62,17 @@ def _implementation(target: str, options: CheckOptions) -> Implementation:
 
 
 def _findings(
-    code: Implementation,
+    code: Code,
     setting: RopeSetting,
     dtype: Format,
     up_to: int,
     options: CheckOptions,
     progress: Progress,
 ) -> Iterator[Finding]:
-    if reason := implementation.refusal(code, setting, dtype):
+    if reason := code.refusal(setting, dtype):
         yield not_applicable("rotation", reason)
         return
-    if isinstance(code, Own) and dtype is FP32 and (fit := code.fit(setting)).unfit:
+    if dtype is FP32 and (fit := code.fit(setting)) and fit.unfit:
         yield Finding(
             "call", "fail", f"in {fit.dtype} {fit.convention} fits, in float32 no call: {fit.unfit}"
         )

@@ -7,11 +7,11 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling.implementation import Called, one_line
+from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.factories import SubjectFactory
 
 _HEADS, _POSITIONS = 64, 256  # of q and k that are called with at most

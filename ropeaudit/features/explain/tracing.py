@@ -15,7 +15,7 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.features.explain.known_recipes import (
     COMPARED,
     LIKE,
@@ -34,8 +34,8 @@ from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects.calling.implementation import Called, Implementation, environment_of, one_line
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.emulated import Emulated
 
 OFFSETS = (0, 1024, 32768, 131072)
@@ -90,7 +90,7 @@ class Trace:
 
 
 def trace(
-    implementation: Implementation,
+    implementation: Code,
     dtype: Format,
     case: Case = _DEFAULT,
     offsets: Sequence[int] = OFFSETS,
@@ -101,14 +101,14 @@ def trace(
     Raises: UsageError, BadShape, BadInput.
     """
     setting = case.setting(COMPARED)
-    own = implementation.fit(setting).layout if isinstance(implementation, Own) else implementation.layouts[0]
+    own = implementation.layout(setting)
     setting = replace(setting, layout=case.layout or own)
     traced = _trace(implementation, dtype, setting, case.seed or 0, offsets)
-    return replace(traced, environment=environment_of(implementation))
+    return replace(traced, environment=implementation.environment_label)
 
 
 def _trace(
-    implementation: Implementation, dtype: Format, setting: RopeSetting, seed: int, offsets: Sequence[int]
+    implementation: Code, dtype: Format, setting: RopeSetting, seed: int, offsets: Sequence[int]
 ) -> Trace:
     """Return what is known of an implementation in a dtype, on a setting."""
     subject, all_offsets = Called(implementation, setting, dtype), dict.fromkeys((0, *offsets))
@@ -173,9 +173,7 @@ def _rotated(subject: Called, inputs: Inputs, offset: int) -> FloatArray:
     return np.stack([subject.rotate(round_to(head, subject.input), table) for head in inputs.q])
 
 
-def _stages(
-    implementation: Implementation, dtype: Format, setting: RopeSetting, inputs: Inputs
-) -> tuple[Stage, ...]:
+def _stages(implementation: Code, dtype: Format, setting: RopeSetting, inputs: Inputs) -> tuple[Stage, ...]:
     """Return the stages that torch's operations show in one run; none where it does not run in torch."""
     if implementation.engine != "torch":
         return ()

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64, Format
-from ropeaudit.errors import BadInput, MissingPackage
+from ropeaudit.errors import BadInput, MissingPackage, one_line
 from ropeaudit.rope import hf_json
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.tensor_files import checkpoints
 
 ATTENTION = "ropeaudit"  # the name under which transformers finds the function that keeps q and k

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import float64_mode, load
 from ropeaudit.features.model.layers import Capture, LayerVectors
 from ropeaudit.features.model.lookups import Lookup, Lookups
 from ropeaudit.features.model.products import Products
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
-from ropeaudit.subjects.calling.implementation import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model.load import Folder, quiet
 from ropeaudit.rope import hf_json
-from ropeaudit.subjects.calling.implementation import one_line
 
 _USUAL, _MOST = 128, 2048  # random tokens; tokens of a text unless more are requested
 

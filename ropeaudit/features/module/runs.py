@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.module import outputs, references, running, ways
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
@@ -25,7 +25,6 @@ from ropeaudit.subjects.calling import call_arguments, devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.forwards import Fitted, NotFitted
-from ropeaudit.subjects.calling.implementation import one_line
 
 _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of frequencies
 

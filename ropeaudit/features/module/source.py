@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput, RopeAuditError, UsageError
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
@@ -22,7 +22,6 @@ from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import building, devices, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
 from ropeaudit.tensor_files import tensors as tensorfiles

@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling.building import Builder
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
 BUILT = "built"

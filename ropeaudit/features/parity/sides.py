@@ -20,16 +20,17 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.engine import kernel
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.pair import FreshRotation
-from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
-from ropeaudit.subjects.calling.implementation import Called, Implementation, one_line
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
-Compared: TypeAlias = Recipe | Implementation
+Compared: TypeAlias = Recipe | Code
 Dims: TypeAlias = NDArray[np.int64]
 
 
@@ -108,9 +109,8 @@ def own_layout(one: Compared, setting: RopeSetting) -> Layout:
     """Return the layout in which a subject rotates q and k that come in a layout: of code, its own."""
     if isinstance(one, Recipe):
         return setting.layout
-    if hasattr(one, "fit"):  # the user's: found out
-        layout: Layout = one.fit(setting).layout
-        return layout
+    if fit := one.fit(setting):
+        return fit.layout
     return setting.layout if setting.layout in one.layouts else one.layouts[0]
 
 
@@ -169,8 +169,8 @@ def returns_halves(subject: Subject) -> bool:
     """Return whether a subject is code that takes interleaved pairs and returns them half-split."""
     if not isinstance(subject, Called):
         return False
-    fit = getattr(subject.implementation, "fit", None)
-    return fit is not None and bool(fit(subject.setting).permuted)
+    fit = subject.code.fit(subject.setting)
+    return fit is not None and fit.permuted
 
 
 @contextlib.contextmanager

@@ -14,11 +14,12 @@ from ropeaudit.reports.tickets import inputs, own_source
 from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
 from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling import conventions, signatures
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.copies import is_module
-from ropeaudit.subjects.calling.environments import CLEAN, Environment
-from ropeaudit.subjects.calling.implementation import Implementation, device_of
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.own_code import OwnCode
 
 # axes of x -> what brings (h, s, d) there, and back
 _AXES = {
@@ -32,17 +33,17 @@ _AXES = {
 
 def snippet(record: Record, subject: Subject | None) -> Snippet:
     """Return code that calls what a row called and prints its drift_rms. Raises: NoSnippet."""
-    code = getattr(subject, "implementation", None)
-    if code is None:
+    if not isinstance(subject, Called):
         raise NoSnippet("it has several position axes")
     if record.nonfinite:
         raise NoSnippet("its scores are nan or infinite")
+    code = subject.code
     lines, both, file = (
-        _own(record, code) if isinstance(code, Own) else (_third_party(record, code), False, "")
+        _own(record, code) if isinstance(code, OwnCode) else (_third_party(record, code), False, "")
     )
     made = inputs.begin(record)
     numpy = [line for line in made if line.startswith("import ")]
-    lines = [*lines, *_environment(getattr(code, "environment", CLEAN), device_of(code).name)]
+    lines = [*lines, *_environment(code.environment, code.device.name)]
     first = [line for line in lines if line.startswith(("from ", "import ", "sys."))]
     rest = [line for line in lines if line not in first]
     return Snippet(
@@ -57,11 +58,11 @@ def snippet(record: Record, subject: Subject | None) -> Snippet:
     )
 
 
-def _third_party(record: Record, code: Implementation) -> list[str]:
+def _third_party(record: Record, code: Code) -> list[str]:
     """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
     entry, d = third_party.entry_of(code.name), record.setting
-    if not device_of(code).is_cpu:
-        raise NoSnippet(f"{code.name} was called on {device_of(code).name}, where a snippet does not call it")
+    if not code.device.is_cpu:
+        raise NoSnippet(f"{code.name} was called on {code.device.name}, where a snippet does not call it")
     if not entry.snippet:
         raise NoSnippet(f"{code.name} is called by more than a few lines")
     if d.scaling.kind != "default":
@@ -106,7 +107,7 @@ def _environment(environment: Environment, device: str) -> list[str]:
     ]
 
 
-def _own(record: Record, code: Own) -> tuple[list[str], bool, str]:
+def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
     """Return the lines that import and call own code, whether it takes q and k, and the file imported.
 
     Raises: NoSnippet.

@@ -18,7 +18,7 @@ from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects.calling.timeout import patiently
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.own_code import Own
+    from ropeaudit.subjects.calling.own_code import OwnCode
 
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
 DEAR = 0.5  # seconds of CPU of executing it and of a call of one token, above which it is executed once
@@ -71,7 +71,7 @@ class Source:
         return named(modules.load(), self.name), {"modules": modules}
 
 
-def thing(own: Own, setting: RopeSetting, dtype: Format) -> Made | None:
+def thing(own: OwnCode, setting: RopeSetting, dtype: Format) -> Made | None:
     """Return what the file of own code makes, executed anew; None where there is none, or it is dear."""
     if own.source is None or compiles(own.thing):
         return None

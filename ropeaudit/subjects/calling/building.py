@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
 HEAD_DIM, BASE = 64, 10000.0  # of a class that wants to know and has no default

@@ -6,10 +6,8 @@ Letters: b batch, h heads, g heads of k, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +19,8 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
+from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
 from ropeaudit.subjects.calling.devices import CPU, Device
-from ropeaudit.subjects.calling.implementation import runs
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.subjects.emulated import Emulated
@@ -30,8 +28,6 @@ from ropeaudit.subjects.emulated import Emulated
 ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _BESIDE = ("positions", "cos", "sin", "freqs")  # roles of arrays that are not rotated
-Changes: TypeAlias = Mapping[str, str]
-NO_CHANGES: Changes = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,12 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ORDERS, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.misfit import NEAR, Misfit, misfit
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated

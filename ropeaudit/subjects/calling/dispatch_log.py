@@ -18,8 +18,8 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import timeout
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.exposure import PRODUCTS
-from ropeaudit.subjects.calling.implementation import Implementation
 
 STAGES = ("position", "frequency", "angle", "trig", "table", "input", "rotation", "output")
 _ORDER = {stage: number for number, stage in enumerate(STAGES)}
@@ -189,7 +189,7 @@ def stages(log: DispatchLog) -> dict[str, StageLog]:
 
 
 def logged(
-    implementation: Implementation, setting: RopeSetting, dtype: Format, x: FloatArray, length: int
+    code: Code, setting: RopeSetting, dtype: Format, x: FloatArray, length: int
 ) -> dict[str, StageLog]:
     """Return what torch does in one call of a new instance at positions from 0, stage by stage.
 
@@ -198,16 +198,16 @@ def logged(
     """
     log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
 
-    uncalled = getattr(implementation, "uncalled", None)  # a table that is cached is made in the first call
-    implementation = uncalled(setting, dtype) if uncalled else implementation
+    fresh = code.uncalled(setting, dtype)  # a table that is cached is made in the first call
 
     def called() -> FloatArray:
         with log:
-            return implementation.fresh(setting, dtype)(x, np.arange(length, dtype=np.int64))
+            at = np.arange(length, dtype=np.int64)
+            return fresh.rotator(setting, dtype).rotate_one(x, at, key=False)
 
     torch_arrays.listeners.append(log.note_output)
     try:
-        timeout.patiently(called, implementation.name)
+        timeout.patiently(called, code.name)
     finally:
         torch_arrays.listeners.remove(log.note_output)
     return stages(log)

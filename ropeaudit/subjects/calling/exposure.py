@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
-from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.implementation import Called, Implementation
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
 
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.dispatch_log import StageLog
@@ -37,14 +37,6 @@ _STAGES = {
 }
 PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "mv", "addmv", "linear", "einsum", "dot")
 TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # those that cuBLAS computes in TF32 where it is allowed
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """Code in an environment."""
-
-    environment: Environment
-    clean: Implementation
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +84,9 @@ def _width(name: str) -> int:
     return widths.index(name) if name in widths else -1
 
 
-def cause(code: Implementation, setting: RopeSetting, dtype: Format) -> str:
+def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
     """Return which stage an environment narrows, and by which operation; empty where none was seen to be."""
-    if not isinstance(code, Placed) or code.environment.kind == "compile":
+    if code.clean is None or code.environment.kind == "compile":
         return ""
     clean = _stages(code.clean, setting, dtype)
     if code.environment.kind == "tf32":
@@ -129,7 +121,7 @@ def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
     return next(iter(products.items()), ("", ""))
 
 
-def _stages(code: Implementation, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
+def _stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
     """Return what torch does in a call, stage by stage; nothing where that cannot be had."""
     if code.engine != "torch":
         return {}
@@ -146,13 +138,13 @@ def _stages(code: Implementation, setting: RopeSetting, dtype: Format) -> Mappin
 
 
 def consequence(
-    code: Implementation, setting: RopeSetting, dtype: Format, offset: int, length: int
+    code: Code, setting: RopeSetting, dtype: Format, offset: int, length: int
 ) -> Consequence | None:
     """Measure what an environment leaves of a rotation at up to 4096 positions from an offset on.
 
     None where the code raises there, or is in no environment.
     """
-    if not isinstance(code, Placed):
+    if code.clean is None:
         return None
     at = np.arange(min(length, _MOST), dtype=np.int64) + offset
     try:
@@ -164,7 +156,7 @@ def consequence(
     return Consequence(offset, at.size, own[0], clean[0], own[1], clean[1])
 
 
-def _measured(code: Implementation, setting: RopeSetting, dtype: Format, at: np.ndarray) -> tuple[int, float]:
+def _measured(code: Code, setting: RopeSetting, dtype: Format, at: np.ndarray) -> tuple[int, float]:
     """Return how many positions rotate pairs (1, 0) differently, and the largest error of cos."""
     x = np.zeros((1, 1, at.size, setting.head_dim), dtype.carrier)
     pairs = setting.pairs

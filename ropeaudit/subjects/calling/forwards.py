@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling import call_arguments as given
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.call_arguments import Argument
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
 Where = TypeVar("Where")  # what a returned value is read by

@@ -16,8 +16,8 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.code import Alike, Rotator
 from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.implementation import Alike
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.exact_rotation import half_split
@@ -136,8 +136,8 @@ class Backward:
 
 
 @dataclass(slots=True)
-class GradientRotator:
-    """Own code whose backward pass is called as if it rotated; a `Rotator`.
+class GradientRotator(Rotator):
+    """Own code whose backward pass is called as if it rotated.
 
     It takes upstream gradients of q and k and returns gradients, the second member of each pair negated in
     both: a gradient that is rotated back by its position then reads as a vector that is rotated by it.
@@ -180,20 +180,20 @@ class GradientRotator:
 
 
 def of_tensors(rotation: TensorRotation, setting: RopeSetting, dtype: Format, device: Device) -> Alike:
-    """Return the gradients of a function of tensors, as `GradientRotator` gives them; a `Rotator`.
+    """Return the gradients of a function of tensors, as `GradientRotator` gives them.
 
     rotation: of x (1, h, s, d) and positions (s,), int64, both on the device.
     """
 
-    def rotate(x: FloatArray, at: Positions) -> FloatArray:
-        upstream = arrays.new_array(mirrored(x, setting), dtype, "torch", device)[None]
+    def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
+        upstream = arrays.new_array(mirrored(x, setting), fmt, "torch", device)[None]
         with arrays.torch().enable_grad(), device.current():
             leaf = upstream.flip(-1).requires_grad_()
             returned = rotation(leaf.clone(), arrays.tensor(at, device))
             (result,) = gradients((returned,), (leaf,), (upstream,), (_VECTORS["x"],))
         return mirrored(torch_arrays.to_numpy(result[0]), setting)
 
-    return Alike(rotate)
+    return Alike(rotate, dtype)
 
 
 def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.runtime import digests, own_modules, process_state
 from ropeaudit.runtime.own_modules import OwnModules
 from ropeaudit.subjects.calling import anew
 from ropeaudit.subjects.calling.anew import Source
-from ropeaudit.subjects.calling.conventions import NO_CHANGES, Changes
-from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.timeout import patiently
 
 _EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
@@ -28,7 +27,7 @@ def load(
     changes: Changes = NO_CHANGES,
     alone: bool = False,
     device: str | None = None,
-) -> Own:
+) -> OwnCode:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
     changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
@@ -51,7 +50,7 @@ def load(
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     modules = home["modules"]
     version = modules.version if modules is not None else _version(module)
-    own = Own(name, thing, order, version, changes, home, alone, device)
+    own = OwnCode(name, thing, order, version, changes, home, alone, device)
     if _by_path(where):
         own.source = Source(modules, spec.rpartition(":")[2])
     return own

@@ -12,35 +12,33 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64, Format
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import anew, conventions, detection, devices, narrow_tables, signatures
 from ropeaudit.subjects.calling.anew import Source
-from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
+from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code
+from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.environments import CLEAN, Environment
-from ropeaudit.subjects.calling.implementation import Rotate, one_line
+from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.timeout import patiently
 
 
-class Own:
-    """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
+class OwnCode(Code):
+    """A function, an nn.Module, a class or a factory that the user wrote.
 
-    loaded_version: what `version` was before any call. findings: what is worth knowing of how it is called
-    and what it does, in the order it was seen. changes: of the stages of tables that it is given. device:
-    where it is called. source: the file that it is from, None of an installed package. executed_anew: whether
-    nothing called it before this audit did.
+    source: the file that it is from, None of an installed package. executed_anew: whether nothing called it
+    before this audit did.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
-    environment: Environment = CLEAN
-    clean: Own | None = None  # the same without its environment, which says how it is called
-    _started: Own | None = None  # the same, its file executed anew
+    clean: OwnCode | None = None  # it says how the same is called in an environment
+    findings: list[str]
+    _started: OwnCode | None = None  # the same, its file executed anew
 
     def __init__(
         self,
@@ -60,9 +58,9 @@ class Own:
         """
         self._requested, self._alone = changes, alone
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
-        self.name, self.thing, self.order, self.loaded_version = name, thing, order, version
+        self.name, self.thing, self.order, self._loaded = name, thing, order, version
         self.home = home
-        self.findings: list[str] = []
+        self.findings = []
         self._fits: dict[RopeSetting, Fit] = {}
         self._narrow: dict[Format, bool] = {}
         self.source: Source | None = None
@@ -78,7 +76,12 @@ class Own:
     def version(self) -> str:
         """The digest of its file and of what it imported from its folder so far, or may import in a call."""
         modules = (self.home or {}).get("modules")
-        return modules.version if modules is not None else self.loaded_version
+        return modules.version if modules is not None else self._loaded
+
+    @property
+    def loaded_version(self) -> str:
+        """What `version` was before any call."""
+        return self._loaded
 
     def _device(self, requested: str | None) -> Device:
         """Return where it is called. Raises: UsageError."""
@@ -90,8 +93,10 @@ class Own:
             )
         return devices.of_torch(requested)
 
-    def under(self, environment: Environment) -> Own:
+    def under(self, environment: Environment) -> OwnCode:
         """Return the same code in an environment; how it is called is found out without it."""
+        if environment.kind == "none":
+            return self
         other = copy.copy(self)
         other.environment, other.clean, other.findings, other._built = environment, self, [], {}
         other._started = None
@@ -216,11 +221,6 @@ class Own:
                 f"--device {self.device.name}: {self.name} cannot be moved there: {one_line(error)}"
             ) from None
 
-    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
-        """Return the rotation of a new instance, as of q; of a function, of itself."""
-        rotator = self.rotator(setting, dtype)
-        return lambda x, positions: rotator.rotate_one(x, positions, key=False)
-
     def rotator(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnRotator:
         """Return what calls an instance, a new one where it is None."""
         fit = self.fit(setting)
@@ -231,17 +231,16 @@ class Own:
         instance = self.instance(setting) if instance is None else instance
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
-    def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
-        """Return what calls an instance of the file executed anew; None where that cannot be or is dear."""
-        uncalled = self.uncalled(setting, dtype)
-        return None if uncalled is self else uncalled.rotator(setting, dtype)
+    def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
+        """Return an instance of the file executed anew, a new one where that cannot be or is dear."""
+        return self.uncalled(setting, dtype).rotator(setting, dtype)
 
-    def uncalled(self, setting: RopeSetting, dtype: Format) -> Own:
+    def uncalled(self, setting: RopeSetting, dtype: Format) -> OwnCode:
         """Return the same of the file executed anew, which nothing has called; itself where there is none."""
         made = anew.thing(self.clean or self, setting, dtype)
         return self if made is None else self.of(*made)
 
-    def _renewed(self, setting: RopeSetting, dtype: Format) -> Own:
+    def _renewed(self, setting: RopeSetting, dtype: Format) -> OwnCode:
         """Return the same code without the past of clean calls, where an environment is to be seen.
 
         A table that is cached at the first call is made in the environment then, as in a process that runs in
@@ -255,7 +254,7 @@ class Own:
                 self._note("was called clean before: what it cached then is not made under it")
         return self._started
 
-    def of(self, thing: Any, modules: process_state.State) -> Own:
+    def of(self, thing: Any, modules: process_state.State) -> OwnCode:
         """Return the same of a thing that the file executed anew made, and of its modules."""
         other = copy.copy(self)
         other.thing, other.executed_anew, other._built = thing, True, {}

@@ -15,22 +15,24 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.detection import Fit
+from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.timeout import together
 from ropeaudit.subjects.exact_rotation import half_split
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.own_code import Own
+    from ropeaudit.subjects.calling.own_code import OwnCode
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class OwnRotator:
-    """An instance of own code that is called; a `Rotator`."""
+class OwnRotator(Rotator):
+    """An instance of own code that is called."""
 
-    own: Own
+    own: OwnCode
     fit: Fit
     setting: RopeSetting
     dtype: Format
@@ -75,6 +77,13 @@ class OwnRotator:
         with process_state.at_home(self.own.state()):
             result: T = together(calls, what)
         return result
+
+    def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
+        """Return the same instance, called in another dtype, and in an environment where one is given."""
+        if environment is None:
+            return replace(self, dtype=dtype)
+        wrapped = environment.wrapped(self.instance, self.own.device.name)
+        return replace(self, dtype=dtype, own=self.own.under(environment), instance=wrapped)
 
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
         """Return what one call gives, with what it did beside; k is q where it is None.

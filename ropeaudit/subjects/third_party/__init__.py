@@ -15,7 +15,7 @@ from importlib import import_module, resources
 from typing import Any
 
 from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName
-from ropeaudit.subjects.calling.implementation import Implementation
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.third_party.entries import Entry as Entry
 from ropeaudit.subjects.third_party.entries import EntryFields as EntryFields
 from ropeaudit.subjects.third_party.entries import Family as Family
@@ -116,23 +116,29 @@ def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
     return list(results.items())
 
 
-class Unavailable:
-    """An implementation that cannot be loaded, with the reason, as one of many; an `Implementation`."""
+class Unavailable(Code):
+    """Code that cannot be loaded, with the reason, as one of many."""
+
+    engine = "none"
 
     def __init__(self, entry: Entry, reason: str) -> None:
-        self.name, self.engine, self.version, self.reason = entry.name, "none", entry.version, reason
-        self.layouts = entry.layouts
+        self.name, self.layouts, self.entry, self.reason = entry.name, entry.layouts, entry, reason
+
+    @property
+    def version(self) -> str:
+        """That of its package."""
+        return self.entry.version
 
     def refuses(self, setting: Any, dtype: Any) -> str:
         """Return the reason."""
         return self.reason
 
-    def fresh(self, setting: Any, dtype: Any) -> Any:
+    def rotator(self, setting: Any, dtype: Any) -> Any:
         """Raise, as it cannot be called. Raises: MissingPackage."""
         raise MissingPackage(self.reason)
 
 
-def implementation(name: str, device: str | None = None, alone: bool = True) -> Implementation:
+def implementation(name: str, device: str | None = None, alone: bool = True) -> Code:
     """Return an implementation by its name, to be called on a device.
 
     alone: whether it was requested by itself: as one of many it is refused, with the reason, where it cannot
@@ -148,7 +154,7 @@ def implementation(name: str, device: str | None = None, alone: bool = True) -> 
         return Unavailable(entry, error.typed)
 
 
-def _loaded(entry: Entry, device: str | None) -> Implementation:
+def _loaded(entry: Entry, device: str | None) -> Code:
     if not entry.installed:
         raise MissingPackage(f"--impl {entry.name} needs {' and '.join(entry.needs)}; {entry.install}")
     try:
@@ -159,5 +165,5 @@ def _loaded(entry: Entry, device: str | None) -> Implementation:
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"--impl {entry.name} cannot be imported: {reason}; {entry.install}") from error
     family = entry.name.partition(":")[0] if entry.target else ""
-    loaded: Implementation = adapters[family or entry.name](entry).on(device)
+    loaded: Code = adapters[family or entry.name](entry).on(device)
     return loaded

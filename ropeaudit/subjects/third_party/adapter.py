@@ -5,7 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -14,16 +14,16 @@ from ropeaudit.errors import UsageError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.devices import CPU, Device, of_torch
-from ropeaudit.subjects.calling.implementation import Rotate
-from ropeaudit.subjects.calling.implementation import runs as runs
+from ropeaudit.subjects.calling.code import Alike, Code
+from ropeaudit.subjects.calling.code import Rotation as Rotation
+from ropeaudit.subjects.calling.code import runs as runs
+from ropeaudit.subjects.calling.devices import of_torch
+from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.third_party import Entry
 
 if TYPE_CHECKING:
     import torch
 
-# x (h, s, d), positions (s,) and the dtype in which x is handed over -> (h, s, d)
-Rotation: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
 # x (1, h, s, d) and positions (s,), int64 -> (1, h, s, d)
 TensorTurn: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
@@ -31,17 +31,15 @@ LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at hea
 _STEP = 2**14
 
 
-class Adapter(ABC):
-    """An implementation as its entry describes it; an `Implementation`.
+class Adapter(Code):
+    """Code as its entry describes it.
 
-    partial: whether it rotates a part of the head. scalings: those that can be requested. device: where it is
-    called; movable: whether it can be called elsewhere than on the CPU.
+    partial: whether it rotates a part of the head. scalings: those that can be requested. movable: whether it
+    can be called elsewhere than on the CPU.
     """
 
-    engine: str
     partial = False
     scalings: tuple[str, ...] = ("default",)
-    device: Device = CPU
     movable = False
 
     def on(self, device: str | None) -> Self:
@@ -52,8 +50,14 @@ class Adapter(ABC):
         return self
 
     def __init__(self, entry: Entry) -> None:
-        self.name, self.version, self.layouts = entry.name, entry.version, entry.layouts
-        self.dtypes = entry.dtypes
+        self.name, self.layouts, self.dtypes, self._version = (
+            *(entry.name, entry.layouts, entry.dtypes, entry.version),
+        )
+
+    @property
+    def version(self) -> str:
+        """That of its package."""
+        return self._version
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not taken; empty where it is."""
@@ -65,10 +69,15 @@ class Adapter(ABC):
             return f"it is audited with the scaling {' or '.join(self.scalings)}"
         return ""
 
-    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
-        """Return the function of a new instance."""
-        rotate = self.instance(setting, dtype)
-        return lambda x, positions: rotate(x, positions, dtype)
+    def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
+        """Return a new instance."""
+        return Alike(self.instance(setting, dtype), dtype)
+
+    def under(self, environment: Environment) -> Code:
+        """Return the same code as it is called in an environment."""
+        from ropeaudit.subjects.third_party.in_environment import InEnvironment
+
+        return self if environment.kind == "none" else InEnvironment(self, environment)
 
     @abstractmethod
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.errors import MissingPackage
+from ropeaudit.errors import MissingPackage, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import forwards
 from ropeaudit.subjects.calling.forwards import Call
-from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.third_party import Entry, applying, sizing, structure
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 from ropeaudit.subjects.third_party.applying import Apply

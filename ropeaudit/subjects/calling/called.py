@@ -1,88 +1,28 @@
-"""Real code under audit: a function that rotates, called with real arrays, as a subject.
+"""Code that is called with real arrays, as a subject of an audit.
 
 What is audited is the rotation alone: scores are formed in float64 from what the code returns.
-Letters: h heads, s positions, d head_dim.
+Letters: h heads, g key-value heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, Raised
-from ropeaudit.subjects.calling.devices import CPU, Device, advice
+from ropeaudit.subjects.calling.code import Code, Rotator
+from ropeaudit.subjects.calling.devices import advice
 
 _HERE = Path(__file__).parent
 _CALLERS = (_HERE, _HERE.parent / "third_party")  # what calls code lies there
-# x (h, s, d), which holds numbers of the dtype under audit in its carrier, and positions (s,) -> (h, s, d);
-# what is returned may be wider than what went in
-Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
-
-
-class Rotator(Protocol):
-    """One instance of called code, which may keep state from call to call. Letters: b batch, g heads of k."""
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k as one call rotates them, where it takes both; dims in the order they were given.
-
-        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
-        """
-
-
-@dataclass(slots=True)
-class Alike:
-    """Code that rotates an array without knowing whether it is q or k; implements `Rotator`."""
-
-    rotate: Rotate
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated."""
-        return self.rotate(x, at)
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated, a batch element at a time."""
-        rows = at if at.ndim == 2 else [at] * len(q)
-        first, second = (
-            np.stack([self.rotate(element, row) for element, row in zip(x, rows, strict=True)])
-            for x in (q, k)
-        )
-        return first, second
-
-
-class Implementation(Protocol):
-    """Code that rotates. One small file each in `ropeaudit.subjects.third_party`.
-
-    engine: what computes, such as torch. layouts: those that can be requested.
-    """
-
-    name: str
-    engine: str
-    layouts: tuple[Layout, ...]
-
-    @property
-    def version(self) -> str:
-        """Of the package; of own code the digest of its files."""
-
-    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why a setting or dtype is not taken; empty where it is."""
-
-    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
-        """Return the function of a new instance, which has seen no other dtype and no other positions."""
-
-
 _LARGEST = 2**24  # numbers of q and k together that are rotated by one call: of float32 64 MiB
 _OF_NUMPY = ("float16", "float32", "float64")
 
@@ -101,7 +41,7 @@ class _Instance:
 
 
 class Called:
-    """An implementation in a dtype, on a RoPE setting; implements `ropeaudit.subjects.Subject`."""
+    """Code in a dtype, on a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
     accumulate = score = FP64
     softmax = FP32
@@ -109,18 +49,16 @@ class Called:
 
     def __init__(
         self,
-        implementation: Implementation,
+        code: Code,
         setting: RopeSetting,
         dtype: Format,
         instance: Rotator | None = None,
     ) -> None:
         """Keep what is to be called. instance: the one that is; None for a new one wherever it begins."""
-        self.implementation, self.setting, self.instance = implementation, setting, instance
-        self.name, self.backend = implementation.name, implementation.engine
-        self.device = device_of(implementation).label
-        self.environment = environment_of(implementation)
-        environment = getattr(implementation, "environment", None)
-        self.narrowed: Format = environment.narrowed(dtype) if environment else dtype
+        self.code, self.setting, self.instance = code, setting, instance
+        self.name, self.backend = code.name, code.engine
+        self.device, self.environment = code.device.label, code.environment_label
+        self.narrowed: Format = code.environment.narrowed(dtype)
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
         self.given: tuple[FloatArray, FloatArray] | None = None
@@ -128,8 +66,8 @@ class Called:
 
     @property
     def version(self) -> str:
-        """That of the implementation; of own code it changes where a call imports more of its files."""
-        return self.implementation.version
+        """That of the code."""
+        return self.code.version
 
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
         """Let one call rotate all heads of these, where it is at all of their positions.
@@ -148,13 +86,12 @@ class Called:
     def stages(self) -> dict[str, str]:
         """Return what is known: how q, k and the scores are held; the order of axes that was requested."""
         formats = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
-        order = getattr(self.implementation, "order", None)
-        changed: Mapping[str, str] = getattr(self.implementation, "changes", {})
-        return {**formats, **changed} | ({"order": order.lower()} if order else {})
+        order = self.code.order
+        return {**formats, **self.code.changes} | ({"order": order.lower()} if order else {})
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Return why positions from `offset` on are refused; the first and the last of them are tried."""
-        if reason := refusal(self.implementation, self.setting, self.dtype):
+        if reason := self.code.refusal(self.setting, self.dtype):
             return reason
         ends = np.unique(np.array([0, seq_len - 1]))
         for start in ends:
@@ -168,9 +105,9 @@ class Called:
 
     def _hint(self, error: Exception) -> str:
         """Return what to do where devices are mixed, or code of NumPy fails for a dtype that it has not."""
-        if places := advice(str(error), device_of(self.implementation)):
+        if places := advice(str(error), self.code.device):
             return f"; {places}"
-        if getattr(self.implementation, "engine", "") != "numpy" or self.dtype.name in _OF_NUMPY:
+        if self.code.engine != "numpy" or self.dtype.name in _OF_NUMPY:
             return ""
         if not (isinstance(error, TypeError) or "dtype" in str(error) or self.dtype.name in str(error)):
             return ""  # another reason: the end of a table
@@ -186,29 +123,23 @@ class Called:
 
     def rotator(self) -> Rotator:
         """Return a new instance."""
-        make = getattr(self.implementation, "rotator", None)
-        if make is None:
-            return Alike(self.implementation.fresh(self.setting, self.dtype))
-        rotator: Rotator = make(self.setting, self.dtype)
-        return rotator
+        return self.code.rotator(self.setting, self.dtype)
 
     def afresh(self) -> Rotator:
         """Return a new instance, of own code with its file executed anew where that can be."""
-        make = getattr(self.implementation, "anew", None)
-        rotator: Rotator | None = make(self.setting, self.dtype) if make else None
-        return rotator or self.rotator()
+        return self.code.anew(self.setting, self.dtype)
 
     def by_batch(self) -> bool:
         """Return whether it takes positions of each batch element."""
-        fit = getattr(self.implementation, "fit", None)
-        return fit is not None and fit(self.setting).rows is not None
+        fit = self.code.fit(self.setting)
+        return fit is not None and fit.rows is not None
 
     def rotate(self, x: FloatArray, table: _Instance) -> FloatArray:
-        """Return x rotated by the implementation, as q. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
         return self._rotate(x, table, key=False)
 
     def rotate_key(self, x: FloatArray, table: _Instance) -> FloatArray:
-        """Return x rotated by the implementation, as k. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated, as k. Shapes: (s, d) -> (s, d)."""
         return self._rotate(x, table, key=True)
 
     def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int) -> FloatArray:
@@ -229,8 +160,7 @@ class Called:
         """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
             rounded = [round_to(x, self.dtype).astype(self.dtype.carrier)[None] for x in given]
-        rotate: Any = getattr(rotator, "rotate_whole", rotator.rotate_both)
-        results = rotate(*rounded, at)
+        results = rotator.rotate_whole(rounded[0], rounded[1], at)
         for x, rotated in zip(rounded, results, strict=True):
             if rotated.shape != x.shape:
                 raise ValueError(f"it returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
@@ -251,39 +181,6 @@ class Called:
         return int(np.unique(finite, axis=0).shape[0])
 
 
-def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
-    """Yield the runs of consecutive positions, each as a slice and its first position.
-
-    For code that takes a first position alone. What rounds positions after it has counted them from 0 may
-    round those of a shorter run differently.
-    """
-    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
-    for start, stop in pairwise(starts):
-        yield slice(start, stop), int(positions[start])
-
-
-def environment_of(implementation: Implementation) -> str:
-    """Return what code is called under, as a row calls it; none where nothing is changed for it."""
-    environment = getattr(implementation, "environment", None)
-    return environment.label(device_of(implementation).name) if environment else "none"
-
-
-def device_of(implementation: Implementation) -> Device:
-    """Return where an implementation is called."""
-    device: Device = getattr(implementation, "device", CPU)
-    return device
-
-
-def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format) -> str:
-    """Return why an implementation does not take a setting or dtype; empty where it does."""
-    if setting.layout not in implementation.layouts:
-        layouts = " or ".join(implementation.layouts)
-        return f"it pairs dims in the layout {layouts} alone; type --layout {layouts}"
-    if setting.clipped:
-        return "it has no clipped angles; leave out --clip"
-    return implementation.refuses(setting, dtype)
-
-
 def raised_by_code(error: BaseException) -> bool:
     """Return whether an exception comes out of a call of code, and is no fault of the audit."""
     frame = error.__traceback__
@@ -292,13 +189,3 @@ def raised_by_code(error: BaseException) -> bool:
             return True
         frame = frame.tb_next
     return False
-
-
-def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the type and the message of an exception on one line, without its full stop.
-
-    longest: characters of the message.
-    """
-    text = " ".join((error.typed if isinstance(error, RopeAuditError) else str(error)).split())
-    text = text[:longest].rstrip(" .")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
