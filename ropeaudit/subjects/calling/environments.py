@@ -8,8 +8,6 @@ has no TF32, wrap what is called.
 from __future__ import annotations
 
 import contextlib
-import logging
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -141,12 +139,16 @@ def chosen(names: Iterable[str]) -> list[Environment]:
 
 def has_compiler() -> bool:
     """Return whether there is a C++ compiler, which torch.compile wants on a CPU."""
+    import shutil  # in-function: the default audit needs neither this nor logging
+
     return any(map(shutil.which, _COMPILERS))
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
     """Keep a compiler's warnings of what it does not compile out of the report."""
+    import logging
+
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
