@@ -42,7 +42,7 @@ class Fault:
     makes of pairs and of the factors that rotate them. recipe: what rounds on the way. crossed: whether q is
     taken for k. rounded: the format to which vectors are rounded before. coarse: the format whose roundings
     they may have. times: by what vectors are multiplied, dims that are not rotated too, it may
-    be. fitted: it was solved for, and is no usual value.
+    be. fitted: it was solved for, and is no usual value. mixes: it turns pairs by the angles of others.
     """
 
     diagnosis: Diagnosis
@@ -55,6 +55,7 @@ class Fault:
     coarse: Format | None = None
     times: float = 1.0
     fitted: bool = False
+    mixes: bool = False
 
     @property
     def group(self) -> str:
@@ -96,6 +97,7 @@ class Fault:
             first.coarse or second.coarse,
             first.times * second.times,
             first.fitted or second.fitted,
+            first.mixes or second.mixes,
         )
 
 
@@ -259,7 +261,7 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
     other = "interleaved" if setting.layout == "half" else "half"
     values: dict[str, float | str] = {"table": other, "rotation": setting.layout}
-    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout))
+    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout), mixes=True)
 
 
 def _mixed(layout: Layout, pairs: Complex, turns: Complex) -> Complex:
