@@ -49,7 +49,6 @@ OPEN = {
         for road in ("module", "checkpoint", "onnx")
     },
     **{(fault, "module"): GRID for fault in ("off-by-one", "first-only", "reversed")},
-    **{("frequencies-bf16", road): "the table that is given is rounded too" for road in ("tables", "named")},
 }
 # Settings of which the right code passes on every road: one fault of each.
 SETTINGS = ("positions-bf16", "angles-fp16", "table-bf16", "llama3-missing", "yarn-missing", "linear-missing")

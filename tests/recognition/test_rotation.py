@@ -266,6 +266,27 @@ def test_wrong_code_is_given_tables_in_the_layout_of_its_pairs(layout, code) -> 
     assert own.fit(RopeSetting.of(64)).convention.width == layout
 
 
+@pytest.mark.parametrize("computed", ["float32", "bfloat16"])
+def test_frequencies_in_a_narrow_format_are_no_other_base(computed) -> None:
+    """Computed in bfloat16 they are those of base 9970, but for a few."""
+
+    def rotate(q, k, cos, sin):
+        return rotated(q, cos, sin), rotated(k, cos, sin)
+
+    def rotated(x, cos, sin):
+        return x * cos + torch.cat([-x[..., 32:], x[..., :32]], -1) * sin
+
+    changes = {"frequency": "bf16" if computed == "bfloat16" else "fp32/bf16"}
+    own, setting = Own("own", rotate, changes=changes), RopeSetting.of(64)
+    x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    vectors = verification.GivenVectors(*x, np.arange(32))
+    for dtype in (parse("bf16"), FP32):
+        found = verification.check(own.rotator(setting, dtype), setting, dtype, vectors, 400).diagnosis
+        assert found is not None
+        assert [one.code for one in (found, *found.also, *found.alternatives)] == ["narrow-frequencies"]
+        assert (found.values["computed"], found.values["frequency"]) == (computed, "bfloat16")
+
+
 def test_code_that_is_no_rotation_fails_where_names_say_how_it_is_called() -> None:
     def rotate(x, positions):
         return x * torch.sigmoid(positions.float())[:, None] + x.roll(1, -1)
