@@ -62,6 +62,11 @@ class TableFinding:
         return [row for row in self.rows if row["off"] == "yes"]
 
     @property
+    def other_dims(self) -> bool:
+        """Whether it has pairs for other dims than are to be rotated, so that no pair is off from its own."""
+        return self.diagnosis is not None and self.diagnosis.code == "partial-rotation"
+
+    @property
     def strays(self) -> tuple[int, ...]:
         """The few pairs that the best hypothesis leaves, where it explains the rest."""
         return self.best.strays if self.best is not None and self.best.few else ()

@@ -28,7 +28,7 @@ Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), hea
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
 _PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
-_BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
+BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
 _NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
@@ -128,7 +128,7 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
             told = Diagnosis("wrong-base", {"base": base, "asked": asked.base, "note": ""})
             yield Fault(told, functools.partial(_with_base, base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
+        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):

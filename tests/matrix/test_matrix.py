@@ -41,13 +41,8 @@ FAST = {
     ("kept-by-length", "class"),
 }
 # Cells that do not say it yet, and why; they fail once they do.
-SIZES = "refused with exit 2: the table has other sizes than the setting"
 GRID = "row 0 is not that of position 0, so that it is taken for a grid whose positions are unknown"
 OPEN = {
-    **{
-        ("partial-ignored", road): "refused with exit 2: other sizes"
-        for road in ("module", "checkpoint", "onnx")
-    },
     **{(fault, "module"): GRID for fault in ("off-by-one", "first-only", "reversed")},
 }
 # Settings of which the right code passes on every road: one fault of each.
