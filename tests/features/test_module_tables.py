@@ -281,6 +281,9 @@ def test_a_wrong_table_is_explained(
     assert result.agrees is (not code)
 
 
+ROW = slice(None)
+
+
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("rows", [(300,), (7, 300)])
 def test_a_few_wrong_rows_are_named(rows: tuple[int, ...], both: bool) -> None:
@@ -296,6 +299,35 @@ def test_a_few_wrong_rows_are_named(rows: tuple[int, ...], both: bool) -> None:
     text = words(result)
     assert text.startswith(f"{where}{len(rows)} of 512 rows off: {listed}; by up to 1"), text
     assert text.endswith("the rest agrees within float32 rounding."), text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sides", "entries"),
+    [
+        ({"cos": [(7, 3)]}, ("cos",), ("pairs", "3")),
+        ({"sin": [(7, 3)]}, ("sin",), ("pairs", "3")),
+        ({"cos": [(7, 3)], "sin": [(300, 3)]}, (), ("pairs", "3")),
+        ({"cos": [(7, ROW)]}, ("cos",), ("rows", "7")),
+        ({"sin": [(7, ROW)]}, ("sin",), ("rows", "7")),
+        ({"sin": [(7, ROW), (300, 3)]}, ("sin",), ("rows", "7, 300")),
+        ({"cos": [(7, ROW)], "sin": [(300, 3)]}, (), ("rows", "7, 300")),
+        ({"cos": [(ROW, 3)]}, ("cos",), ("pairs", "3")),
+    ],
+)
+def test_cos_or_sin_that_is_right_is_not_called_wrong(
+    tmp_path: object, wrong: dict[str, list[Any]], sides: tuple[str, ...], entries: tuple[str, str]
+) -> None:
+    parts = dict(zip(("cos", "sin"), (part.copy() for part in table(RIGHT, 512)), strict=True))
+    for name, places in wrong.items():
+        for place in places:
+            parts[name][place] = 0.3
+    buffers = module(npz(f"{tmp_path}/x.npz", **parts), base=1e6).buffers
+    assert {one.what for one in buffers if one.wrong} == set(sides or ("cos", "sin"))
+    for one in buffers:
+        if one.wrong:
+            assert one.diagnosis is not None
+            assert (one.diagnosis.code, one.diagnosis.where.sides) == ("entries-off", sides)
+            assert (one.diagnosis.values["things"], one.diagnosis.values["entries"]) == entries
 
 
 def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:
@@ -614,6 +646,7 @@ def late() -> dict[str, np.ndarray]:
     """A right table with a wrong value far down."""
     cos, sin = table(RIGHT, 20000)
     cos[12345, 3] += 0.05
+    sin[12345, 3] += 0.05
     return {"cos": cos, "sin": sin}
 
 
