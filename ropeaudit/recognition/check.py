@@ -17,7 +17,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.recognition import hypotheses
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.stored_table import CosSinTable
 from ropeaudit.recognition.variants import Variant, variants
@@ -60,6 +60,11 @@ class TableFinding:
     def off(self) -> list[dict[str, Any]]:
         """The rows of pairs that are off."""
         return [row for row in self.rows if row["off"] == "yes"]
+
+    @property
+    def other_dims(self) -> bool:
+        """Whether it has pairs for other dims than are to be rotated, so that no pair is off from its own."""
+        return self.diagnosis is not None and self.diagnosis.code == "partial-rotation"
 
     @property
     def strays(self) -> tuple[int, ...]:
@@ -115,7 +120,9 @@ def _diagnosis(
         return None if best.diagnosis is None else replace(best.diagnosis, alternatives=alternatives)
     if best.few:
         entries = hypotheses.entries_off(work.things, best.strays, work.off.size)
-        return entries if best.diagnosis is None else replace(entries, also=(best.diagnosis,))
+        if best.diagnosis is None:
+            return replace(entries, where=work.where())
+        return replace(entries, also=(best.diagnosis,))
     if best.diagnosis is None or left > _NEAR:
         return None
     return replace(best.diagnosis, certainty="resembles")
@@ -154,6 +161,10 @@ class FrequencyList:
         for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.values)):
             for fmt in (None,) if variant.computed else (None, *casts):
                 yield self._hypothesis(variant, fmt)
+
+    def where(self) -> Where:
+        """Return where it is off: there are no parts."""
+        return Where()
 
     def _as_stored(self, theta: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""

@@ -28,7 +28,7 @@ Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), hea
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
 _PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
-_BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
+BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
 _NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
@@ -42,7 +42,7 @@ class Fault:
     makes of pairs and of the factors that rotate them. recipe: what rounds on the way. crossed: whether q is
     taken for k. rounded: the format to which vectors are rounded before. coarse: the format whose roundings
     they may have. times: by what vectors are multiplied, dims that are not rotated too, it may
-    be. fitted: it was solved for, and is no usual value.
+    be. fitted: it was solved for, and is no usual value. mixes: it turns pairs by the angles of others.
     """
 
     diagnosis: Diagnosis
@@ -55,6 +55,7 @@ class Fault:
     coarse: Format | None = None
     times: float = 1.0
     fitted: bool = False
+    mixes: bool = False
 
     @property
     def group(self) -> str:
@@ -96,6 +97,7 @@ class Fault:
             first.coarse or second.coarse,
             first.times * second.times,
             first.fitted or second.fitted,
+            first.mixes or second.mixes,
         )
 
 
@@ -126,7 +128,7 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
             told = Diagnosis("wrong-base", {"base": base, "asked": asked.base, "note": ""})
             yield Fault(told, functools.partial(_with_base, base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
+        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
@@ -259,7 +261,7 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
     other = "interleaved" if setting.layout == "half" else "half"
     values: dict[str, float | str] = {"table": other, "rotation": setting.layout}
-    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout))
+    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout), mixes=True)
 
 
 def _mixed(layout: Layout, pairs: Complex, turns: Complex) -> Complex:

@@ -113,16 +113,19 @@ def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
 def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
     """Return `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
 
-    The rest is as in `meta`, in `hf`, or with angles in float64.
+    Frequencies are computed in that or rounded to it once. The rest is as in `meta`, in `hf`, or with angles
+    in float64.
     """
     found = list(groups(dtype))
     known = {arithmetic(group.resolved) for group in found}
-    stages = ("position", "frequency", "angle", "table", "rotation")
+    stages = (  # and in what they are computed before they are stored, where that is not the format itself
+        *(("position", ""), ("frequency", "fp32/"), ("angle", "fp32/")),
+        *(("table", ""), ("rotation", ""), ("frequency", "")),
+    )
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
         found.append(RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype)))
-    for start, stage, narrow in itertools.product(_STARTS, stages, ("model", "bf16", "fp16")):
-        fmt = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
-        resolved = recipes.named(start).changed({stage: fmt}).resolve(dtype)
+    for start, (stage, computed), narrow in itertools.product(_STARTS, stages, ("model", "bf16", "fp16")):
+        resolved = recipes.named(start).changed({stage: computed + narrow}).resolve(dtype)
         if arithmetic(resolved) not in known:
             known.add(arithmetic(resolved))
             found.append(RecipeGroup((), resolved))

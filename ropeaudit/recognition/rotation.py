@@ -251,6 +251,8 @@ class _Side:
         if not _rms(w - expected) <= _FAR * max(_rms(z), _rms(expected)):
             return False
         phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
+        if fault.mixes:
+            phase = phase.max(axis=-1, keepdims=True)
         rounding = allowance.rounding_error(rule, self.setting)
         if fault.recipe:
             own = fault.recipe.resolved

@@ -121,33 +121,39 @@ class CosSinTable:
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
     ) -> Hypothesis | None:
         """Return that a few rows alone are off, and the rest is as expected, cast or not; else None."""
-        n, most = len(self.values), hypotheses.allowed_strays(len(self.values))
-        if not 0 < np.count_nonzero(self._missed(points, positions, fmt).any(axis=0)) <= min(_FEW_ROWS, most):
+        n, pairs = len(self.values), hypotheses.allowed_strays(self.exact.size)
+        missed = self._missed(points, positions, fmt).sum(axis=0)
+        most = min(_FEW_ROWS, hypotheses.allowed_strays(n))
+        if not (0 < np.count_nonzero(missed) <= most and missed.max() > pairs):
             return None
-        missed = np.zeros((2, n), np.bool_)  # of cos, of sin
-        for start in range(0, n, _CHUNK):
-            at = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
-            missed[:, start : start + _CHUNK] = self._missed(self.values[start : start + _CHUNK], at, fmt)
-        rows = np.flatnonzero(missed.any(axis=0))
+        rows = np.flatnonzero(self._all_missed(fmt).any(axis=0))
         if rows.size > _FEW_ROWS:
             return None
-        alone = tuple(name for name, off in zip(("sin", "cos"), missed, strict=True) if not off.any())
         diagnosis = hypotheses.entries_off("rows", tuple(rows.tolist()), n)
-        diagnosis = replace(diagnosis, where=Where(sides=alone))
+        diagnosis = replace(diagnosis, where=self.where(fmt))
         if fmt is not None:
             diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded({"table": fmt})])))
         none = np.zeros(self.exact.size, np.bool_)
         return hypotheses.hypothesis(diagnosis, none, np.zeros(1), 0.5 + hypotheses.cast_cost(fmt))
 
+    def where(self, fmt: Format | None = None) -> Where:
+        """Return which of cos and sin alone is not as expected, cast or not; nothing where both are."""
+        off = self._all_missed(fmt).any(axis=1)
+        return Where(sides=() if off.all() else tuple(np.array(["cos", "sin"])[off].tolist()))
+
+    def _all_missed(self, fmt: Format | None) -> NDArray[np.int64]:
+        """Return `_missed` of the whole table. Shapes: -> (2, n)."""
+        at = np.arange(len(self.values), dtype=np.float64)
+        parts = (slice(start, start + _CHUNK) for start in range(0, at.size, _CHUNK))
+        return np.concatenate([self._missed(self.values[part], at[part], fmt) for part in parts], axis=1)
+
     def _missed(
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
-    ) -> NDArray[np.bool_]:
-        """Return in which rows some pairs of cos, and of sin, are not as expected. Shapes: -> (2, s)."""
+    ) -> NDArray[np.int64]:
+        """Return how many pairs of cos, and of sin, are not as expected in each row. Shapes: -> (2, s)."""
         angles = np.clip(positions[:, None] * self.exact, -self.setting.clip, self.setting.clip)
         fits = self._fits(points, angles, self.factor, self.slack(self.exact, positions), fmt)
-        few = hypotheses.allowed_strays(self.exact.size)
-        missed = np.count_nonzero(~fits, axis=2)
-        return np.asarray((missed > 0) & (missed.sum(axis=0) > few))
+        return np.asarray(np.count_nonzero(~fits, axis=2))
 
     def _fits(
         self, points: NDArray[np.complex128], angles: Array, factor: float, slack: Array, fmt: Format | None

@@ -153,7 +153,8 @@ def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
     ratios = [float(np.median(theta / stored)), float(theta[-1] / stored[-1])]
     factors = [setting.scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
     known = [setting.scaling.original, setting.scaling.maximum, *(2048.0 * 2**k for k in range(7))]
-    tried = [Scaling("proportional", fraction=rotating / setting.pairs)] if rotating < setting.pairs else []
+    part = rotating / setting.pairs
+    tried = [Scaling("proportional", fraction=part)] if 0 < part < 1 else []
     for factor in dict.fromkeys(factor for factor in factors if 1 < factor < 1e6):
         tried.append(Scaling("linear", factor=factor))
         for original in dict.fromkeys(length for length in known if length):

@@ -79,13 +79,16 @@ def arithmetic(values: Mapping[str, float | str]) -> str:
     """
     parts = []
     wide = _format(values, "angle") is FP64  # made of numbers as wide
+    computed = _format(values, "computed")
     for stage in ("position", "frequency", "angle"):
+        if stage == "frequency" and computed.precision < FP32.precision:
+            parts.append(f"frequencies computed in {computed}")
+            continue
         if wide and stage != "angle" and _format(values, stage) is FP64:
             continue
         if _format(values, stage).precision != FP32.precision:
             parts.append(f"{values[stage]} {_STAGES[stage]}")
-    computed = _format(values, "computed")
-    if _format(values, "frequency") is FP32 and computed is not FP32:
+    if _format(values, "frequency") is FP32 and computed.precision > FP32.precision:
         parts.append(f"frequencies computed in {computed}")
     form = str(values.get("form", "inverse_power"))
     if form != "inverse_power":

@@ -45,6 +45,18 @@ class SinOfOthers(nn.Module):
     def forward(self, positions):
         a = positions[..., None].float() * self.inv
         return a.cos(), a.bfloat16().float().sin()
+class Next(Single):
+    def angles(self, positions): return super().angles(positions + 1)
+class Reversed(Single):
+    def angles(self, positions): return super().angles(positions.flip(-1))
+class First(Single):
+    def angles(self, positions): return super().angles(positions[..., :1].expand_as(positions))
+class Buffered(Next):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inv_freq", self.base ** (-torch.arange(0, 64, 2).float() / 64))
+class Through(nn.Module):
+    def forward(self, x, positions): return x, x
 class Ends(Single):
     def angles(self, positions):
         return super().angles(positions).where(positions[..., None] <= 4000, torch.nan)
@@ -122,6 +134,31 @@ def test_sizes_that_are_not_those_of_what_is_returned_are_refused(spec, capsys) 
         assert "what Single returns is of 32 pairs and" in message
         assert "has 64; give what belongs to it with --config, --model, --head-dim" in message
     assert audited(capsys, spec("Single"), "--loaded", "built", "--head-dim", "64")["records"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("Next", "positions-off"),
+        ("Buffered", "positions-off"),
+        ("Reversed", "positions-reversed"),
+        ("First", "first-position-only"),
+    ],
+)
+def test_rows_of_other_positions_than_were_given_are_off(spec, capsys, name, code) -> None:
+    for given in (("--base", "1e4", "--head-dim", "64"), ()):
+        if not given and name != "Buffered":  # nothing says the frequencies
+            continue
+        report = audited(capsys, spec(name), "--loaded", "built", *given, code=1)
+        (row,) = report["records"]
+        assert (row["result"], row["diagnosis"]) == ("off", code)
+
+
+def test_what_is_no_cos_of_whole_positions_is_not_taken_for_it(spec, capsys) -> None:
+    for name, base in (("Through", "1e4"), ("Next", "5e5")):
+        sizes = ("--base", base, "--head-dim", "64")
+        report = audited(capsys, spec(name), "--loaded", "built", *sizes, code=1)  # nothing was judged
+        assert report["records"][0]["result"] == "not run"
 
 
 def test_an_argument_that_forward_cannot_use_is_refused(spec, capsys) -> None:

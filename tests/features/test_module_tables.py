@@ -281,6 +281,9 @@ def test_a_wrong_table_is_explained(
     assert result.agrees is (not code)
 
 
+ROW = slice(None)
+
+
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("rows", [(300,), (7, 300)])
 def test_a_few_wrong_rows_are_named(rows: tuple[int, ...], both: bool) -> None:
@@ -296,6 +299,35 @@ def test_a_few_wrong_rows_are_named(rows: tuple[int, ...], both: bool) -> None:
     text = words(result)
     assert text.startswith(f"{where}{len(rows)} of 512 rows off: {listed}; by up to 1"), text
     assert text.endswith("the rest agrees within float32 rounding."), text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sides", "entries"),
+    [
+        ({"cos": [(7, 3)]}, ("cos",), ("pairs", "3")),
+        ({"sin": [(7, 3)]}, ("sin",), ("pairs", "3")),
+        ({"cos": [(7, 3)], "sin": [(300, 3)]}, (), ("pairs", "3")),
+        ({"cos": [(7, ROW)]}, ("cos",), ("rows", "7")),
+        ({"sin": [(7, ROW)]}, ("sin",), ("rows", "7")),
+        ({"sin": [(7, ROW), (300, 3)]}, ("sin",), ("rows", "7, 300")),
+        ({"cos": [(7, ROW)], "sin": [(300, 3)]}, (), ("rows", "7, 300")),
+        ({"cos": [(ROW, 3)]}, ("cos",), ("pairs", "3")),
+    ],
+)
+def test_cos_or_sin_that_is_right_is_not_called_wrong(
+    tmp_path: object, wrong: dict[str, list[Any]], sides: tuple[str, ...], entries: tuple[str, str]
+) -> None:
+    parts = dict(zip(("cos", "sin"), (part.copy() for part in table(RIGHT, 512)), strict=True))
+    for name, places in wrong.items():
+        for place in places:
+            parts[name][place] = 0.3
+    buffers = module(npz(f"{tmp_path}/x.npz", **parts), base=1e6).buffers
+    assert {one.what for one in buffers if one.wrong} == set(sides or ("cos", "sin"))
+    for one in buffers:
+        if one.wrong:
+            assert one.diagnosis is not None
+            assert (one.diagnosis.code, one.diagnosis.where.sides) == ("entries-off", sides)
+            assert (one.diagnosis.values["things"], one.diagnosis.values["entries"]) == entries
 
 
 def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:
@@ -566,6 +598,43 @@ def test_files_that_hold_no_table(tmp_path: object, arrays: dict[str, np.ndarray
         module(npz(f"{tmp_path}/x.npz", **arrays), base=1e6, head_dim=128)
 
 
+@pytest.mark.parametrize(
+    ("base", "dims", "fmt", "code"),
+    [
+        (1e4, 64, "fp32", "partial-rotation"),
+        (1e4, 8, "fp32", "partial-rotation"),
+        (1e4, 64, "bf16", "partial-rotation+narrow-frequencies"),
+        (5e5, 64, "fp32", "partial-rotation+wrong-base"),
+        (1e4, 128, "fp32", None),  # more than the head has
+    ],
+)
+def test_a_table_of_other_dims_of_the_head_is_named(
+    tmp_path: object, base: float, dims: int, fmt: str, code: str | None
+) -> None:
+    path = npz(f"{tmp_path}/x.npz", inv_freq=cast(inv(RopeSetting.of(dims, base=base)), fmt))
+    given: dict[str, Any] = {"base": 1e4, "head_dim": 64, "rotary_dim": 16}
+    if code is None:
+        with pytest.raises(BadInput, match=r"rotary_dim 16 has 8 pairs; give"):
+            module(path, **given)
+        return
+    (one,) = module(path, **given).buffers
+    assert one.wrong
+    assert codes(one.diagnosis) == code
+    assert one.diagnosis is not None
+    assert one.diagnosis.values == {"seen": dims, "asked": 16, "head_dim": 64}
+    assert (one.error, one.drift_near) == (None, None)  # of no pair that is asked for
+    assert one.finding.endswith(f"(inv_freq has {dims // 2} pairs).")
+
+
+def test_a_table_of_other_dims_is_named_only_where_its_values_show_them(tmp_path: object) -> None:
+    noise = npz(f"{tmp_path}/noise.npz", inv_freq=np.random.default_rng(0).uniform(0.1, 1, 32))
+    part = npz(f"{tmp_path}/part.npz", inv_freq=inv(RopeSetting.of(32, base=1e4)))
+    with pytest.raises(BadInput, match="has 8 pairs; give what belongs"):
+        module(noise, base=1e4, head_dim=64, rotary_dim=16)
+    with pytest.raises(BadInput, match="has 32 pairs; give what belongs"):  # nothing asks for a part of them
+        module(part, base=1e4, head_dim=64)
+
+
 def test_layers_that_differ_are_judged_one_by_one(tmp_path: object) -> None:
     path = npz(f"{tmp_path}/x.npz", **{"a.inv_freq": RIGHT, "b.inv_freq": BASE})
     right, wrong = module(path, base=1e6).buffers
@@ -577,6 +646,7 @@ def late() -> dict[str, np.ndarray]:
     """A right table with a wrong value far down."""
     cos, sin = table(RIGHT, 20000)
     cos[12345, 3] += 0.05
+    sin[12345, 3] += 0.05
     return {"cos": cos, "sin": sin}
 
 

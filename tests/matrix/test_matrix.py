@@ -40,22 +40,7 @@ FAST = {
     ("wraps-512", "module"),
     ("kept-by-length", "class"),
 }
-# Cells that do not say it yet, and why; they fail once they do.
-REFUSED = "refused with exit 2: the call rotates no pairs, or other dims, in any layout that is known"
-SIZES = "refused with exit 2: the table has other sizes than the setting"
-TABLES = "no form of table fits the wrong kernel, and it is called with the nearest one"
-GRID = "row 0 is not that of position 0, so that it is taken for a grid whose positions are unknown"
-OPEN = {
-    **{("layouts-mixed", road): REFUSED for road in ("function", "stored", "class", "tables")},
-    **{("partial-ignored", road): REFUSED for road in ("function", "stored", "class")},
-    **{
-        ("partial-ignored", road): "refused with exit 2: other sizes"
-        for road in ("module", "checkpoint", "onnx")
-    },
-    **{(fault, "module"): GRID for fault in ("off-by-one", "first-only", "reversed")},
-    **{(fault, "tables"): TABLES for fault in ("first-only", "cos-sin-swapped")},
-    **{("frequencies-bf16", road): "the table that is given is rounded too" for road in ("tables", "named")},
-}
+OPEN: dict[tuple[str, str], str] = {}  # cells that do not say it yet, and why; they fail once they do
 # Settings of which the right code passes on every road: one fault of each.
 SETTINGS = ("positions-bf16", "angles-fp16", "table-bf16", "llama3-missing", "yarn-missing", "linear-missing")
 SETTINGS += ("longrope-missing", "base-10000", "exponent-128", "partial-ignored")

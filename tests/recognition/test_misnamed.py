@@ -10,7 +10,6 @@ import pytest
 from ropeaudit import shift
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import on_16_bit_grid
 from ropeaudit.recognition import rotation, solving, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -32,6 +31,7 @@ NAMES = {
     "restart_at_4096": {None, "wrap: positions that wrap at 4096"},
     "head_by_head": {f"unexplained: {UNEXPLAINED}"},
     "first_of_the_batch": {f"unexplained: batch element 1 alone: {UNEXPLAINED}"},
+    "half_of_the_dims": {"partial-rotation: 32 of 64 dims are rotated instead of 64"},
     "row_of_the_first": {
         "positions-of-another-row: batch element 1 alone: positions of batch element 0",
     },
@@ -61,11 +61,6 @@ def test_what_some_calls_do_is_not_said_of_all() -> None:
 def test_a_row_of_positions_for_each_batch_element_is_right() -> None:
     assert {one.resembles for one in audited("row_of_each")} == {None}
     assert all(one.rotation_excess < 1 for one in audited("row_of_each"))
-
-
-def test_half_of_the_dims_is_refused_with_the_flag_to_try() -> None:
-    with pytest.raises(UsageError, match=r"leaves dims 32 to 63 as they are.*try rotary_dim 32$"):
-        audited("half_of_the_dims")
 
 
 def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:

@@ -12,6 +12,7 @@ import torch
 from faulty_kernels import FAULTS, RIGHT, inverse, right, rotate
 
 from ropeaudit import RopeSetting, parse, shift
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
@@ -216,15 +217,85 @@ def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
         assert axes["offset"]["count"] == len(straddling(last, 256 if "--seq-len" not in more else 100000))
 
 
-def test_calls_that_do_not_fit_are_refused_with_a_wrapper(capsys) -> None:
-    gate = ["--heads", "2", "--seq-len", "32", "--head-dim", "64", "--dtype", "bf16", "--rotary-dim", "32"]
-    assert main(["shift", "--impl", f"{KERNELS}:x_positions", *gate]) == 2
-    message = capsys.readouterr().err
-    assert "changes dims of the head that --rotary-dim leaves out" in message
-    assert (
-        "def rotate(x, positions): return torch.cat([x_positions(x[..., :32], positions), x[..., 32:]]"
-        in message
-    )
+def judged(rotate, layout="half", rotary_dim=64):
+    """Return what is found of a function at positions from 100 on, and how it is called."""
+    own, setting = Own("own", rotate, "bhsd"), RopeSetting.of(64, rotary_dim, layout=layout)
+    x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    vectors = verification.GivenVectors(*x, np.arange(32))
+    return verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 100), own
+
+
+@pytest.mark.parametrize("turned", [64, 16])
+def test_other_dims_than_the_setting_rotates_are_named(turned) -> None:
+    def rotate(x, positions):
+        return torch.cat([right(x[..., :turned], positions), x[..., turned:]], -1)
+
+    values = {"seen": turned, "asked": 32, "head_dim": 64}
+    assert judged(rotate, rotary_dim=32)[0].diagnosis == Diagnosis("partial-rotation", values)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_a_table_for_the_other_layout_is_named(layout) -> None:
+    other = "interleaved" if layout == "half" else "half"
+
+    def rotate(x, positions):
+        angles = positions[:, None] * 10000.0 ** (-torch.arange(32) / 32)
+        if layout == "half":
+            angles = angles.repeat_interleave(2, -1)
+            return x * angles.cos() + torch.cat([-x[..., 32:], x[..., :32]], -1) * angles.sin()
+        angles = torch.cat([angles, angles], -1)
+        rotated = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+        return x * angles.cos() + rotated * angles.sin()
+
+    found, _ = judged(rotate, layout)
+    assert found.diagnosis == Diagnosis("mixed-layout", {"table": other, "rotation": layout})
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("code", ["cos-sin-swapped", "first-position-only"])
+def test_wrong_code_is_given_tables_in_the_layout_of_its_pairs(layout, code) -> None:
+    def rotate(x, cos, sin):
+        cos, sin = (sin, cos) if code == "cos-sin-swapped" else (cos[..., :1, :], sin[..., :1, :])
+        if layout == "half":
+            return x * cos + torch.cat([-x[..., 32:], x[..., :32]], -1) * sin
+        return x * cos + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * sin
+
+    found, own = judged(rotate, layout)  # with other orders a table that is broadcast wrongly may fit
+    assert found.diagnosis is not None
+    assert found.diagnosis.code == code
+    assert own.fit(RopeSetting.of(64)).convention.width == layout
+
+
+@pytest.mark.parametrize("computed", ["float32", "bfloat16"])
+def test_frequencies_in_a_narrow_format_are_no_other_base(computed) -> None:
+    """Computed in bfloat16 they are those of base 9970, but for a few."""
+
+    def rotate(q, k, cos, sin):
+        return rotated(q, cos, sin), rotated(k, cos, sin)
+
+    def rotated(x, cos, sin):
+        return x * cos + torch.cat([-x[..., 32:], x[..., :32]], -1) * sin
+
+    changes = {"frequency": "bf16" if computed == "bfloat16" else "fp32/bf16"}
+    own, setting = Own("own", rotate, changes=changes), RopeSetting.of(64)
+    x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    vectors = verification.GivenVectors(*x, np.arange(32))
+    for dtype in (parse("bf16"), FP32):
+        found = verification.check(own.rotator(setting, dtype), setting, dtype, vectors, 400).diagnosis
+        assert found is not None
+        assert [one.code for one in (found, *found.also, *found.alternatives)] == ["narrow-frequencies"]
+        assert (found.values["computed"], found.values["frequency"]) == (computed, "bfloat16")
+
+
+def test_code_that_is_no_rotation_fails_where_names_say_how_it_is_called() -> None:
+    def rotate(x, positions):
+        return x * torch.sigmoid(positions.float())[:, None] + x.roll(1, -1)
+
+    found, own = judged(rotate)
+    assert found.diagnosis == Diagnosis("unexplained")
+    assert "does not rotate pairs of dims by angles" in own.findings[0]
+    with pytest.raises(UsageError, match="does not rotate pairs"):
+        Own("unnamed", lambda a, b: rotate(a, b)).fit(RopeSetting.of(64))
 
 
 def test_angles_where_complex_numbers_came_are_refused() -> None:

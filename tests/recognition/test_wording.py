@@ -259,6 +259,12 @@ def test_positions_past_float32_are_kept_in_float64():
     assert wording.remedy(positions, BF16, 2**25) == "keep positions in float64"
 
 
+def test_what_frequencies_are_computed_in_is_said() -> None:
+    values = STAGES | {"frequency": "bfloat16", "computed": "bfloat16"}
+    words = wording.sentence(Diagnosis("narrow-frequencies", values))
+    assert words == "frequencies computed in bfloat16, float32 rotation"
+
+
 def test_what_is_not_known_has_no_remedy():
     assert wording.remedy(None, BF16, 100) == ""
     assert wording.remedy(diagnosis("unexplained", pair=3), BF16, 100) == ""

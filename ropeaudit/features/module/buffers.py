@@ -23,6 +23,7 @@ from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.faults import BY_PAIR
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
@@ -139,6 +140,8 @@ def sentence(table: TableFinding) -> str:
 def off_by(table: TableFinding) -> str:
     """Return how many pairs of a table are off, and by how much."""
     off = len(table.off)
+    if table.other_dims:
+        return f"{table.name} has {len(table.rows)} pairs"
     return f"{off} of {len(table.rows)} pairs {'is' if off == 1 else 'are'} off, by up to {_size(table)}"
 
 
@@ -202,10 +205,15 @@ def run(source: Source) -> Iterator[Buffer]:
             "give cos and sin"
         )
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
+    compare = _compare
     if (
         expected_pairs
         and tables
         and not any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
+    ):
+        compare = _compare_dims
+    if compare is _compare_dims and (
+        source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)
     ):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
@@ -216,7 +224,7 @@ def run(source: Source) -> Iterator[Buffer]:
     known: dict[bytes, _ComparedTable | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
         yield from _buffers(
-            parts, dump, None if dump is None else _compare(dump, source.expected, known), rows
+            parts, dump, None if dump is None else compare(dump, source.expected, known), rows
         )
 
 
@@ -240,6 +248,30 @@ def _compare(
     return known[key]
 
 
+def _compare_dims(
+    dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]
+) -> _ComparedTable | None:
+    """Return the same where no table has as many pairs as is expected."""
+    return _of_other_dims(dump, expected) or _compare(dump, expected, known)
+
+
+def _of_other_dims(dump: Dump, expected: Expected) -> _ComparedTable | None:
+    """Return a table that is that of other dims of the head, where part of them is to be rotated."""
+    dims = 2 * pairs_of(dump)
+    for label, asked in expected.settings(None):
+        if asked.rotary_dim < asked.head_dim >= dims and asked.scaling.kind not in BY_PAIR:
+            setting = replace(asked, rotary_dim=dims)
+            found = check(dump, setting, label)
+            if found.agrees or (found.best is not None and found.best.explains):
+                values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": asked.head_dim}
+                beside = () if found.diagnosis is None else (found.diagnosis,)
+                diagnosis = Diagnosis("partial-rotation", values, also=beside)
+                return _ComparedTable(
+                    replace(found, agrees=False, diagnosis=diagnosis), label, setting, False
+                )
+    return None
+
+
 def _buffers(
     parts: Sequence[RopeBuffer], dump: Dump | None, table: _ComparedTable | None, most: int | None
 ) -> Iterator[Buffer]:
@@ -247,7 +279,7 @@ def _buffers(
     agrees = table.agrees if table else None
     right = None if table is None or table.guessed else True
     error, near, far = None, None, None
-    if table is not None and dump is not None:
+    if table is not None and dump is not None and not table.finding.other_dims:
         error = abs(table.finding.worst[table.finding.size])
         if (best := table.finding.best) and table.guessed and best.another_setting:
             error = best.residual_max  # the setting was guessed too: what it leaves

@@ -36,13 +36,15 @@ class Places:
     """Which tensors hold what: cos and sin, both, complex, angles or rotated x; and the axis of positions.
 
     axis: none where positions are not known. halves: the indices behind the axis of positions that choose
-    cos and sin out of one tensor; of rotated x, out of each.
+    cos and sin out of one tensor; of rotated x, out of each. theta: the frequencies of the columns,
+    where rows are those of other positions than were given.
     """
 
     what: str
     tensors: tuple[int, ...]
     axis: int | None
     halves: tuple[Any, Any] | None = None
+    theta: tuple[float, ...] = ()
 
     def planes(self, returned: Any, rows: int) -> list[Array]:
         """Return the values, as returned, positions first: one plane (n, c), or cos and sin.
@@ -105,6 +107,36 @@ def places(returned: Any, rows: int) -> Places | None:
         if _rotates(points) and (candidate.what != "angles" or _grows(planes[0])):
             return candidate
     return None
+
+
+def misplaced(known: Sequence[Array], returned: Any, rows: int) -> Places | None:
+    """Return where cos and sin of whole positions stand, whichever those are; None where they do not.
+
+    known: frequencies (p,) that they may have, each in one column or in two.
+    """
+    for candidate in _candidates(tensors_of(returned), rows):
+        if candidate.what == "angles":  # zeros are those of position 0
+            continue
+        try:
+            points = candidate.points(candidate.planes(returned, rows))
+        except (LookupError, ValueError):
+            continue
+        for theta in known:
+            for columns in (theta, np.tile(theta, 2), np.repeat(theta, 2)):
+                if columns.size == points.shape[1] and _of_whole_positions(points, columns):
+                    return replace(candidate, theta=tuple(columns.tolist()))
+    return None
+
+
+def _of_whole_positions(points: NDArray[np.complex128], theta: Array) -> bool:
+    """Return whether each row (c,) is that of a whole position."""
+    lengths = np.abs(points)
+    if not np.isfinite(points).all() or np.any(lengths <= 0):
+        return False
+    at = np.arange(-2 * len(points), 2 * len(points))[:, None]
+    off = np.abs((points / lengths)[:, None] - np.exp(1j * at * theta)).max(axis=2)  # (n, positions)
+    even = np.all(np.abs(lengths - lengths[0]) <= _LENGTH * lengths[0])
+    return bool(even and np.all(off.min(axis=1) <= _OFF))
 
 
 def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> Places | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from ropeaudit.features.module.outputs import Places
 from ropeaudit.features.module.references import Exact, Known, frequencies_of
 from ropeaudit.features.module.running import Grid, Measured
 from ropeaudit.features.module.source import moved
+from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import call_arguments, devices, forwards
@@ -347,7 +349,11 @@ def _part(
     base = Part(name, kind, device.label, own, module, dtype, NotFitted("it does more than RoPE"))
     if next(module.children(), None) is not None and not _NAMED.search(kind):
         return base
-    fitted = forwards.fitted(module, dtype, device.name, outputs.read, [one.theta.size for one in own])
+    given = [] if target.expected is None else target.expected.settings(None)
+    listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
+    misplaced = functools.partial(outputs.misplaced, listed)
+    sizes = [one.theta.size for one in own]
+    fitted = forwards.fitted(module, dtype, device.name, outputs.read, misplaced, sizes)
     if isinstance(fitted, NotFitted):
         grid = running.fitted_grid(module, forwards.on_grids(module, device.name), dtype)
         part = replace(base, fitted=grid or outputs.cos_alone(module, dtype, device.name) or fitted)
@@ -383,6 +389,8 @@ def _with_references(
         seen = references.shown(module, fitted, count, part.own)
     except Exception as error:  # whatever other people's code raises
         return replace(part, fitted=NotFitted(f"raised {one_line(error)}", "raised"))
+    if columns := fitted.places.theta:
+        seen = [replace(one, theta=np.array(columns), uncertain=np.zeros(len(columns))) for one in seen]
     given = target.expected
     expected = [None if given is None else references.explicit(one, given, axes) for one in seen]
     exact = [said or references.exact(one, part.known) for said, one in zip(expected, seen, strict=True)]

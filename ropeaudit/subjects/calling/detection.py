@@ -24,7 +24,7 @@ from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ORDERS, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
-from ropeaudit.subjects.calling.misfit import NEAR, Misfit, misfit
+from ropeaudit.subjects.calling.misfit import NEAR, misfit
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
@@ -34,7 +34,9 @@ _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the 
 
 
 class NoFit(UsageError):
-    """Code fits no call in a dtype; another one may do."""
+    """Code fits no call in a dtype; another one may do. nearest: one that works, if any does."""
+
+    nearest: Fit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Fit:
 
     error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
     one of them. odd: those that it rotates otherwise.
-    misfit: why the call does not fit at all, which is no finding on the code; None where it does.
+    misfit: why the call does not fit at all; empty where it does.
     rows: how to give it a row of positions for each batch element; None where it takes none.
     dtype: in which it was found out. unfit: why it fits no call in float32; empty where it does.
     """
@@ -53,15 +55,25 @@ class Fit:
     permuted: bool
     error: float
     odd: tuple[tuple[int, int], ...]
-    misfit: Misfit | None = None
+    misfit: str = ""
     rows: Convention | None = None
     dtype: Format = FP32
     unfit: str = ""
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        """The order of fits, best first: what does not fit at all comes last, then by error."""
-        return self.misfit is not None, self.error
+    def rank(self) -> tuple[bool, bool, float]:
+        """The order of fits, best first: what does not fit at all comes last, then by error.
+
+        Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
+        others the error says little; and of what does not fit at all, all are alike.
+        """
+        unusual = not self.sure and self.convention.width not in ("pairs", self.layout)
+        return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
+
+    @property
+    def clear(self) -> bool:
+        """Whether the names of the arguments say what they are."""
+        return all(name is not None for name, _ in self.convention.signature.arguments)
 
     @property
     def sure(self) -> bool:
@@ -90,6 +102,8 @@ def fit(
             unfit.append(error)
         else:
             return replace(found, dtype=dtype, unfit=str(unfit[0]) if unfit else "")
+    if (nearest := unfit[0].nearest) is not None and nearest.clear:
+        return nearest  # what it does is wrong, not how it is called
     raise unfit[0]
 
 
@@ -127,7 +141,7 @@ def _fit_in(
                 best = candidate
             if best.error < _sure(dtype):
                 break
-        if best is not None and best.misfit is None:
+        if best is not None and not best.misfit:
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
         attempts = signatures.described(iter(failed))
@@ -135,15 +149,12 @@ def _fit_in(
         if places := next(filter(None, (advice(reason, device) for _, reason in failed)), ""):
             raise UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")  # as in every dtype
         raise NoFit(f"{unknown} {_wrapper(name, tables)}")
-    if best.misfit is not None and (part := best.misfit.rotated_dims):
-        raise UsageError(
-            f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
-            f"{setting.rotary_dim}; if only the first {part} dims are to be rotated, try --rotary-dim {part}"
-        )
-    raise NoFit(
+    refused = NoFit(
         f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
-        f"audited. {_suggested_wrapper(name, setting, best)}"
+        f"audited. {_suggested_wrapper(name, setting)}"
     )
+    refused.nearest = best
+    raise refused
 
 
 def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
@@ -191,15 +202,13 @@ def _wrapper(name: str, tables: bool) -> str:
     )
 
 
-def _suggested_wrapper(name: str, setting: RopeSetting, best: Fit) -> str:
+def _suggested_wrapper(name: str, setting: RopeSetting) -> str:
     """Return a wrapper to edit."""
-    function = name.rpartition(":")[2]
-    begin = "Wrap it and audit the wrapper: def rotate(x, positions): return"
-    if setting.rotary_dim < setting.head_dim and best.misfit is not None and best.misfit.changes_rest:
-        n = setting.rotary_dim
-        return f"{begin} torch.cat([{function}(x[..., :{n}], positions), x[..., {n}:]], -1)"
     inverse = f"{setting.base:g} ** (-torch.arange(0, {setting.rotary_dim}, 2) / {setting.rotary_dim})"
-    return f"{begin} {function}(x, positions[:, None] * {inverse})"
+    return (
+        "Wrap it and audit the wrapper: def rotate(x, positions): return "
+        f"{name.rpartition(':')[2]}(x, positions[:, None] * {inverse})"
+    )
 
 
 def _conventions(
@@ -259,6 +268,8 @@ def sureness(fit: Fit) -> str:
         return f" (detected{inside})"
     if not np.isfinite(fit.error):
         return f" (a guess{inside}: it returns nan or inf)"
+    if fit.misfit:
+        return f" (it works{inside}, and {fit.misfit} at positions 3 to 9; if it wants others, wrap it)"
     return f" (the nearest{inside}; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"
 
 

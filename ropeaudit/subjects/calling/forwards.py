@@ -89,17 +89,24 @@ class NotFitted:
 
 
 def fitted(
-    module: Any, dtype: Any, device: str, read: Read[Where], pairs: Sequence[int] = ()
+    module: Any,
+    dtype: Any,
+    device: str,
+    read: Read[Where],
+    misplaced: Callable[[Any, int], Where | None],
+    pairs: Sequence[int] = (),
 ) -> Fitted[Where] | NotFitted:
     """Return how a module is called on a device, or why it is not known.
 
-    read: finds cos and sin in what is returned. pairs: how many its buffers hold: x that it may rotate has
-    dims for them.
+    read: finds cos and sin in what is returned. misplaced: finds those of other positions than were given, as
+    they are; a call with one position a row counts then, before calls with several. pairs: how many its
+    buffers hold: x that it may rotate has dims for them.
     """
     parameters, wrong = _parameters(module)
     if wrong is not None:
         return wrong
     seen: NotFitted | None = None
+    moved: Fitted[Where] | None = None
     for signature, more, axes, free, arguments, halves in itertools.chain(
         _argument_lists(parameters), _rotating(module, parameters, pairs)
     ):
@@ -107,17 +114,20 @@ def fitted(
             _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
         )
         try:
-            where = read(calls[0].run(module, 0, PROBE, dtype), PROBE, halves)
+            returned = calls[0].run(module, 0, PROBE, dtype)
+            where = read(returned, PROBE, halves)
+            if where is None and free and not more and (elsewhere := misplaced(returned, PROBE)):
+                moved = moved or Fitted(calls, elsewhere)
         except RopeAuditError as error:
             return NotFitted(str(error))
         except Exception as error:  # whatever other people's code raises
             seen = seen or NotFitted(f"raised {one_line(error)}", "raised")
             continue
         if where is not None:
-            return Fitted(calls, where)
+            return moved if moved is not None and axes else Fitted(calls, where)
         if seen is None or seen.why == "raised":  # the likeliest of the calls that it takes
             seen = NotFitted.unseen(f", called as {calls[0].words}")
-    return seen or NotFitted.unseen("")
+    return moved or seen or NotFitted.unseen("")
 
 
 def possible(module: Any, device: str) -> Iterator[Call]:

@@ -5,13 +5,14 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.exact_rotation import half_split
 
@@ -19,40 +20,32 @@ NEAR = 0.1  # relative RMS error of a call that is right but coarse
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """Why a call does not fit at all, in words.
+def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> str:
+    """Return why what a call returned cannot be that of code that rotates, however wrong; empty if it can.
 
-    rotated_dims: the first dims of the head alone are rotated, so many; 0 where that is not the reason.
-    changes_rest: dims that are not to be rotated are changed.
-    """
-
-    text: str
-    rotated_dims: int = 0
-    changes_rest: bool = False
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> Misfit | None:
-    """Return why a call cannot be one of code that rotates, however wrong; None where it may be.
-
-    Wrong code rotates by a wrong angle, base, direction or position, by none, forgets a sign or a pair: still
-    each pair of dims goes into itself alone, by a matrix that is the same for all heads, and whose elements
-    are sinusoids of the position, for angles grow evenly. What was given arguments that it does not expect
-    does otherwise. A head or a batch element may be left out of the comparison.
+    Wrong code rotates by a wrong angle, base, direction or position, by none, other dims, forgets a sign or a
+    pair: still each pair of dims goes into itself alone, by a matrix that is the same for all heads, and each
+    row of it is a sinusoid of the position, for angles grow evenly. What was given arguments that it does not
+    expect does otherwise. A head or a batch element may be left out of the comparison.
     Shapes: x, values (b, h, s, d).
     """
+    changed = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
+    dims = dict.fromkeys((setting.rotary_dim, changed + changed % 2))
+    plain = replace(setting, scaling=DEFAULT)  # a scaling may have numbers for each pair
+    strays = [_stray(x, values, replace(plain, rotary_dim=some), permuted) for some in dims if some]
+    if min(strays) <= _STRAY:
+        return ""
+    neither = f"{100 * min(strays):.0f} % is neither"
+    return f"does not rotate pairs of dims by angles that grow with the position ({neither})"
+
+
+def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> float:
+    """Return which share of the vectors no rotation of the first `rotary_dim` dims explains."""
     if permuted:
         values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
     if rest.size and np.sqrt(np.mean(rest**2)) > NEAR:
-        return Misfit("changes dims of the head that --rotary-dim leaves out", changes_rest=True)
-    rotated_dims = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
-    if 0 < rotated_dims < setting.rotary_dim and rotated_dims % 2 == 0:
-        unchanged = f"leaves dims {rotated_dims} to {setting.rotary_dim - 1} as they are"
-        return Misfit(unchanged, rotated_dims=rotated_dims)
+        return 1.0
     z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
     (batch, heads), everything = z.shape[:2], np.ones(z.shape[:2], bool)
     subsets = [everything]
@@ -60,11 +53,8 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
         subsets.append(everything & (np.arange(heads) != index))
     for index in range(batch):
         subsets.append(everything & (np.arange(batch)[:, None] != index))
-    residual = min(_sinusoid_residual(z[subset], w[subset]) for subset in subsets)
-    if residual <= _STRAY or (heads > 1 and _heads_differ(z, w)):
-        return None
-    neither = f"{100 * residual:.0f} % is neither"
-    return Misfit(f"does not rotate pairs of dims by angles that grow with the position ({neither})")
+    stray = min(_sinusoid_residual(z[subset], w[subset]) for subset in subsets)
+    return 0.0 if heads > 1 and stray > _STRAY and _heads_differ(z, w) else stray
 
 
 def _heads_differ(z: Any, w: Any) -> bool:
@@ -81,8 +71,9 @@ def _heads_differ(z: Any, w: Any) -> bool:
 def _sinusoid_residual(z: Any, w: Any) -> float:
     """Return what a matrix on each pair that is a sinusoid of the position leaves of w: a relative RMS.
 
-    w = a z + b conj(z); a and b by least squares over the vectors; then a(m+1) + a(m-1) = 2 cos(t) a(m) for
-    each pair. Shapes: (n, s, p) twice.
+    w = a z + b conj(z); a and b by least squares over the vectors. Its rows are a + conj(b), for the real
+    part, and a - conj(b); then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.
+    Shapes: (n, s, p) twice.
     """
     size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
     basis = np.stack([z, z.conj()])
@@ -90,8 +81,10 @@ def _sinusoid_residual(z: Any, w: Any) -> float:
     right = np.einsum("insp,nsp->spi", basis.conj(), w)
     matrices = np.linalg.solve(left, right[..., None])[..., 0]  # (s, p, 2)
     residual = np.sqrt(np.mean(np.abs(w - np.einsum("spi,insp->nsp", matrices, basis)) ** 2)) / size
-    middle, around = matrices[1:-1], matrices[2:] + matrices[:-2]
-    share = (middle.conj() * around).real.sum(axis=(0, 2)) / ((np.abs(middle) ** 2).sum(axis=(0, 2)) + 1e-30)
+    conj = matrices[..., 1].conj()
+    rows = np.stack([matrices[..., 0] + conj, matrices[..., 0] - conj])  # (2, s, p)
+    middle, around = rows[:, 1:-1], rows[:, 2:] + rows[:, :-2]
+    share = (middle.conj() * around).real.sum(axis=1) / ((np.abs(middle) ** 2).sum(axis=1) + 1e-30)
     bent = np.sqrt(np.mean(np.abs(around - share[:, None] * middle) ** 2))
-    scale = np.sqrt(np.mean(np.abs(matrices) ** 2)) + 1e-30
+    scale = np.sqrt(np.mean(np.abs(rows) ** 2)) + 1e-30
     return float(max(residual, bent / scale))
