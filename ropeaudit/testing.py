@@ -308,14 +308,12 @@ def _like_nonfinite(
 ) -> Diagnosis:
     """Return that scores are nonfinite, with the recipes whose scores are so in the same places."""
     with np.errstate(invalid="ignore", over="ignore"):
-        names = ", ".join(
+        return known_recipes.nonfinite_as(
             name
             for group in known_recipes.groups(dtype)
             if np.array_equal(np.isfinite(results), np.isfinite(scores(group)))
             for name in group.names
         )
-    values = {"as_recipes": f", as {names}", "recipes": names} if names else {"as_recipes": ""}
-    return Diagnosis("nonfinite", values)
 
 
 def _heads_off(results: FloatArray, exact: FloatArray) -> tuple[int, ...]:

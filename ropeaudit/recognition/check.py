@@ -96,7 +96,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     best = next(iter(right + rest), None)
     left = best.residual / without if best is not None and without else 0.0
     if nonfinite:
-        diagnosis: Diagnosis | None = Diagnosis("nonfinite", {"as_recipes": ""})
+        diagnosis: Diagnosis | None = Diagnosis("nonfinite")
     else:
         diagnosis = _diagnosis(right, best, left, work)
     agrees, sizes = not work.off.any(), (nonfinite, work.values.size, left)

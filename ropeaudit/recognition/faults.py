@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.recognition import known_recipes
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.variants import BASES, called, over
 from ropeaudit.rope.scaled import attention_factor
@@ -27,7 +27,6 @@ Complex: TypeAlias = NDArray[np.complex128]
 Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
-_PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
 _BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
 _NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
@@ -109,10 +108,9 @@ def faults(setting: RopeSetting, first: int | None = None) -> Iterator[Fault]:
 def of_settings(asked: RopeSetting) -> Iterator[Fault]:
     """Yield other settings that code usually has in the place of the one that is asked for."""
     layout: Layout = "interleaved" if asked.layout == "half" else "half"
-    values: dict[str, float | str] = {"layout": layout, "pairing": _PAIRED[asked.layout]}
-    yield Fault(Diagnosis("wrong-layout", values), lambda one: replace(one, layout=layout))
+    yield Fault(Diagnosis("wrong-layout", {"layout": layout}), lambda one: replace(one, layout=layout))
     if asked.scaling.kind not in ("default", "explicit"):
-        told = Diagnosis("missing-scaling", {"asked": str(asked.scaling)})
+        told = Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
         yield Fault(told, lambda one: replace(one, scaling=DEFAULT))
     d = asked.head_dim
     for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, 128, 64)):
@@ -123,7 +121,7 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
                 yield Fault(told, functools.partial(_instead, over(asked, dims)))
     for base in BASES:
         if base != asked.base:
-            told = Diagnosis("wrong-base", {"base": base, "asked": asked.base, "note": ""})
+            told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
             yield Fault(told, functools.partial(_with_base, base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
         if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
@@ -135,8 +133,8 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
             yield Fault(told, functools.partial(_scaled, scaling))
     factor = attention_factor(asked.scaling)
     if factor != 1:
-        for seen, note in ((1.0, ", as where it is left out"), (factor**2, ", as where it is applied twice")):
-            told = Diagnosis("attention-factor", {"seen": seen, "asked": factor, "note": note})
+        for seen in (1.0, factor**2):
+            told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
             yield Fault(told, turn=functools.partial(_times, seen / factor))
 
 
@@ -237,8 +235,7 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
     """Yield vectors that are rounded before they are rotated, and recipes with a narrow stage."""
     for fmt in _NARROW:
         if fmt.precision < dtype.precision:
-            values: dict[str, float | str] = {"formats": str(fmt)}
-            yield Fault(Diagnosis("narrow-input", values), rounded=fmt)
+            yield Fault(Diagnosis("narrow-input", {"formats": str(fmt)}), rounded=fmt)
     for group in known_recipes.variants(dtype):
         told = group.diagnosis()
         if told.code != "known-recipe":
@@ -249,7 +246,7 @@ def coarse(dtype: Format) -> Iterator[Fault]:
     """Yield results with the roundings of a narrower format, wherever those are made."""
     for fmt in _NARROW:
         if fmt.unit_roundoff > dtype.unit_roundoff:
-            yield Fault(Diagnosis("narrow-output", {"format": str(fmt), "held": ""}), coarse=fmt)
+            yield Fault(Diagnosis("narrow-output", {"format": str(fmt)}), coarse=fmt)
 
 
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:
@@ -258,7 +255,7 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
     other = "interleaved" if setting.layout == "half" else "half"
-    values: dict[str, float | str] = {"table": other, "rotation": setting.layout}
+    values: dict[str, Value] = {"table": other, "rotation": setting.layout}
     yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recognition.diagnosis import Diagnosis, kinds
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.variants import CASTS
 from ropeaudit.rope.frequencies import FrequencyForm
 from ropeaudit.rope.scaled import effective_base
@@ -89,16 +89,16 @@ def rounded(stages: Mapping[str, Format | None], form: FrequencyForm = "inverse_
     return _of_stages(formats, form) if formats else None
 
 
-def _of_stages(formats: Mapping[str, float | str], form: float | str) -> Diagnosis:
+def _of_stages(formats: Mapping[str, Value], form: Value) -> Diagnosis:
     named = {stage: formats[stage] for stage in _NARROW if stage in formats}
-    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ""})
+    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
 
 
 def together(*faults: Diagnosis | None) -> Diagnosis | None:
     """Return faults that are there at once: the first with the others beside it, all roundings as one."""
     parts = [replace(part, also=()) for one in faults if one is not None for part in one.parts()]
     wrong = [part for part in parts if not part.arithmetic]
-    stages: dict[str, float | str] = {}
+    stages: dict[str, Value] = {}
     for part in parts:
         stages = dict(part.values) | stages if part.arithmetic else stages
     if stages:
@@ -108,14 +108,9 @@ def together(*faults: Diagnosis | None) -> Diagnosis | None:
 
 def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
     """Return that a few of so many are off: pairs, frequencies or rows."""
-    listed = ", ".join(map(str, entries))
-    values: dict[str, float | str] = {
-        "count": len(entries),
-        "total": total,
-        "things": things,
-        "entries": listed,
-    }
-    return Diagnosis("entries-off", values)
+    return Diagnosis(
+        "entries-off", {"count": len(entries), "total": total, "things": things, "entries": entries}
+    )
 
 
 def tolerance(setting: RopeSetting) -> Array:

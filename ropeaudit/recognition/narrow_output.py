@@ -40,8 +40,8 @@ def explanation(
         sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
         if all(_explains(fmt, x, y, row, setting) for x, y, row in sides) and holds(fmt):
             stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
-            held = f", and every number of it is a {fmt} number" if stored else ""
-            return Diagnosis("narrow-output", {"format": str(fmt), "held": held})
+            values = {"format": str(fmt)} | ({"held": str(fmt)} if stored else {})
+            return Diagnosis("narrow-output", values)
     return None
 
 

@@ -384,10 +384,7 @@ class _Side:
             w[:, off] = z[:, off]
             return w
 
-        runs = np.split(off, np.flatnonzero(np.diff(off) != 1) + 1)
-        pairs = ", ".join(f"{run[0]} to {run[-1]}" if run.size > 1 else str(run[0]) for run in runs)
-        fault = Fault(Diagnosis("pairs-left-out", {"pairs": pairs}), turn=turn)
-        return self._equals([fault])
+        return self._equals([Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)])
 
     def _two(self) -> Diagnosis | None:
         """Return two faults that together explain the side, of two kinds, or two settings."""

@@ -136,7 +136,7 @@ def _with_base(base: float, asked: RopeSetting) -> RopeSetting:
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
     """Return whether another base moves pairs at positions by more than right code may."""
-    other = replace(setting, base=float(found.values["base"])) if "base" in found.values else setting
+    other = replace(setting, base=float(str(found.values["base"]))) if "base" in found.values else setting
     first, second = (exact_rotation.rotations(one, at, dtype) for one in (setting, other))
     return bool((np.abs(first - second) > 2 * allowance.allowed(allowance.careful(dtype), setting, at)).any())
 
@@ -163,9 +163,9 @@ def factor(
         return None
     asked = attention_factor(setting.scaling)
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    for seen, note in ((1.0, ", as where it is left out"), (asked**2, ", as where it is applied twice")):
+    for seen in (1.0, asked**2):
         if asked != 1 and abs(times * asked - seen) <= near * seen:
-            return Diagnosis("attention-factor", {"seen": seen, "asked": asked, "note": note})
+            return Diagnosis("attention-factor", {"seen": seen, "asked": asked})
     rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
     return Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
 

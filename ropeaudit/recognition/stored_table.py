@@ -188,8 +188,7 @@ class CosSinTable:
         seen = float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
             for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
-                values: dict[str, float | str] = {"seen": factor, "asked": self.factor, "note": ""}
-                fault = Diagnosis("attention-factor", values)
+                fault = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
                 factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))
         return [(factor, *rest) for factor, rest in factors.items()]
 

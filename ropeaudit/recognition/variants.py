@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, parse
 from ropeaudit.errors import UsageError
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import effective_base
@@ -69,28 +69,26 @@ def _plain(setting: RopeSetting) -> Array:
 
 def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
     """Return the frequencies of another scaling, or of another length in the same one."""
-    seen, asked = called(other.scaling), called(setting.scaling)
+    asked: dict[str, Value] = {"asked": called(setting.scaling)}
     if other.scaling == DEFAULT:
-        return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
+        return Variant(_theta(other), Diagnosis("missing-scaling", asked), other, cost)
+    values: dict[str, Value] = {"seen": called(other.scaling), **asked}
     if other.scaling == setting.scaling:
-        seen, asked = _of_length(other), _of_length(setting)
-    values = {"seen": seen, "asked": asked}
+        values |= _of_length("seen", other) | _of_length("asked", setting)
     return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
 
 
 def called(scaling: Scaling) -> str:
     """Return a scaling as `--scaling` takes it; its kind alone where it holds lists, which are long."""
-    if scaling == DEFAULT:
-        return "no scaling"
     listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
     return scaling.kind if listed else str(scaling)
 
 
-def _of_length(setting: RopeSetting) -> str:
+def _of_length(name: str, setting: RopeSetting) -> dict[str, Value]:
     """Return which of the frequencies of a scaling that depend on the length a setting has."""
     if setting.scaling.kind == "longrope":
-        return f"the {'long' if setting.length > (setting.scaling.original or 0) else 'short'} divisors"
-    return f"{called(setting.scaling)} of length {setting.length}"
+        return {f"{name}_divisors": "long" if setting.length > (setting.scaling.original or 0) else "short"}
+    return {f"{name}_length": setting.length}
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
@@ -126,8 +124,8 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         if truncate is not right:
             yield _other(setting, other, 0.9)
         inverted = plain + plain / scaling.stretch - theta
-        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": called(scaling)}
-        yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **words)
+        values = {"seen": str(other.scaling), "seen_ramp": "inverted", "asked": called(scaling)}
+        yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **values)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(setting, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
@@ -205,8 +203,8 @@ def bases_shown(theta: Array, exponents: Array) -> list[float]:
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:
     """Return the frequencies of another base."""
     other = replace(setting, base=base)
-    values: dict[str, float | str] = {"base": base, "asked": setting.base, "note": ""}
-    return Variant(_theta(other), Diagnosis("wrong-base", values), other, cost)
+    told = Diagnosis("wrong-base", {"base": base, "asked": setting.base})
+    return Variant(_theta(other), told, other, cost)
 
 
 def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -215,8 +213,8 @@ def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Va
     for dims in dict.fromkeys((setting.head_dim, rotated - 2, *_DIMS)):
         if dims not in (rotated, 0):
             other = replace(setting, base=setting.base ** (rotated / dims))
-            values: dict[str, float | str] = {"dims": dims, "asked": rotated}
-            yield Variant(_theta(other), Diagnosis("exponent-denominator", values), other, 0.98)
+            told = Diagnosis("exponent-denominator", {"dims": dims, "asked": rotated})
+            yield Variant(_theta(other), told, other, 0.98)
 
 
 def _transforms(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -231,6 +229,6 @@ def _computed(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
     for fmt in CASTS[:2]:
         for number, form in enumerate(FORMS):
             theta = frequencies(setting, form, fmt).astype(np.float64)
-            values = {"frequency": str(fmt), "computed": str(fmt), "form": form, "recipes": ""}
-            what = Diagnosis("narrow-frequencies", values)
+            values: dict[str, Value] = {"frequency": str(fmt), "computed": str(fmt), "form": form}
+            what = Diagnosis("narrow-frequencies", values | {"recipes": ()})
             yield Variant(theta, what, cost=1.5 + 0.01 * number, computed=True)

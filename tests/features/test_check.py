@@ -411,8 +411,8 @@ def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:
     day = datetime.date(2027, 1, 31)
     [one] = waivers.read(waive({**ENTRY, "diagnosis": "wrong-base"}))
     assert one.diagnosis == "wrong-base"
-    base = Diagnosis("wrong-base", {"base": 5e5, "asked": 1e4, "note": ""})
-    layout = Diagnosis("wrong-layout", {"layout": "half", "pairing": "2i and 2i + 1"})
+    base = Diagnosis("wrong-base", {"base": 5e5, "asked": 1e4})
+    layout = Diagnosis("wrong-layout", {"layout": "half"})
     cases = {
         "waived": [[base], [layout, base], [replace(layout, also=(base,))]],
         "fail": [[], [layout]],
