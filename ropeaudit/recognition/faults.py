@@ -124,7 +124,8 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
             told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
             yield Fault(told, functools.partial(_with_base, base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
+        possible = dims % 2 == 0 and dims > (2 if asked.scaling.kind == "dynamic" else 0)
+        if possible and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):

@@ -74,7 +74,7 @@ def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
         return Variant(_theta(other), Diagnosis("missing-scaling", asked), other, cost)
     values: dict[str, Value] = {"seen": called(other.scaling), **asked}
     if other.scaling == setting.scaling:
-        values |= _of_length("seen", other) | _of_length("asked", setting)
+        values |= {"seen_divisors": _divisors(other), "asked_divisors": _divisors(setting)}
     return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
 
 
@@ -84,11 +84,9 @@ def called(scaling: Scaling) -> str:
     return scaling.kind if listed else str(scaling)
 
 
-def _of_length(name: str, setting: RopeSetting) -> dict[str, Value]:
-    """Return which of the frequencies of a scaling that depend on the length a setting has."""
-    if setting.scaling.kind == "longrope":
-        return {f"{name}_divisors": "long" if setting.length > (setting.scaling.original or 0) else "short"}
-    return {f"{name}_length": setting.length}
+def _divisors(setting: RopeSetting) -> str:
+    """Return which of longrope's lists a setting has."""
+    return "long" if setting.length > (setting.scaling.original or 0) else "short"
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
@@ -133,13 +131,10 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
 
 
 def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield the frequencies of another length, where they depend on it."""
-    original = setting.scaling.original or setting.scaling.maximum or 0
+    """Yield the frequencies of both of longrope's lists."""
     if setting.scaling.kind == "longrope":
-        for length in (0, int(original) + 1):
+        for length in (0, int(setting.scaling.original or 0) + 1):
             yield _other(setting, replace(setting, length=length), 0.94)
-    if setting.scaling.kind == "dynamic":
-        yield _other(setting, replace(setting, length=0), 0.94)
 
 
 def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:

@@ -147,8 +147,6 @@ def _scaling(values: Mapping[str, Value], side: str) -> str:
     """Return a scaling that is asked for, or seen, with which of its frequencies are meant."""
     if f"{side}_divisors" in values:
         return f"the {values[f'{side}_divisors']} divisors"
-    if f"{side}_length" in values:
-        return f"{values[side]} of length {values[f'{side}_length']}"
     name = "no scaling" if values[side] == "default" else str(values[side])
     return f"{name} with its ramp {values[f'{side}_ramp']}" if f"{side}_ramp" in values else name
 

@@ -124,8 +124,8 @@ LLAMA3 = "llama3(factor=8 original=8192 low=1 high=4)"
         (
             RopeSetting.of(64, scaling=scaling.parse("dynamic:factor=4,maximum=64"), length=256),
             inv(RopeSetting.of(64)),
-            "other-scaling|missing-scaling",
-            {"seen": "dynamic(factor=4 maximum=64)", "seen_length": 0, "asked_length": 256},
+            "missing-scaling",
+            {"asked": "dynamic(factor=4 maximum=64)"},
         ),
         (PLAIN, inv(PLAIN, BF16), "narrow-frequencies", {"computed": "bfloat16", "form": "inverse_power"}),
         (PLAIN, 1 / inv(PLAIN), "inverse-frequencies", {}),

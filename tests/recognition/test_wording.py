@@ -344,11 +344,6 @@ def test_what_is_wrong_with_a_gradient_is_said_of_it():
         ),
         (
             "other-scaling",
-            {"seen": "dynamic", "asked": "dynamic", "seen_length": 0, "asked_length": 256},
-            "dynamic of length 0 instead of dynamic of length 256",
-        ),
-        (
-            "other-scaling",
             {"seen": "yarn(factor=4)", "seen_ramp": "inverted", "asked": "yarn(factor=4)"},
             "yarn(factor=4) with its ramp inverted instead of yarn(factor=4)",
         ),
