@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.variants import CASTS
 from ropeaudit.rope.frequencies import FrequencyForm
-from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 
 _FEWEST = 4  # pairs of which one may be off beside a rest that is explained
@@ -111,23 +110,6 @@ def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
     return Diagnosis(
         "entries-off", {"count": len(entries), "total": total, "things": things, "entries": entries}
     )
-
-
-def tolerance(setting: RopeSetting) -> Array:
-    """Return the largest relative error of every frequency that float32 arithmetic accounts for.
-
-    An exponent x = 2i/d is off by u, in the forms with exp twice, and base^x by ln(base) times that; powers,
-    quotients and products add a few u, the ramps of yarn and llama3 up to 32, and (base^(-2/d))^i one
-    more a pair. Shapes: -> (p,).
-    """
-    ramps = 32 if setting.scaling.rules.blends else 0
-    steps = 2 * math.log(effective_base(setting)) + 8 + ramps + np.arange(setting.pairs)
-    return np.asarray(steps * FP32.unit_roundoff)
-
-
-def least_tolerance(setting: RopeSetting) -> float:
-    """Return a tolerance for scalings that the expected one may have been taken for."""
-    return (2 * math.log(effective_base(setting)) + 40) * FP32.unit_roundoff
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:

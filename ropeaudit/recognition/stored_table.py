@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import allowance, hypotheses
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.inferred import recovered
@@ -61,7 +61,7 @@ class CosSinTable:
         nothing = np.zeros((0, 0))
         cos, sin = (nothing if part is None else part for part in (dump.cos, dump.sin))
         self.values = cos + 1j * sin
-        self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
+        self.setting, self.exact = setting, exact
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
         # set by `rows`: the position at which every pair is first off, and most, and whether it is off
@@ -94,11 +94,14 @@ class CosSinTable:
                 "off": "yes" if self.off[i] else "no",
             }
 
-    def slack(self, theta: Array, positions: Array, least: float = 0.0) -> Array:
-        """Return the error that float32 arithmetic accounts for. Shapes: (p,), (s,) -> (s, p)."""
-        relative = np.maximum(self.tolerance, least) + 2 * FP32.unit_roundoff
-        phase = np.abs(positions[:, None] * theta) * relative
-        return np.asarray(self.factor * (phase + 3 * FP32.unit_roundoff))
+    def slack(self, theta: Array, positions: Array, other: RopeSetting | None = None) -> Array:
+        """Return the error that float32 arithmetic accounts for, in this setting or another.
+
+        Shapes: (p,), (s,) -> (s, p).
+        """
+        rule, settings = allowance.careful(FP32), [self.setting, *([other] if other else [])]
+        phases = [allowance.phase_error(rule, one, positions, theta) for one in settings]
+        return np.asarray(self.factor * (np.max(phases, axis=0) + allowance.table_error(rule, self.setting)))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, and every stage that may have been cast.
@@ -173,7 +176,7 @@ class CosSinTable:
                 factor, fault, extra = own, None, 0.0
         angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
         cos, sin = factor * np.cos(angles), factor * np.sin(angles)
-        slack = self.slack(table.theta, positions, hypotheses.least_tolerance(self.setting))
+        slack = self.slack(table.theta, positions, table.setting)
         missed = np.mean(~self._fits(points, angles, factor, slack, fmt).all(axis=0), axis=0)
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)

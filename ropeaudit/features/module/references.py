@@ -22,7 +22,7 @@ from ropeaudit.features.module import outputs
 from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.outputs import Places
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import allowance
 from ropeaudit.recognition.inferred import Inference, usual
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
@@ -239,7 +239,7 @@ def possible_pairs(seen: Seen, axes: bool) -> set[int]:
 
 def _of_setting(label: str, setting: RopeSetting) -> Known:
     theta = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
-    return Known(label, theta, hypotheses.tolerance(setting), setting)
+    return Known(label, theta, allowance.frequency_error(setting, theta=theta), setting)
 
 
 def frequencies_of(name: str, tensor: Any) -> Array | None:
