@@ -123,7 +123,7 @@ def frequencies(setting: RopeSetting) -> Array:
 
 
 def _blended(setting: RopeSetting, theta: Array) -> Array:
-    """Return what a scaling computes with, over the frequency: a blend adds terms as large as the plain one."""
+    """Return the size of what a scaling computes with, over the frequency: a blend adds plain ones."""
     if not setting.scaling.rules.blends:
         return np.ones_like(theta)
     plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)

@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.known_recipes import RecipeGroup
-from ropeaudit.recognition.variants import BASES, called, over
+from ropeaudit.recognition.variants import BASES, called, other_factors, over
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -133,10 +133,9 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
             told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
             yield Fault(told, functools.partial(_scaled, scaling))
     factor = attention_factor(asked.scaling)
-    if factor != 1:
-        for seen in (1.0, factor**2):
-            told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
-            yield Fault(told, turn=functools.partial(_times, seen / factor))
+    for seen in other_factors(factor):
+        told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
+        yield Fault(told, turn=functools.partial(lengthened, seen / factor))
 
 
 def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
@@ -176,7 +175,8 @@ def _of_dims(dims: int, one: RopeSetting) -> RopeSetting:
     return replace(one, rotary_dim=dims)
 
 
-def _times(factor: float, pairs: Complex, rotations: Complex) -> Complex:
+def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:
+    """Return rotated pairs, multiplied by a factor."""
     return factor * pairs * rotations
 
 
@@ -194,7 +194,7 @@ def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Faul
     twice = fault("rotated-twice", lambda at: 2 * at)
     yield twice
     if factor != 1:
-        yield replace(twice, turn=functools.partial(_times, factor))
+        yield replace(twice, turn=functools.partial(lengthened, factor))
     yield fault("positions-reversed", lambda at: at[..., ::-1])
     yield fault("positions-from-0", lambda at: at - at[..., :1])
     yield fault("first-position-only", lambda at: np.broadcast_to(at[..., :1], at.shape))
@@ -206,11 +206,11 @@ def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Faul
         yield fault("integer-width", functools.partial(_signed, 2**bits), bits=bits)
     for power in range(4, 21):
         size = 2**power
-        yield fault("wrap", functools.partial(_wrapped, size), size=size)
-        yield fault("table-ends", functools.partial(np.minimum, size - 1), last=size - 1)
-        yield fault("restart", functools.partial(_restarted, size), size=size)
+        yield wrap(size)
+        yield table_ends(size - 1)
+        yield wrap(size, restarts=True)
     if first is not None and first > 1:
-        yield fault("restart", functools.partial(_restarted, first), size=first)
+        yield wrap(first, restarts=True)
         yield fault("positions-stop", lambda at: np.minimum(at, at[..., :1] + first - 1), count=first)
 
 
@@ -219,17 +219,24 @@ def off_by(step: int) -> Fault:
     return Fault(Diagnosis("positions-off", {"by": step}), seen=lambda rows, head: rows + step)
 
 
+def table_ends(last: int) -> Fault:
+    """Return that positions from the last of a table on are taken for that."""
+    return Fault(Diagnosis("table-ends", {"last": last}), seen=lambda rows, head: np.minimum(rows, last))
+
+
+def wrap(size: int, *, restarts: bool = False) -> Fault:
+    """Return positions modulo a size, or those of a call that restart every so many."""
+
+    def seen(rows: Positions, head: int) -> Positions:
+        start = rows[..., :1] if restarts else 0
+        wrapped: Positions = start + (rows - start) % size
+        return wrapped
+
+    return Fault(Diagnosis("restart" if restarts else "wrap", {"size": size}), seen=seen)
+
+
 def _signed(size: int, at: Positions) -> Positions:
     return (at + size // 2) % size - size // 2
-
-
-def _wrapped(size: int, at: Positions) -> Positions:
-    return at % size
-
-
-def _restarted(size: int, at: Positions) -> Positions:
-    positions: Positions = at[..., :1] + (at - at[..., :1]) % size
-    return positions
 
 
 def of_roundings(dtype: Format) -> Iterator[Fault]:

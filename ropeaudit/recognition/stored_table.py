@@ -21,7 +21,7 @@ from ropeaudit.recognition import allowance, hypotheses
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.inferred import recovered
-from ropeaudit.recognition.variants import CASTS, FORMS, variants
+from ropeaudit.recognition.variants import CASTS, FORMS, other_factors, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.frequencies import frequencies
@@ -34,6 +34,7 @@ _STRAY_PAIR = 0.03  # of a single pair
 _FEW_ROWS = 4  # that may be off beside a table that is right
 _SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
 _FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, rounded
+_NEAR = 1e-2  # relative: an attention factor that may be a usual one
 _STEPS = ("position", "frequency", "angle")
 
 
@@ -190,7 +191,8 @@ class CosSinTable:
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
-            for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
+            usual = [one for one in other_factors(self.factor) if abs(seen / one - 1) < _NEAR]
+            for factor in usual + [float(f"{seen:.{k}g}") for k in (3, 6)]:
                 fault = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
                 factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))
         return [(factor, *rest) for factor, rest in factors.items()]

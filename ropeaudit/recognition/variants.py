@@ -26,7 +26,7 @@ CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)
 FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
 _DIMS = (128, 64, 96, 256)  # that code has in the place of the number of rotated dims
-_SAME = 2e-6  # bases nearer than this cannot be distinguished by float32 frequencies
+_SAME = 1e-5  # bases nearer than this cannot be distinguished by float32 frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,28 @@ def bases_shown(theta: Array, exponents: Array) -> list[float]:
 
     Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
     """
-    bases = theta ** (-1 / exponents)
-    bases = bases[np.isfinite(bases) & (bases > 1) & (exponents > 0)]
-    if not bases.size:
-        return []
-    third = -(-bases.size // 3)
-    parts = (bases, bases[:third], bases[-third:], bases[-1:])
-    return [float(np.median(part)) for part in parts]
+    shows = np.flatnonzero((exponents > 0) & (theta > 0) & (theta < 1))
+    third = -(-shows.size // 3)
+    parts = (shows, shows[:third], shows[-third:], shows[-1:]) if shows.size else ()
+    return [math.exp(solved_base(theta[part], exponents[part], theta[part])[0]) for part in parts]
+
+
+def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float, float]:
+    """Return the logarithm of the base whose powers most frequencies are, and how uncertain it is.
+
+    It is the median of what each shows, weighted by how closely it does: few that are wrong move it little.
+    theta: from 0 to 1. uncertain: how far off each may be, radians per token. Shapes: (p,), p > 0.
+    """
+    logs, weights = -np.log(theta) / exponents, exponents * theta / uncertain
+    order = np.argsort(logs)
+    share = np.cumsum(weights[order])
+    middle = logs[order][np.searchsorted(share, share[-1] / 2)]
+    return float(middle), float(1 / np.sqrt((weights**2).sum()))
+
+
+def other_factors(asked: float) -> tuple[float, ...]:
+    """Return the attention factors that code usually has in the place of one: none, and that one twice."""
+    return () if asked == 1 else (1.0, asked**2)
 
 
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:
