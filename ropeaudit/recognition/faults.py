@@ -108,30 +108,30 @@ def faults(setting: RopeSetting, first: int | None = None) -> Iterator[Fault]:
 def of_settings(asked: RopeSetting) -> Iterator[Fault]:
     """Yield other settings that code usually has in the place of the one that is asked for."""
     layout: Layout = "interleaved" if asked.layout == "half" else "half"
-    yield Fault(Diagnosis("wrong-layout", {"layout": layout}), lambda one: replace(one, layout=layout))
+    yield Fault(Diagnosis("wrong-layout", {"layout": layout}), functools.partial(replace, layout=layout))
     if asked.scaling.kind not in ("default", "explicit"):
         told = Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
-        yield Fault(told, lambda one: replace(one, scaling=DEFAULT))
+        yield Fault(told, functools.partial(replace, scaling=DEFAULT))
     d = asked.head_dim
     for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, 128, 64)):
         if dims not in (asked.rotary_dim, 0):
             told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
             yield Fault(told, functools.partial(_over, dims))
             if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
-                yield Fault(told, functools.partial(_instead, over(asked, dims)))
+                yield Fault(told, functools.partial(instead, over(asked, dims)))
     for base in BASES:
         if base != asked.base:
             told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
-            yield Fault(told, functools.partial(_with_base, base))
+            yield Fault(told, functools.partial(replace, base=base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
         possible = dims % 2 == 0 and dims > (2 if asked.scaling.kind == "dynamic" else 0)
         if possible and dims != asked.rotary_dim and asked.scaling.kind not in _BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
-            yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
+            yield Fault(Diagnosis("partial-rotation", values), functools.partial(replace, rotary_dim=dims))
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
         if scaling != asked.scaling:
             told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
-            yield Fault(told, functools.partial(_scaled, scaling))
+            yield Fault(told, functools.partial(replace, scaling=scaling))
     factor = attention_factor(asked.scaling)
     for seen in other_factors(factor):
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
@@ -155,24 +155,13 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
         yield replace(asked, truncate=asked.truncate is False)
 
 
-def _scaled(scaling: Scaling, one: RopeSetting) -> RopeSetting:
-    return replace(one, scaling=scaling)
-
-
-def _instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
-    return replace(other, layout=one.layout)
+def instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
+    """Return the frequencies of another setting in the layout and the dims of one."""
+    return replace(other, layout=one.layout, rotary_dim=one.rotary_dim)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:
     return replace(one, base=one.base ** (one.rotary_dim / dims))
-
-
-def _with_base(base: float, one: RopeSetting) -> RopeSetting:
-    return replace(one, base=base)
-
-
-def _of_dims(dims: int, one: RopeSetting) -> RopeSetting:
-    return replace(one, rotary_dim=dims)
 
 
 def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:

@@ -8,6 +8,7 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -455,8 +456,7 @@ class _Side:
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
         given, rotated, at = self._vectors()
-        pair = given[None], rotated[None]
-        return narrow_output.explanation(self.setting, self.dtype, (pair[0],), (pair[1],), at)
+        return narrow_output.explanation(self.setting, self.dtype, (given[None],), (rotated[None],), at)
 
     def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
         """Yield other settings with the rules that positions show under them."""
@@ -527,18 +527,6 @@ def predictions(
         if not fault.turn:
             seen, other = fault.positions(at[None])[0], fault.setting(setting)
             if other != setting or not np.array_equal(seen, at):
-                yield fault.diagnosis, _exactly(x, seen, other)
+                yield fault.diagnosis, functools.partial(exact_rotation.rotated, x, seen, other)
     for group in known_recipes.variants(dtype):
-        yield group.diagnosis(), _as(group, x, at, setting)
-
-
-def _exactly(
-    x: NDArray[np.float64], at: Positions, setting: RopeSetting
-) -> Callable[[], NDArray[np.floating]]:
-    return lambda: exact_rotation.rotated(x, at, setting)
-
-
-def _as(
-    group: known_recipes.RecipeGroup, x: NDArray[np.float64], at: Positions, setting: RopeSetting
-) -> Callable[[], NDArray[np.floating]]:
-    return lambda: known_recipes.rotated(group, x, at, setting)
+        yield group.diagnosis(), functools.partial(known_recipes.rotated, group, x, at, setting)

@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.faults import Fault, lengthened, off_by, table_ends, wrap
+from ropeaudit.recognition.faults import Fault, instead, lengthened, off_by, table_ends, wrap
 from ropeaudit.recognition.variants import of_base, other_factors, solved_base, variants
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
@@ -57,12 +57,7 @@ def settings(
     ]
     for one in sorted(fitting, key=lambda one: one.cost)[:_FITTED]:
         if one.diagnosis is not None and one.setting is not None:
-            yield Fault(one.diagnosis, functools.partial(_instead, one.setting), fitted=True)
-
-
-def _instead(setting: RopeSetting, asked: RopeSetting) -> RopeSetting:
-    """Return the frequencies of a setting in the layout that is asked for."""
-    return replace(setting, layout=asked.layout, rotary_dim=asked.rotary_dim)
+            yield Fault(one.diagnosis, functools.partial(instead, one.setting), fitted=True)
 
 
 def _frequencies(
@@ -119,7 +114,7 @@ def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtyp
         if 1 < found < LARGEST_BASE and found != setting.base:
             one = of_base(setting, found)
             if one.diagnosis is not None and one.setting is not None:
-                yield Fault(one.diagnosis, functools.partial(_instead, one.setting), fitted=True)
+                yield Fault(one.diagnosis, functools.partial(instead, one.setting), fitted=True)
 
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
