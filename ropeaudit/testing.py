@@ -32,6 +32,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.reference import exact_scores
+from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import conventions, environments, loading
 from ropeaudit.subjects.calling.arrays import Engine
@@ -67,6 +68,7 @@ def assert_shift_invariant(
     head_dim: int = 128,
     rotary_dim: int | None = None,
     base: float = 10000.0,
+    scaling: str = "default",
     layout: Layout = "half",
     scale: float | None = None,
     order: str | None = None,
@@ -83,6 +85,9 @@ def assert_shift_invariant(
     with such a call; see `ropeaudit shift --impl`. Scores are formed from what it returns in float64.
     scores: instead, f(q, k, positions) -> scaled scores (h, s, s) or (1, h, s, s) of q, k in `order`
     (bhsd if None), when the product is part of what is tested; `scale` is 1/sqrt(head_dim) by default.
+    scaling: as --scaling takes it, such as "llama3:factor=8,low=1,high=4,original=8192"; frequencies that
+    depend on the length are those for the last position tested, at all offsets (dynamic: up to `maximum`
+    they are those without it).
     recipe: a name of `ropeaudit list recipes` or a .toml file. The same instance sees all offsets, in order,
     so that state left by one call shows in the next.
     device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
@@ -110,17 +115,19 @@ def assert_shift_invariant(
     """
     if (function is None) == (scores is None):
         raise UsageError("give a function that rotates, or scores=, a function that returns scores; not both")
-    setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale)
-    built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
-    resolved = _resolved(recipe, {} if scores else _EXACT_SUMS, parse(dtype))
-    q, k = (round_to(x, resolved.input).astype(np.float64) for x in (built.q, built.k))
-    test = _Test(resolved, recipe, setting, replace(built, q=q, k=k))
     offsets = list(offsets)
     if not offsets:
         raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
     for offset in offsets:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
+    scaled = scalings.parse(scaling)
+    length = scaled.length_for(int(max(offsets)) + seq_len)
+    setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale, scaled, length)
+    built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
+    resolved = _resolved(recipe, {} if scores else _EXACT_SUMS, parse(dtype))
+    q, k = (round_to(x, resolved.input).astype(np.float64) for x in (built.q, built.k))
+    test = _Test(resolved, recipe, setting, replace(built, q=q, k=k))
     chosen = environments.chosen([under] if isinstance(under, str) else under)
     if scores is not None and len(chosen) > 1:
         raise UsageError("under goes with a function that rotates, not with scores=; leave it out")
@@ -320,14 +327,12 @@ def _like_nonfinite(
 ) -> Diagnosis:
     """Return that scores are nonfinite, with the recipes whose scores are so in the same places."""
     with np.errstate(invalid="ignore", over="ignore"):
-        names = ", ".join(
+        return known_recipes.nonfinite_as(
             name
             for group in known_recipes.groups(dtype)
             if np.array_equal(np.isfinite(results), np.isfinite(scores(group)))
             for name in group.names
         )
-    values = {"as_recipes": f", as {names}", "recipes": names} if names else {"as_recipes": ""}
-    return Diagnosis("nonfinite", values)
 
 
 def _heads_off(results: FloatArray, exact: FloatArray) -> tuple[int, ...]:

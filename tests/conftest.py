@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import re
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -44,6 +45,32 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     """Skip a test that fails for want of a package that is not installed."""
     with skipping():
         return (yield)
+
+
+def _is_name(value: object) -> bool:
+    """Return whether a value of a diagnosis is a number or a name: one word, or one with its parameters."""
+    if isinstance(value, tuple):
+        return all(isinstance(one, int | str) and _is_name(one) for one in value)
+    if isinstance(value, str):
+        return re.fullmatch(r"[^\s(),]+(\([^()]*\))?", value) is not None
+    return isinstance(value, int | float)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _values_are_no_clauses() -> Iterator[None]:
+    """Fail where a diagnosis that is made here holds more than numbers and names: English is `wording`'s."""
+    from ropeaudit.recognition.diagnosis import Diagnosis
+
+    known = Diagnosis.__post_init__
+
+    def checked(self: Diagnosis) -> None:
+        known(self)
+        clauses = {name: value for name, value in self.values.items() if not _is_name(value)}
+        assert not clauses, f"{self.code} holds {clauses}; give numbers and names"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Diagnosis, "__post_init__", checked)
+        yield
 
 
 @pytest.fixture

@@ -272,7 +272,7 @@ def explained(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     traced = trace(factories.implementation(name), parse(row["dtype"]), case, TRACED)
     best = traced.nearest()
     result: dict[str, Any] = {
-        "behaves": wording.arithmetic(best[0].group.values() | {"recipes": ""}) if best else traced.told(),
+        "behaves": wording.arithmetic(best[0].group.values() | {"recipes": ()}) if best else traced.told(),
         "recipes": [found for one in best for found in one.group.names],
         "stages": {
             one.name: " ".join([" -> ".join(one.dtypes), *one.operations])

@@ -211,6 +211,31 @@ def test_the_message_holds_what_is_needed() -> None:
     assert "\n" not in text
 
 
+LENGTHS = {  # scaling -> the positions for which its frequencies are those of a plain kernel
+    "dynamic:factor=8,maximum=1024": 1024,
+    "longrope:short=1;1;1;1,long=2;4;4;4,original=1024,factor=1": 1024,
+}
+
+
+@pytest.mark.parametrize("scaling", LENGTHS)
+def test_frequencies_that_depend_on_the_length_are_those_for_the_last_position(scaling) -> None:
+    case = {"dtype": "fp32", "head_dim": 8, "heads": 1, "seq_len": 24, "scaling": scaling, "whole": False}
+    assert_shift_invariant(half_torch, offsets=(0, LENGTHS[scaling] - 24), **case)
+    with pytest.raises(AssertionError, match=r"\[missing-scaling\]$|\[other-scaling\|missing-scaling\]$"):
+        assert_shift_invariant(half_torch, offsets=(0, LENGTHS[scaling]), **case)
+
+
+def test_a_scaled_kernel_passes_with_its_scaling_alone() -> None:
+    def scaled(x, positions):
+        return half_torch(x, positions / 4)
+
+    assert_shift_invariant(scaled, dtype="fp32", head_dim=16, scaling="linear:factor=4", whole=False)
+    with pytest.raises(AssertionError, match=r"linear\(factor=4\) instead of no scaling \[other-scaling\]$"):
+        assert_shift_invariant(scaled, dtype="fp32", head_dim=16, whole=False)
+    with pytest.raises(UsageError, match="scaling linear needs factor"):
+        assert_shift_invariant(scaled, scaling="linear")
+
+
 def test_nan_and_exceptions_fail() -> None:
     with pytest.raises(AssertionError, match="nan or inf"):
         assert_shift_invariant(lambda x, positions: half_torch(x, positions) * float("nan"), **SMALL)

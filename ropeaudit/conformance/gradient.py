@@ -130,7 +130,7 @@ def _named(
     except Exception:  # whatever other people's code raises: it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
-        return of_gradient(Diagnosis("gradient-zero", {"vectors": " and ".join(zero)}))
+        return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
         also = forward.diagnosis == seen.diagnosis or _transposed(code, rotator, (q, k), before + offset)
         return forward.diagnosis if also else found

@@ -43,15 +43,15 @@ def explained(case: VectorCase, returned: Returned, offset: int) -> Diagnosis | 
 def _readings(y: FloatArray, spec: CaseSpec) -> Iterator[tuple[Diagnosis, FloatArray]]:
     """Yield other ways to read what was written, as (b, h, s, d)."""
     b, h, s, d = y.shape
-    yield _axes("batch, seq, heads, head_dim"), y.reshape(b, s, h, d).transpose(0, 2, 1, 3)
-    yield _axes("seq, batch, heads, head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)
-    yield _axes("heads, batch, seq, head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)
+    yield _axes("batch", "seq", "heads", "head_dim"), y.reshape(b, s, h, d).transpose(0, 2, 1, 3)
+    yield _axes("seq", "batch", "heads", "head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)
+    yield _axes("heads", "batch", "seq", "head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)
     kind = raw_arrays.stored(spec.dtype)
     content = raw_arrays.array(y, spec.dtype).view(f"u{kind.itemsize}").byteswap().tobytes()
     yield Diagnosis("byte-order"), raw_arrays.numbers(content, spec.dtype, y.shape)
 
 
-def _axes(order: str) -> Diagnosis:
+def _axes(*order: str) -> Diagnosis:
     return Diagnosis("axes-order", {"order": order})
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.frequencies import unscaled
@@ -62,25 +62,41 @@ def position_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Arr
     return phase
 
 
-def phase_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
+def phase_error(
+    recipe: Resolved, setting: RopeSetting, at: Array | Positions, theta: Array | None = None
+) -> Array:
     """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
+
+    The angle rounds as a product, as a sum where the offset is added separately, and as it is stored. theta:
+    as in `frequency_error`.
+    """
+    theta = frequencies(setting) if theta is None else np.abs(theta)
+    relative = frequency_error(setting, recipe, theta) + 2.0**-50
+    relative = relative + 2 * recipe.angle[0].unit_roundoff + recipe.angle[1].unit_roundoff
+    phase: Array = np.abs(at.astype(np.float64))[:, None] * (theta * relative)
+    return phase
+
+
+def frequency_error(
+    setting: RopeSetting, recipe: Resolved | None = None, theta: Array | None = None
+) -> Array:
+    """Return by how much frequencies may be off, relative to each. Shapes: -> (p,).
 
     Of one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
     (four of them); the power, exponential or division is off by that of its library; a recurrence multiplies
-    i times by a step that is off by 2 and rounds each time. The angle rounds as a product, as a sum where the
-    offset is added separately, and as it is stored.
+    i times by a step that is off by 2 and rounds each time; a scaling is a handful of operations more. What
+    is stored is allowed the same: it may have been computed so. recipe: `careful` in float32 by default.
+    theta: the frequencies, where they are known (p,).
     """
+    recipe = recipe or careful(FP32)
+    theta = frequencies(setting) if theta is None else np.abs(theta)
     u, i = recipe.frequency[0].unit_roundoff, np.arange(setting.pairs)
     log = math.log(effective_base(setting)) * 2 * i / max(setting.rotary_dim, 1)
-    theta, kind = frequencies(setting), setting.scaling.kind
     steps = 3 * i if recipe.recipe.frequency_form in _STEPPED else 0
-    relative = (_LIBRARY + 4 * log + steps) * u + recipe.frequency[1].unit_roundoff
-    relative = relative + 2 * recipe.angle[0].unit_roundoff + recipe.angle[1].unit_roundoff + 2.0**-50
-    error = theta * relative
-    if kind != "default":  # a handful of operations more
-        error = error + _blended(setting) * 8 * u
-    phase: Array = np.abs(at.astype(np.float64))[:, None] * error
-    return phase
+    relative: Array = (_LIBRARY + 4 * log + steps) * u + recipe.frequency[1].unit_roundoff
+    if setting.scaling.kind != "default":
+        relative = relative + 8 * u * _blended(setting, theta)
+    return relative
 
 
 def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
@@ -89,10 +105,14 @@ def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
     A complex product is off by at most sqrt(5) u (Brent, Percival, Zimmermann, Math. Comp. 76, 2007).
     """
     factor = attention_factor(setting.scaling)
-    table = (_LIBRARY + 2 * (factor != 1)) * recipe.trig.unit_roundoff
-    table += recipe.table.unit_roundoff if recipe.table else 0.0
-    growth = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * recipe.rotation.unit_roundoff)
+    growth = (1 + table_error(recipe, setting)) * (1 + math.sqrt(5) * recipe.rotation.unit_roundoff)
     return factor * 1.01 * (growth * (1 + recipe.output.unit_roundoff) - 1 + 2.0**-50)
+
+
+def table_error(recipe: Resolved, setting: RopeSetting) -> float:
+    """Return by how much cos and sin, as a point, may be off beside the angle, over the factor on them."""
+    error = (_LIBRARY + 2 * (attention_factor(setting.scaling) != 1)) * recipe.trig.unit_roundoff
+    return math.sqrt(2) * (error + (recipe.table.unit_roundoff if recipe.table else 0.0))
 
 
 @functools.lru_cache(maxsize=512)
@@ -102,14 +122,11 @@ def frequencies(setting: RopeSetting) -> Array:
     return theta
 
 
-@functools.lru_cache(maxsize=512)
-def _blended(setting: RopeSetting) -> Array:
-    """Return the size of what a scaling computes with: a blend adds terms as large as the plain frequency."""
-    theta = frequencies(setting)
+def _blended(setting: RopeSetting, theta: Array) -> Array:
+    """Return the size of what a scaling computes with, over the frequency: a blend adds plain ones."""
     if not setting.scaling.rules.blends:
-        return theta
+        return np.ones_like(theta)
     plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
     steep = high / (high - low) if high > low else 1.0
-    sizes: Array = np.maximum(theta, plain * steep)
-    return sizes
+    return np.asarray(np.maximum(1.0, plain * steep / theta))

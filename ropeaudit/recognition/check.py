@@ -1,8 +1,8 @@
 """What is wrong with a dumped inv_freq or cos/sin table: which pairs are off, and what explains it.
 
 A hypothesis predicts the dump from a setting that is wrong in one way, and casts on the way. It explains the
-dump if nothing is left but float32 rounding (`tolerance`) and the half ulp of its casts; the simplest
-that does comes first, then those that explain all but a few pairs.
+dump if nothing is left but float32 rounding and the half ulp of its casts; the simplest that does comes
+first, then those that explain all but a few pairs.
 Letters: p pairs, n positions.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import allowance, hypotheses
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.stored_table import CosSinTable
@@ -101,7 +101,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     best = next(iter(right + rest), None)
     left = best.residual / without if best is not None and without else 0.0
     if nonfinite:
-        diagnosis: Diagnosis | None = Diagnosis("nonfinite", {"as_recipes": ""})
+        diagnosis: Diagnosis | None = Diagnosis("nonfinite")
     else:
         diagnosis = _diagnosis(right, best, left, work)
     agrees, sizes = not work.off.any(), (nonfinite, work.values.size, left)
@@ -136,7 +136,8 @@ class FrequencyList:
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         self.values = np.zeros(0) if dump.frequencies is None else dump.frequencies
         self.name, self.inverse = dump.name, dump.inverse
-        self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
+        self.setting, self.exact = setting, exact
+        self.tolerance = allowance.frequency_error(setting, theta=exact)
         self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -173,9 +174,8 @@ class FrequencyList:
     def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
         theta, sizes = variant.theta, hypotheses.reference_sizes(variant.theta)
         stored, expected = self._as_stored(self.values), self._as_stored(theta)
-        slack = np.where(
-            theta == 0, 0.0, np.maximum(self.tolerance, hypotheses.least_tolerance(self.setting))
-        )
+        own = allowance.frequency_error(variant.setting or self.setting, theta=theta)
+        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
         strays = ~hypotheses.within(stored, expected, slack * hypotheses.reference_sizes(expected), fmt)
         errors = np.abs(self.values - self._as_stored(hypotheses.cast(expected, fmt))) / sizes
         diagnosis = hypotheses.together(variant.diagnosis, hypotheses.rounded({"frequency": fmt}))

@@ -9,9 +9,12 @@ import functools
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ropeaudit import data
+
+# A number or a name (one word, or one with its parameters in brackets), or several; clauses are `wording`'s.
+Value: TypeAlias = float | str | tuple[int, ...] | tuple[str, ...]
 
 # to the last bit: every number is what it predicts. within rounding: to within a rounding or two, wherever
 # it was looked for. in this call: so far, but not in other ones. resembles: nearest, part of it stays.
@@ -78,7 +81,7 @@ class Diagnosis:
     """
 
     code: str
-    values: Mapping[str, float | str] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
     where: Where = Where()
     certainty: Certainty = "within rounding"
     alternatives: tuple[Diagnosis, ...] = ()

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.recognition import known_recipes
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.known_recipes import RecipeGroup
-from ropeaudit.recognition.variants import BASES, called, over
+from ropeaudit.recognition.variants import BASES, called, other_factors, over
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -27,7 +27,6 @@ Complex: TypeAlias = NDArray[np.complex128]
 Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
-_PAIRED = {"half": "i and i + d/2", "interleaved": "2i and 2i + 1"}
 BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
 _NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
@@ -111,35 +110,34 @@ def faults(setting: RopeSetting, first: int | None = None) -> Iterator[Fault]:
 def of_settings(asked: RopeSetting) -> Iterator[Fault]:
     """Yield other settings that code usually has in the place of the one that is asked for."""
     layout: Layout = "interleaved" if asked.layout == "half" else "half"
-    values: dict[str, float | str] = {"layout": layout, "pairing": _PAIRED[asked.layout]}
-    yield Fault(Diagnosis("wrong-layout", values), lambda one: replace(one, layout=layout))
+    yield Fault(Diagnosis("wrong-layout", {"layout": layout}), functools.partial(replace, layout=layout))
     if asked.scaling.kind not in ("default", "explicit"):
-        told = Diagnosis("missing-scaling", {"asked": str(asked.scaling)})
-        yield Fault(told, lambda one: replace(one, scaling=DEFAULT))
+        told = Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
+        yield Fault(told, functools.partial(replace, scaling=DEFAULT))
     d = asked.head_dim
     for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, 128, 64)):
         if dims not in (asked.rotary_dim, 0):
             told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
             yield Fault(told, functools.partial(_over, dims))
             if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
-                yield Fault(told, functools.partial(_instead, over(asked, dims)))
+                yield Fault(told, functools.partial(instead, over(asked, dims)))
     for base in BASES:
         if base != asked.base:
-            told = Diagnosis("wrong-base", {"base": base, "asked": asked.base, "note": ""})
-            yield Fault(told, functools.partial(_with_base, base))
+            told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
+            yield Fault(told, functools.partial(replace, base=base))
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        if dims and dims % 2 == 0 and dims != asked.rotary_dim and asked.scaling.kind not in BY_PAIR:
+        possible = dims % 2 == 0 and dims > (2 if asked.scaling.kind == "dynamic" else 0)
+        if possible and dims != asked.rotary_dim and asked.scaling.kind not in BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
-            yield Fault(Diagnosis("partial-rotation", values), functools.partial(_of_dims, dims))
+            yield Fault(Diagnosis("partial-rotation", values), functools.partial(replace, rotary_dim=dims))
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
         if scaling != asked.scaling:
             told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
-            yield Fault(told, functools.partial(_scaled, scaling))
+            yield Fault(told, functools.partial(replace, scaling=scaling))
     factor = attention_factor(asked.scaling)
-    if factor != 1:
-        for seen, note in ((1.0, ", as where it is left out"), (factor**2, ", as where it is applied twice")):
-            told = Diagnosis("attention-factor", {"seen": seen, "asked": factor, "note": note})
-            yield Fault(told, turn=functools.partial(_times, seen / factor))
+    for seen in other_factors(factor):
+        told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
+        yield Fault(told, turn=functools.partial(lengthened, seen / factor))
 
 
 def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
@@ -159,27 +157,17 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
         yield replace(asked, truncate=asked.truncate is False)
 
 
-def _scaled(scaling: Scaling, one: RopeSetting) -> RopeSetting:
-    return replace(one, scaling=scaling)
-
-
-def _instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
-    return replace(other, layout=one.layout)
+def instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
+    """Return the frequencies of another setting in the layout and the dims of one."""
+    return replace(other, layout=one.layout, rotary_dim=one.rotary_dim)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:
     return replace(one, base=one.base ** (one.rotary_dim / dims))
 
 
-def _with_base(base: float, one: RopeSetting) -> RopeSetting:
-    return replace(one, base=base)
-
-
-def _of_dims(dims: int, one: RopeSetting) -> RopeSetting:
-    return replace(one, rotary_dim=dims)
-
-
-def _times(factor: float, pairs: Complex, rotations: Complex) -> Complex:
+def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:
+    """Return rotated pairs, multiplied by a factor."""
     return factor * pairs * rotations
 
 
@@ -197,7 +185,7 @@ def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Faul
     twice = fault("rotated-twice", lambda at: 2 * at)
     yield twice
     if factor != 1:
-        yield replace(twice, turn=functools.partial(_times, factor))
+        yield replace(twice, turn=functools.partial(lengthened, factor))
     yield fault("positions-reversed", lambda at: at[..., ::-1])
     yield fault("positions-from-0", lambda at: at - at[..., :1])
     yield fault("first-position-only", lambda at: np.broadcast_to(at[..., :1], at.shape))
@@ -209,11 +197,11 @@ def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Faul
         yield fault("integer-width", functools.partial(_signed, 2**bits), bits=bits)
     for power in range(4, 21):
         size = 2**power
-        yield fault("wrap", functools.partial(_wrapped, size), size=size)
-        yield fault("table-ends", functools.partial(np.minimum, size - 1), last=size - 1)
-        yield fault("restart", functools.partial(_restarted, size), size=size)
+        yield wrap(size)
+        yield table_ends(size - 1)
+        yield wrap(size, restarts=True)
     if first is not None and first > 1:
-        yield fault("restart", functools.partial(_restarted, first), size=first)
+        yield wrap(first, restarts=True)
         yield fault("positions-stop", lambda at: np.minimum(at, at[..., :1] + first - 1), count=first)
 
 
@@ -222,25 +210,31 @@ def off_by(step: int) -> Fault:
     return Fault(Diagnosis("positions-off", {"by": step}), seen=lambda rows, head: rows + step)
 
 
+def table_ends(last: int) -> Fault:
+    """Return that positions from the last of a table on are taken for that."""
+    return Fault(Diagnosis("table-ends", {"last": last}), seen=lambda rows, head: np.minimum(rows, last))
+
+
+def wrap(size: int, *, restarts: bool = False) -> Fault:
+    """Return positions modulo a size, or those of a call that restart every so many."""
+
+    def seen(rows: Positions, head: int) -> Positions:
+        start = rows[..., :1] if restarts else 0
+        wrapped: Positions = start + (rows - start) % size
+        return wrapped
+
+    return Fault(Diagnosis("restart" if restarts else "wrap", {"size": size}), seen=seen)
+
+
 def _signed(size: int, at: Positions) -> Positions:
     return (at + size // 2) % size - size // 2
-
-
-def _wrapped(size: int, at: Positions) -> Positions:
-    return at % size
-
-
-def _restarted(size: int, at: Positions) -> Positions:
-    positions: Positions = at[..., :1] + (at - at[..., :1]) % size
-    return positions
 
 
 def of_roundings(dtype: Format) -> Iterator[Fault]:
     """Yield vectors that are rounded before they are rotated, and recipes with a narrow stage."""
     for fmt in _NARROW:
         if fmt.precision < dtype.precision:
-            values: dict[str, float | str] = {"formats": str(fmt)}
-            yield Fault(Diagnosis("narrow-input", values), rounded=fmt)
+            yield Fault(Diagnosis("narrow-input", {"formats": str(fmt)}), rounded=fmt)
     for group in known_recipes.variants(dtype):
         told = group.diagnosis()
         if told.code != "known-recipe":
@@ -251,7 +245,7 @@ def coarse(dtype: Format) -> Iterator[Fault]:
     """Yield results with the roundings of a narrower format, wherever those are made."""
     for fmt in _NARROW:
         if fmt.unit_roundoff > dtype.unit_roundoff:
-            yield Fault(Diagnosis("narrow-output", {"format": str(fmt), "held": ""}), coarse=fmt)
+            yield Fault(Diagnosis("narrow-output", {"format": str(fmt)}), coarse=fmt)
 
 
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:
@@ -260,7 +254,7 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
     other = "interleaved" if setting.layout == "half" else "half"
-    values: dict[str, float | str] = {"table": other, "rotation": setting.layout}
+    values: dict[str, Value] = {"table": other, "rotation": setting.layout}
     yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout), mixes=True)
 
 

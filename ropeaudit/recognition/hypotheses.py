@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recognition.diagnosis import Diagnosis, kinds
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.variants import CASTS
 from ropeaudit.rope.frequencies import FrequencyForm
-from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 
 _FEWEST = 4  # pairs of which one may be off beside a rest that is explained
@@ -89,16 +88,16 @@ def rounded(stages: Mapping[str, Format | None], form: FrequencyForm = "inverse_
     return _of_stages(formats, form) if formats else None
 
 
-def _of_stages(formats: Mapping[str, float | str], form: float | str) -> Diagnosis:
+def _of_stages(formats: Mapping[str, Value], form: Value) -> Diagnosis:
     named = {stage: formats[stage] for stage in _NARROW if stage in formats}
-    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ""})
+    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
 
 
 def together(*faults: Diagnosis | None) -> Diagnosis | None:
     """Return faults that are there at once: the first with the others beside it, all roundings as one."""
     parts = [replace(part, also=()) for one in faults if one is not None for part in one.parts()]
     wrong = [part for part in parts if not part.arithmetic]
-    stages: dict[str, float | str] = {}
+    stages: dict[str, Value] = {}
     for part in parts:
         stages = dict(part.values) | stages if part.arithmetic else stages
     if stages:
@@ -108,31 +107,9 @@ def together(*faults: Diagnosis | None) -> Diagnosis | None:
 
 def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
     """Return that a few of so many are off: pairs, frequencies or rows."""
-    listed = ", ".join(map(str, entries))
-    values: dict[str, float | str] = {
-        "count": len(entries),
-        "total": total,
-        "things": things,
-        "entries": listed,
-    }
-    return Diagnosis("entries-off", values)
-
-
-def tolerance(setting: RopeSetting) -> Array:
-    """Return the largest relative error of every frequency that float32 arithmetic accounts for.
-
-    An exponent x = 2i/d is off by u, in the forms with exp twice, and base^x by ln(base) times that; powers,
-    quotients and products add a few u, the ramps of yarn and llama3 up to 32, and (base^(-2/d))^i one
-    more a pair. Shapes: -> (p,).
-    """
-    ramps = 32 if setting.scaling.rules.blends else 0
-    steps = 2 * math.log(effective_base(setting)) + 8 + ramps + np.arange(setting.pairs)
-    return np.asarray(steps * FP32.unit_roundoff)
-
-
-def least_tolerance(setting: RopeSetting) -> float:
-    """Return a tolerance for scalings that the expected one may have been taken for."""
-    return (2 * math.log(effective_base(setting)) + 40) * FP32.unit_roundoff
+    return Diagnosis(
+        "entries-off", {"count": len(entries), "total": total, "things": things, "entries": entries}
+    )
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:

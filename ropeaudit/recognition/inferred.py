@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import allowance
 from ropeaudit.recognition.variants import BASES
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
@@ -128,7 +128,7 @@ def usual(theta: Array, uncertain: Array) -> Usual | None:
         if index.min() < 0 or index.max() >= pairs:
             continue
         setting = RopeSetting.of(dim, dim, base)
-        tolerance = hypotheses.tolerance(setting)[index]
+        tolerance = allowance.frequency_error(setting)[index]
         near = base ** (-index / pairs)
         if np.all(np.abs(theta - near) <= uncertain + (tolerance + ROUNDINGS * _UNIT) * near):
             exact = np.array([float(one) for one in exact_frequencies.frequencies(setting)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
-from ropeaudit.recognition.diagnosis import Certainty, Diagnosis
+from ropeaudit.recognition.diagnosis import Certainty, Diagnosis, Value
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.emulated import Emulated
@@ -57,7 +57,7 @@ class RecipeGroup:
     names: tuple[str, ...]
     resolved: Resolved
 
-    def values(self) -> dict[str, float | str]:
+    def values(self) -> dict[str, Value]:
         """Return what it rounds, stage by stage, as values of a diagnosis."""
         one = self.resolved
         return {
@@ -70,7 +70,7 @@ class RecipeGroup:
             "form": one.recipe.frequency_form,
             "rounding": one.recipe.rotation_rounding,
             "dtype": str(one.dtype),
-            "recipes": ", ".join(self.names),
+            "recipes": self.names,
         }
 
     def diagnosis(self, certainty: Certainty = "within rounding") -> Diagnosis:
@@ -159,15 +159,18 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
 def nonfinite(block: CalledBlock, setting: RopeSetting, dtype: Format) -> Diagnosis:
     """Return that nothing is finite, with the recipes that overflow everywhere too, if there are any."""
     x = block.given[0][0, 0]
-    names = [
+    return nonfinite_as(
         name
         for group in groups(dtype)
         if not np.isfinite(rotated(group, x, block.at, setting)[:, : setting.rotary_dim]).any()
         for name in group.names
-    ]
-    listed = ", ".join(names)
-    values = {"as_recipes": f", as {listed}", "recipes": listed} if names else {"as_recipes": ""}
-    return Diagnosis("nonfinite", values)
+    )
+
+
+def nonfinite_as(names: Iterable[str]) -> Diagnosis:
+    """Return that numbers are not finite, as those of some recipes are, if there are any."""
+    recipes = tuple(names)
+    return Diagnosis("nonfinite", {"recipes": recipes} if recipes else {})
 
 
 def explaining_recipe(

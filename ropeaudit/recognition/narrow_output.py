@@ -40,33 +40,31 @@ def explanation(
         sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
         if all(_explains(fmt, x, y, row, setting) for x, y, row in sides) and holds(fmt):
             stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
-            held = f", and every number of it is a {fmt} number" if stored else ""
-            return Diagnosis("narrow-output", {"format": str(fmt), "held": held})
+            values = {"format": str(fmt)} | ({"held": str(fmt)} if stored else {})
+            return Diagnosis("narrow-output", values)
     return None
 
 
 def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
-    """Return whether right code in a format may be as far off. Shapes: x, y (h, s, d), at (s,)."""
+    """Return whether right code in a format may be as far off, in all directions as roundings are.
+
+    The mean error, in directions of the exact vectors, is compared with that of as many independent errors as
+    there are pairs, for a rounding of cos or sin may be shared by positions and heads; that of a factor or a
+    base is larger. Shapes: x, y (h, s, d), at (s,).
+    """
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     allowed = allowance.allowed(allowance.careful(fmt), setting, at)
     rest = np.s_[..., setting.rotary_dim :]
     rounding = allowance.rounding_error(allowance.careful(fmt), setting)
     tiny = 4 * fmt.smallest_subnormal
     with np.errstate(invalid="ignore", over="ignore"):
-        pairs = np.abs(w - z * exact_rotation.rotations(setting, at, FP32)) <= allowed * np.abs(z) + tiny
+        exact = z * exact_rotation.rotations(setting, at, FP32)
+        error = w - exact
+        pairs = np.abs(error) <= allowed * np.abs(z) + tiny
         passes = np.abs(y[rest].astype(np.float64) - x[rest]) <= rounding * np.abs(x[rest]) + tiny
-    return bool(pairs.all() and passes.all()) and _unbiased(x, y, at, setting)
-
-
-def _unbiased(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
-    """Return whether errors point in all directions, as those of roundings: a factor or a base does not.
-
-    The mean error, in directions of the exact vectors, is compared with that of as many independent errors as
-    there are pairs, for a rounding of cos or sin may be shared by positions and heads.
-    """
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    exact = z * exact_rotation.rotations(setting, at, FP32)
-    error, size = w - exact, float((np.abs(exact) ** 2).sum())
+    if not (pairs.all() and passes.all()):
+        return False
+    size = float((np.abs(exact) ** 2).sum())
     mean = abs(complex((np.conj(exact) * error).sum())) / size
     rms = float(np.sqrt((np.abs(error) ** 2).sum() / size))
     return bool(mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs))

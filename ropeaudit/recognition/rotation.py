@@ -8,6 +8,7 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -386,10 +387,7 @@ class _Side:
             w[:, off] = z[:, off]
             return w
 
-        runs = np.split(off, np.flatnonzero(np.diff(off) != 1) + 1)
-        pairs = ", ".join(f"{run[0]} to {run[-1]}" if run.size > 1 else str(run[0]) for run in runs)
-        fault = Fault(Diagnosis("pairs-left-out", {"pairs": pairs}), turn=turn)
-        return self._equals([fault])
+        return self._equals([Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)])
 
     def _two(self) -> Diagnosis | None:
         """Return two faults that together explain the side, of two kinds, or two settings."""
@@ -460,8 +458,7 @@ class _Side:
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
         given, rotated, at = self._vectors()
-        pair = given[None], rotated[None]
-        return narrow_output.explanation(self.setting, self.dtype, (pair[0],), (pair[1],), at)
+        return narrow_output.explanation(self.setting, self.dtype, (given[None],), (rotated[None],), at)
 
     def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
         """Yield other settings with the rules that positions show under them."""
@@ -532,18 +529,6 @@ def predictions(
         if not fault.turn:
             seen, other = fault.positions(at[None])[0], fault.setting(setting)
             if other != setting or not np.array_equal(seen, at):
-                yield fault.diagnosis, _exactly(x, seen, other)
+                yield fault.diagnosis, functools.partial(exact_rotation.rotated, x, seen, other)
     for group in known_recipes.variants(dtype):
-        yield group.diagnosis(), _as(group, x, at, setting)
-
-
-def _exactly(
-    x: NDArray[np.float64], at: Positions, setting: RopeSetting
-) -> Callable[[], NDArray[np.floating]]:
-    return lambda: exact_rotation.rotated(x, at, setting)
-
-
-def _as(
-    group: known_recipes.RecipeGroup, x: NDArray[np.float64], at: Positions, setting: RopeSetting
-) -> Callable[[], NDArray[np.floating]]:
-    return lambda: known_recipes.rotated(group, x, at, setting)
+        yield group.diagnosis(), functools.partial(known_recipes.rotated, group, x, at, setting)

@@ -18,14 +18,15 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.faults import Fault, off_by
-from ropeaudit.recognition.variants import of_base, variants
+from ropeaudit.recognition.faults import Fault, instead, lengthened, off_by, table_ends, wrap
+from ropeaudit.recognition.variants import of_base, other_factors, solved_base, variants
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
+_CLOSEST = 1e-9  # relative: how closely steps show a frequency at most
 _FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
 _SPREAD = 0.1  # of the factors of vectors that all have one, over what it differs from 1
 _LONGEST = 128  # positions of a step
@@ -56,12 +57,7 @@ def settings(
     ]
     for one in sorted(fitting, key=lambda one: one.cost)[:_FITTED]:
         if one.diagnosis is not None and one.setting is not None:
-            yield Fault(one.diagnosis, functools.partial(_instead, one.setting), fitted=True)
-
-
-def _instead(setting: RopeSetting, asked: RopeSetting) -> RopeSetting:
-    """Return the frequencies of a setting in the layout that is asked for."""
-    return replace(setting, layout=asked.layout, rotary_dim=asked.rotary_dim)
+            yield Fault(one.diagnosis, functools.partial(instead, one.setting), fitted=True)
 
 
 def _frequencies(
@@ -94,49 +90,36 @@ def _frequencies(
 def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
     """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
-    It is fitted to steps from position to position, then to the way from position 0.
-    Shapes: at (s,), x and rotated y (h, s, d).
+    It is that of steps from position to position, then of the way from position 0: by slow pairs first, which
+    have lost no rotation. Shapes: at (s,), x and rotated y (h, s, d).
     """
-    d = setting.rotary_dim
-    if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
+    shown = _frequencies(at, x, y, setting)
+    if shown is None or setting.scaling.kind != "default":
         return
+    start, power = int(at[0]), 2 * np.arange(setting.pairs) / setting.rotary_dim
+    theta, uncertain = shown[0], shown[1] + _CLOSEST * shown[0]
+    usable, error = (power > 0) & (theta > 0) & (theta < 1), math.inf
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    rotations, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
-    first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
-    if not (np.abs(rotations[..., 0] - np.exp(1j * at)) <= first).all():
-        return
-    log, lag = np.log(setting.base), 1
-    while lag < min(at.size, _LONGEST):
-        steps = rotations[:, lag:] * np.conj(rotations[:, :-lag])
-        guess = np.exp(-power * log) if lag > 1 else np.zeros_like(power)
-        theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
-        usable = (power > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
-        if usable.any():
-            log = float(np.median(-np.log(theta[usable]) / power[usable]))
-        off = np.abs(steps - np.exp(1j * lag * np.exp(-power * log)))[..., np.exp(-power * log) * lag < 3]
-        if not (off <= _COARSE).all():
+    noise = np.full(power.shape, allowance.rounding_error(allowance.careful(dtype), setting) + _STILL)
+    for _ in range(7 if start else 1):
+        if not usable.any():
             return
-        last, lag = lag, lag * 4
-    log = _refined(log, power, steps.mean(axis=(0, 1)), last)
-    if at[0] > last:
-        turned = (rotations * np.exp(-1j * (at - at[0])[:, None] * np.exp(-power * log))).mean(axis=(0, 1))
-        noise = allowance.rounding_error(allowance.careful(dtype), setting) + _STILL
-        log = _from_0(log, power, turned, int(at[0]), noise / last)
+        log, seen = solved_base(theta[usable], power[usable], uncertain[usable])
+        guess, error = np.exp(-power * log), min(error, seen)
+        turned = (w * np.conj(z) * np.exp(-1j * at[:, None] * guess)).sum(axis=(0, 1))
+        theta, uncertain = guess + np.angle(turned) / max(1, start), noise / max(1, start)
+        usable = (power > 0) & (start * guess * power * error < 1) & (theta > 0) & (theta < 1)
     for digits in range(2, 11):
         found = float(f"{np.exp(log):.{digits}g}")
         if 1 < found < LARGEST_BASE and found != setting.base:
-            told = of_base(setting, found).diagnosis
-            if told is not None:
-                yield Fault(told, functools.partial(_with_base, found), fitted=True)
-
-
-def _with_base(base: float, asked: RopeSetting) -> RopeSetting:
-    return replace(asked, base=base)
+            one = of_base(setting, found)
+            if one.diagnosis is not None and one.setting is not None:
+                yield Fault(one.diagnosis, functools.partial(instead, one.setting), fitted=True)
 
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
     """Return whether another base moves pairs at positions by more than right code may."""
-    other = replace(setting, base=float(found.values["base"])) if "base" in found.values else setting
+    other = replace(setting, base=float(str(found.values["base"]))) if "base" in found.values else setting
     first, second = (exact_rotation.rotations(one, at, dtype) for one in (setting, other))
     return bool((np.abs(first - second) > 2 * allowance.allowed(allowance.careful(dtype), setting, at)).any())
 
@@ -163,9 +146,9 @@ def factor(
         return None
     asked = attention_factor(setting.scaling)
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    for seen, note in ((1.0, ", as where it is left out"), (asked**2, ", as where it is applied twice")):
-        if asked != 1 and abs(times * asked - seen) <= near * seen:
-            return Diagnosis("attention-factor", {"seen": seen, "asked": asked, "note": note})
+    for seen in other_factors(asked):
+        if abs(times * asked - seen) <= near * seen:
+            return Diagnosis("attention-factor", {"seen": seen, "asked": asked})
     rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
     return Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
 
@@ -191,29 +174,6 @@ def common_factor(
     return factor(at, x.reshape(at.size, -1), y.reshape(at.size, -1), setting, dtype)
 
 
-def _from_0(log: float, power: Array, turned: Array, at: int, error: float) -> float:
-    """Return ln base by the way from position 0 to `at`: by slow pairs first, which have lost no rotation.
-
-    error: of ln base so far. Shapes: (p,) twice.
-    """
-    for _ in range(6):
-        theta = np.exp(-power * log)
-        slope = at * theta * power
-        usable = (slope > 0) & (slope * error < 1)
-        if usable.any():
-            off = np.angle(turned * np.exp(-1j * at * theta))[usable]
-            log -= float((slope[usable] * off).sum() / (slope[usable] ** 2).sum())
-            error = min(error, 4 * _STILL / float(np.sqrt((slope[usable] ** 2).sum())))
-    return log
-
-
-def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
-    """Return ln base after one step of least squares over the phases of all pairs. Shapes: (p,) twice."""
-    theta = np.exp(-power * log)
-    slope, off = -lag * theta * power, np.angle(mean * np.exp(-1j * lag * theta))
-    return float(log + (slope * off).sum() / (slope**2).sum())
-
-
 def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
     """Yield the factor by which vectors are longer than they should be, whatever they are rotated by.
 
@@ -233,13 +193,7 @@ def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format)
             for digits in (3, 4, 6, 9):
                 seen = float(f"{factor:.{digits}g}")
                 told = Diagnosis("scaled-vectors", {"times": seen})
-                yield Fault(told, turn=functools.partial(_scaled, seen), times=seen, fitted=True)
-
-
-def _scaled(
-    times: float, pairs: NDArray[np.complex128], turns: NDArray[np.complex128]
-) -> NDArray[np.complex128]:
-    return times * pairs * turns
+                yield Fault(told, turn=functools.partial(lengthened, seen), times=seen, fitted=True)
 
 
 def positions(
@@ -270,24 +224,15 @@ def rules(seen: Mapping[int, int], first: int) -> Iterator[Fault]:
         return
     low, high = min(moved.values()), max(moved.values())
     if low == high >= 0:
-        told = Diagnosis("table-ends", {"last": low})
-        yield Fault(told, seen=lambda rows, head: np.minimum(rows, low), fitted=True)
+        yield replace(table_ends(low), fitted=True)
     steps = {best - at for at, best in moved.items()}
     size = math.gcd(*steps)
-    for code, start in (("wrap", 0), ("restart", first)):
+    for restarts, start in ((False, 0), (True, first)):
         for part in range(1, size // max(1, high - start) + 1) if low >= start else ():
             if size % part == 0 and size // part > high - start and part <= _PARTS:
-                told = Diagnosis(code, {"size": size // part})
-                seen_as = functools.partial(_wrapped, size // part, restarts=code == "restart")
-                yield Fault(told, seen=seen_as, fitted=True)
+                yield replace(wrap(size // part, restarts=restarts), fitted=True)
     if len(steps) == 1 and len(moved) == len(seen):
         yield replace(off_by(steps.pop()), fitted=True)
-
-
-def _wrapped(size: int, rows: Positions, head: int, *, restarts: bool) -> Positions:
-    start = rows[..., :1] if restarts else 0
-    wrapped: Positions = start + (rows - start) % size
-    return wrapped
 
 
 def _position(

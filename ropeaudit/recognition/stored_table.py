@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import allowance, hypotheses
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.inferred import recovered
-from ropeaudit.recognition.variants import CASTS, FORMS, variants
+from ropeaudit.recognition.variants import CASTS, FORMS, other_factors, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.frequencies import frequencies
@@ -34,6 +34,7 @@ _STRAY_PAIR = 0.03  # of a single pair
 _FEW_ROWS = 4  # that may be off beside a table that is right
 _SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
 _FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, rounded
+_NEAR = 1e-2  # relative: an attention factor that may be a usual one
 _STEPS = ("position", "frequency", "angle")
 
 
@@ -61,7 +62,7 @@ class CosSinTable:
         nothing = np.zeros((0, 0))
         cos, sin = (nothing if part is None else part for part in (dump.cos, dump.sin))
         self.values = cos + 1j * sin
-        self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
+        self.setting, self.exact = setting, exact
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
         # set by `rows`: the position at which every pair is first off, and most, and whether it is off
@@ -94,11 +95,14 @@ class CosSinTable:
                 "off": "yes" if self.off[i] else "no",
             }
 
-    def slack(self, theta: Array, positions: Array, least: float = 0.0) -> Array:
-        """Return the error that float32 arithmetic accounts for. Shapes: (p,), (s,) -> (s, p)."""
-        relative = np.maximum(self.tolerance, least) + 2 * FP32.unit_roundoff
-        phase = np.abs(positions[:, None] * theta) * relative
-        return np.asarray(self.factor * (phase + 3 * FP32.unit_roundoff))
+    def slack(self, theta: Array, positions: Array, other: RopeSetting | None = None) -> Array:
+        """Return the error that float32 arithmetic accounts for, in this setting or another.
+
+        Shapes: (p,), (s,) -> (s, p).
+        """
+        rule, settings = allowance.careful(FP32), [self.setting, *([other] if other else [])]
+        phases = [allowance.phase_error(rule, one, positions, theta) for one in settings]
+        return np.asarray(self.factor * (np.max(phases, axis=0) + allowance.table_error(rule, self.setting)))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, and every stage that may have been cast.
@@ -179,7 +183,7 @@ class CosSinTable:
                 factor, fault, extra = own, None, 0.0
         angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
         cos, sin = factor * np.cos(angles), factor * np.sin(angles)
-        slack = self.slack(table.theta, positions, hypotheses.least_tolerance(self.setting))
+        slack = self.slack(table.theta, positions, table.setting)
         missed = np.mean(~self._fits(points, angles, factor, slack, fmt).all(axis=0), axis=0)
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
@@ -193,9 +197,9 @@ class CosSinTable:
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
-            for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
-                values: dict[str, float | str] = {"seen": factor, "asked": self.factor, "note": ""}
-                fault = Diagnosis("attention-factor", values)
+            usual = [one for one in other_factors(self.factor) if abs(seen / one - 1) < _NEAR]
+            for factor in usual + [float(f"{seen:.{k}g}") for k in (3, 6)]:
+                fault = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
                 factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))
         return [(factor, *rest) for factor, rest in factors.items()]
 

@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, parse
 from ropeaudit.errors import UsageError
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import effective_base
@@ -26,7 +26,7 @@ CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)
 FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
 _DIMS = (128, 64, 96, 256)  # that code has in the place of the number of rotated dims
-_SAME = 2e-6  # bases nearer than this cannot be distinguished by float32 frequencies
+_SAME = 1e-5  # bases nearer than this cannot be distinguished by float32 frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +69,24 @@ def _plain(setting: RopeSetting) -> Array:
 
 def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
     """Return the frequencies of another scaling, or of another length in the same one."""
-    seen, asked = called(other.scaling), called(setting.scaling)
+    asked: dict[str, Value] = {"asked": called(setting.scaling)}
     if other.scaling == DEFAULT:
-        return Variant(_theta(other), Diagnosis("missing-scaling", {"asked": asked}), other, cost)
+        return Variant(_theta(other), Diagnosis("missing-scaling", asked), other, cost)
+    values: dict[str, Value] = {"seen": called(other.scaling), **asked}
     if other.scaling == setting.scaling:
-        seen, asked = _of_length(other), _of_length(setting)
-    values = {"seen": seen, "asked": asked}
+        values |= {"seen_divisors": _divisors(other), "asked_divisors": _divisors(setting)}
     return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
 
 
 def called(scaling: Scaling) -> str:
     """Return a scaling as `--scaling` takes it; its kind alone where it holds lists, which are long."""
-    if scaling == DEFAULT:
-        return "no scaling"
     listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
     return scaling.kind if listed else str(scaling)
 
 
-def _of_length(setting: RopeSetting) -> str:
-    """Return which of the frequencies of a scaling that depend on the length a setting has."""
-    if setting.scaling.kind == "longrope":
-        return f"the {'long' if setting.length > (setting.scaling.original or 0) else 'short'} divisors"
-    return f"{called(setting.scaling)} of length {setting.length}"
+def _divisors(setting: RopeSetting) -> str:
+    """Return which of longrope's lists a setting has."""
+    return "long" if setting.length > (setting.scaling.original or 0) else "short"
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:
@@ -126,8 +122,8 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         if truncate is not right:
             yield _other(setting, other, 0.9)
         inverted = plain + plain / scaling.stretch - theta
-        words = {"seen": f"{other.scaling} with its ramp inverted", "asked": called(scaling)}
-        yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **words)
+        values = {"seen": str(other.scaling), "seen_ramp": "inverted", "asked": called(scaling)}
+        yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **values)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(setting, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
@@ -135,13 +131,10 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
 
 
 def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield the frequencies of another length, where they depend on it."""
-    original = setting.scaling.original or setting.scaling.maximum or 0
+    """Yield the frequencies of both of longrope's lists."""
     if setting.scaling.kind == "longrope":
-        for length in (0, int(original) + 1):
+        for length in (0, int(setting.scaling.original or 0) + 1):
             yield _other(setting, replace(setting, length=length), 0.94)
-    if setting.scaling.kind == "dynamic":
-        yield _other(setting, replace(setting, length=0), 0.94)
 
 
 def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -194,20 +187,35 @@ def bases_shown(theta: Array, exponents: Array) -> list[float]:
 
     Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
     """
-    bases = theta ** (-1 / exponents)
-    bases = bases[np.isfinite(bases) & (bases > 1) & (exponents > 0)]
-    if not bases.size:
-        return []
-    third = -(-bases.size // 3)
-    parts = (bases, bases[:third], bases[-third:], bases[-1:])
-    return [float(np.median(part)) for part in parts]
+    shows = np.flatnonzero((exponents > 0) & (theta > 0) & (theta < 1))
+    third = -(-shows.size // 3)
+    parts = (shows, shows[:third], shows[-third:], shows[-1:]) if shows.size else ()
+    return [math.exp(solved_base(theta[part], exponents[part], theta[part])[0]) for part in parts]
+
+
+def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float, float]:
+    """Return the logarithm of the base whose powers most frequencies are, and how uncertain it is.
+
+    It is the median of what each shows, weighted by how closely it does: few that are wrong move it little.
+    theta: from 0 to 1. uncertain: how far off each may be, radians per token. Shapes: (p,), p > 0.
+    """
+    logs, weights = -np.log(theta) / exponents, exponents * theta / uncertain
+    order = np.argsort(logs)
+    share = np.cumsum(weights[order])
+    middle = logs[order][np.searchsorted(share, share[-1] / 2)]
+    return float(middle), float(1 / np.sqrt((weights**2).sum()))
+
+
+def other_factors(asked: float) -> tuple[float, ...]:
+    """Return the attention factors that code usually has in the place of one: none, and that one twice."""
+    return () if asked == 1 else (1.0, asked**2)
 
 
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:
     """Return the frequencies of another base."""
     other = replace(setting, base=base)
-    values: dict[str, float | str] = {"base": base, "asked": setting.base, "note": ""}
-    return Variant(_theta(other), Diagnosis("wrong-base", values), other, cost)
+    told = Diagnosis("wrong-base", {"base": base, "asked": setting.base})
+    return Variant(_theta(other), told, other, cost)
 
 
 def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -216,8 +224,8 @@ def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Va
     for dims in dict.fromkeys((setting.head_dim, rotated - 2, *_DIMS)):
         if dims not in (rotated, 0):
             other = replace(setting, base=setting.base ** (rotated / dims))
-            values: dict[str, float | str] = {"dims": dims, "asked": rotated}
-            yield Variant(_theta(other), Diagnosis("exponent-denominator", values), other, 0.98)
+            told = Diagnosis("exponent-denominator", {"dims": dims, "asked": rotated})
+            yield Variant(_theta(other), told, other, 0.98)
 
 
 def _transforms(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -232,6 +240,6 @@ def _computed(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
     for fmt in CASTS[:2]:
         for number, form in enumerate(FORMS):
             theta = frequencies(setting, form, fmt).astype(np.float64)
-            values = {"frequency": str(fmt), "computed": str(fmt), "form": form, "recipes": ""}
-            what = Diagnosis("narrow-frequencies", values)
+            values: dict[str, Value] = {"frequency": str(fmt), "computed": str(fmt), "form": form}
+            what = Diagnosis("narrow-frequencies", values | {"recipes": ()})
             yield Variant(theta, what, cost=1.5 + 0.01 * number, computed=True)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.recognition.diagnosis import Diagnosis, Where, kinds
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
 
 _MOST = 3  # equals that are listed
 _FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
@@ -21,7 +22,7 @@ _STAGES = {  # stage -> how its numbers are called
     "rotation": "rotation",
 }
 _KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
-_MORE = ("note", "held", "as_recipes")  # values that are empty unless there is more to say
+_PAIRED = {"half": "2i and 2i + 1", "interleaved": "i and i + d/2"}  # layout -> the dims of the other one
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
 
@@ -60,11 +61,11 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
 def template(text: str) -> str:
     """Return a text of diagnoses.toml with the names of its values where they are to stand.
 
-    >>> template("base {base:.8g} instead of {asked:.8g}{note}")
-    'base <base> instead of <asked>'
+    >>> template("nan or inf{more}"), template("base {base:.8g} instead of {asked:.8g}")
+    ('nan or inf', 'base <base> instead of <asked>')
     """
     named = ((before, name) for before, name, _, _ in string.Formatter().parse(text))
-    return "".join(before + (f"<{name}>" if name and name not in _MORE else "") for before, name in named)
+    return "".join(before + (f"<{name}>" if name not in (None, "more") else "") for before, name in named)
 
 
 def title(code: str) -> str:
@@ -72,7 +73,7 @@ def title(code: str) -> str:
     return kinds()[code].title
 
 
-def arithmetic(values: Mapping[str, float | str]) -> str:
+def arithmetic(values: Mapping[str, Any]) -> str:
     """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
 
     values: those of `known_recipes.RecipeGroup`.
@@ -101,7 +102,7 @@ def arithmetic(values: Mapping[str, float | str]) -> str:
     if "rotation" in values:  # a table alone is not rotated with
         parts.append(f"{rotation} rotation" + (" rounded once" if values["rounding"] == "once" else ""))
     words = ", ".join(parts)
-    return f"{words} ({values['recipes']})" if values["recipes"] else words
+    return f"{words} ({', '.join(recipes)})" if (recipes := values["recipes"]) else words
 
 
 def _remedies(diagnosis: Diagnosis, dtype: Format, wide: Format) -> str:
@@ -126,16 +127,59 @@ def _whole(diagnosis: Diagnosis) -> str:
 def _clause(one: Diagnosis) -> str:
     kind, gradient = kinds()[one.code], one.where.gradient
     template = kind.gradient if gradient and kind.gradient else kind.sentence
-    text = template.format_map(dict(one.values) | {"stages": _Stages(one.values)})
+    text = template.format_map(_named(one) | {"stages": _Stages(one.values)})
     if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):
         text = f"the gradient is that of {text}"
     return f"{text}, though not in every call" if one.certainty == "in this call" else text
 
 
+def _named(one: Diagnosis) -> dict[str, Any]:
+    """Return the values of a diagnosis as its texts hold them, and what is made of them."""
+    named: dict[str, Any] = {
+        name: _listed(value) if isinstance(value, tuple) and value else value
+        for name, value in one.values.items()
+    }
+    if "layout" in named:
+        named["pairing"] = _PAIRED[named["layout"]]
+    if one.code in ("missing-scaling", "other-scaling"):
+        named |= {side: _scaling(one.values, side) for side in ("seen", "asked") if side in named}
+    return named | {"more": _more(one)}
+
+
+def _scaling(values: Mapping[str, Value], side: str) -> str:
+    """Return a scaling that is asked for, or seen, with which of its frequencies are meant."""
+    if f"{side}_divisors" in values:
+        return f"the {values[f'{side}_divisors']} divisors"
+    name = "no scaling" if values[side] == "default" else str(values[side])
+    return f"{name} with its ramp {values[f'{side}_ramp']}" if f"{side}_ramp" in values else name
+
+
+def _more(one: Diagnosis) -> str:
+    """Return the clause behind some sentences: a factor's likely cause, a format that holds all, recipes."""
+    values: Mapping[str, Any] = one.values
+    if "held" in values:
+        return f", and every number of it is a {values['held']} number"
+    if one.code == "nonfinite" and "recipes" in values:
+        return f", as {', '.join(values['recipes'])}"
+    if one.code == "attention-factor":
+        if values["seen"] == 1:
+            return ", as where it is left out"
+        if f"{values['seen']:.6g}" == f"{values['asked'] ** 2:.6g}":
+            return ", as where it is applied twice"
+    return ""
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    """Return numbers, or names, in a few words."""
+    if isinstance(values[0], int):
+        return _runs(values)
+    return (" and " if len(values) == 2 else ", ").join(values)
+
+
 class _Stages:
     """What a recipe rounds, in words once they are asked for."""
 
-    def __init__(self, values: Mapping[str, float | str]) -> None:
+    def __init__(self, values: Mapping[str, Value]) -> None:
         self.values = values
 
     def __str__(self) -> str:
@@ -188,11 +232,11 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
     wide: the format of positions, frequencies and angles. whole: whether it is all that is wrong, of all of q
     and k, so that another setting makes code right.
     """
-    values = dict(one.values)
+    values = _named(one)
     if one.code in _KEPT:
         if dtype is FP64:
             return "compute positions, frequencies, angles, cos and sin and the rotation in float64"
-        values |= {"narrow": _narrow(values, dtype, wide), "wide": str(wide)}
+        values |= {"narrow": _narrow(one.values, dtype, wide), "wide": str(wide)}
         if not values["narrow"]:
             return ""
     kind = kinds()[one.code]
@@ -201,7 +245,7 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
     return told.format_map(values) + option
 
 
-def _narrow(values: Mapping[str, float | str], dtype: Format, wide: Format) -> str:
+def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
     """Return the stages that are narrower than they should be; table and rotation may be the dtype."""
     names = []
     for stage, name in _STAGES.items():
@@ -214,6 +258,6 @@ def _narrow(values: Mapping[str, float | str], dtype: Format, wide: Format) -> s
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
 
 
-def _format(values: Mapping[str, float | str], stage: str) -> Format:
+def _format(values: Mapping[str, Value], stage: str) -> Format:
     """Return the format of a stage; float32 where nothing is said of it."""
     return parse(str(values.get(stage, "float32")))

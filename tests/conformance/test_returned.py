@@ -169,7 +169,9 @@ def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: 
         for offset, one in rotated(near).items()
     }
     results = judged(near, written(near, tmp_path / "out", arrays))
-    assert results["rotation"].diagnosis == Diagnosis("axes-order", {"order": f"{order}, head_dim"})
+    assert results["rotation"].diagnosis == Diagnosis(
+        "axes-order", {"order": (*order.split(", "), "head_dim")}
+    )
 
 
 def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Pat
     order = AXES["batch, seq, heads"]
     arrays = {o: {side: x.transpose(order) for side, x in one.items()} for o, one in rotated(read).items()}
     place = judged(read, written(read, tmp_path / "out", arrays))["rotation"]
-    assert place.diagnosis == Diagnosis("axes-order", {"order": "batch, seq, heads, head_dim"})
+    assert place.diagnosis == Diagnosis("axes-order", {"order": ("batch", "seq", "heads", "head_dim")})
 
 
 def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(

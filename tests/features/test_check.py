@@ -20,7 +20,7 @@ from ropeaudit import UsageError, check
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check import analysis, sentences, waivers
+from ropeaudit.features.check import analysis, code_target, sentences, waivers
 from ropeaudit.features.check.analysis import CheckOptions
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
@@ -411,8 +411,8 @@ def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:
     day = datetime.date(2027, 1, 31)
     [one] = waivers.read(waive({**ENTRY, "diagnosis": "wrong-base"}))
     assert one.diagnosis == "wrong-base"
-    base = Diagnosis("wrong-base", {"base": 5e5, "asked": 1e4, "note": ""})
-    layout = Diagnosis("wrong-layout", {"layout": "half", "pairing": "2i and 2i + 1"})
+    base = Diagnosis("wrong-base", {"base": 5e5, "asked": 1e4})
+    layout = Diagnosis("wrong-layout", {"layout": "half"})
     cases = {
         "waived": [[base], [layout, base], [replace(layout, also=(base,))]],
         "fail": [[], [layout]],
@@ -558,3 +558,19 @@ def test_what_is_no_target_is_said_without_the_option_of_another_command(target,
     text = capsys.readouterr().err
     assert text.startswith(f"ropeaudit: error: {message}")
     assert "--impl" not in text
+
+
+@pytest.mark.parametrize(("up_to", "said"), [(64, ", which are those without it"), (128, "")])
+def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
+    up_to: int, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "k.py"
+    path.write_text("def rope(x, positions):\n    return x\n")
+    noted: list[str] = []
+    case = Case(head_dim=16, scaling="dynamic:factor=2,maximum=64", layout="half")
+    options = CheckOptions(up_to=up_to, environments=("none",))
+    next(code_target.checks(f"{path}:rope", case, options, lambda share: None, noted.extend))
+    assert noted == [
+        "scaling dynamic depends on the length; every call is held to the frequencies for "
+        f"{up_to} positions (--up-to){said}"
+    ]

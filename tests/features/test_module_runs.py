@@ -50,6 +50,13 @@ class Llama(nn.Module):
         a = torch.cat([a, a], -1)
         return a.cos().to(x.dtype), a.sin().to(x.dtype)
 
+class Dynamic(Llama):
+    "Frequencies of dynamic scaling by the length of the call."
+    def forward(self, x, position_ids):
+        length = max(256, int(position_ids.max()) + 1)
+        self.inv_freq = theta(64, 1e4 * (8 * length / 256 - 7) ** (64 / 62))
+        return super().forward(x, position_ids)
+
 class Axes(nn.Module):
     def __init__(self, dim=32):
         super().__init__()
@@ -454,3 +461,16 @@ def test_json_has_both_tables(spec, capsys) -> None:
     assert main(["module", spec("Llama"), "-f", "json", "-q", "--loaded", "built"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["buffers"][0]["what"] == "inv_freq"
+
+
+def test_dynamic_scaling_goes_by_the_positions_of_the_call(spec, capsys) -> None:
+    """Beyond the maximum a plain module is off, and one that follows the length is not."""
+    case = ("--loaded", "built", "--base", "10000", "--scaling", "dynamic:factor=8,maximum=256", "--up-to")
+    assert audited(capsys, spec("Dynamic"), *case, "1024")["records"][0]["result"] == "within"
+    plain = audited(capsys, spec("Llama"), *case, "1024", code=1)
+    (row,) = plain["records"]
+    assert (row["result"], row["diagnosis"]) == ("off", "missing-scaling")
+    assert any(
+        "held to what scaling dynamic makes of a call with 1024 positions" in one for one in plain["notes"]
+    )
+    assert audited(capsys, spec("Llama"), *case, "256")["records"][0]["result"] == "within"

@@ -25,6 +25,7 @@ LONGROPE = {
     "short_factor": [1.0 + 0.25 * i for i in range(16)],
     "long_factor": [1.0 + 0.25 * i for i in range(16)],
 }
+DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "max_position_embeddings": 16}  # shorter than any call
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ FAULTS = {
     "yarn-missing": Fault("missing-scaling", "SCALING = {}\n", scaling=YARN),
     "linear-missing": Fault("missing-scaling", "SCALING = {}\n", scaling=LINEAR),
     "longrope-missing": Fault("missing-scaling", "SCALING = {}\n", scaling=LONGROPE),
+    "dynamic-missing": Fault("missing-scaling", "SCALING = {}\n", scaling=DYNAMIC),
     "llama3-factor": Fault("other-scaling", 'SCALING["factor"] = 8.0\n', scaling=LLAMA3, base=5e5),
     "yarn-original": Fault(
         "other-scaling", 'SCALING["original_max_position_embeddings"] = 8192\n', scaling=YARN

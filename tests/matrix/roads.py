@@ -26,6 +26,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance import case_files, raw_arrays
 from ropeaudit.main import main
+from ropeaudit.rope import hf_config
 from ropeaudit.testing import assert_shift_invariant
 
 KERNEL = Path(__file__).with_name("kernel.py").read_text()
@@ -83,7 +84,7 @@ def config(folder: Path, setting: Fault, **more: object) -> Path:
         "num_hidden_layers": 2,
         "intermediate_size": 96,
         "vocab_size": 64,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": setting.scaling.get("max_position_embeddings", 8192),
         "rope_parameters": {"rope_theta": setting.base, **setting.scaling},
     }
     if setting.rotary_dim:
@@ -156,10 +157,8 @@ def code_commands(
     explain = told(folder, "explain", ["explain", target, *at, *calls], explained)
     if more:
         return [shift, explain]
-    commands = [check(folder, target, *at, *judged), shift, explain]
-    if setting.scaling["rope_type"] == "default":
-        commands.append(Command("testing", lambda: helper(path, name, setting, order)))
-    return commands
+    testing = Command("testing", lambda: helper(path, name, setting, order))
+    return [check(folder, target, *at, *judged), shift, explain, testing]
 
 
 def explained(row: dict[str, Any]) -> bool:
@@ -178,7 +177,8 @@ def wrong_shift(row: dict[str, Any]) -> bool:
 
 
 def helper(path: Path, name: str, setting: Fault, order: str | None) -> list[Answer]:
-    """Return what the helper for pytest says. It has no scaling."""
+    """Return what the helper for pytest says."""
+    (rope,) = hf_config.read(str(config(path.parent, setting))).layers.values()
     try:
         assert_shift_invariant(
             getattr(imported(path), name),
@@ -188,6 +188,7 @@ def helper(path: Path, name: str, setting: Fault, order: str | None) -> list[Ans
             head_dim=setting.head_dim,
             rotary_dim=setting.rotated_dims,
             base=setting.base,
+            scaling=str(rope.scaling),
             heads=HEADS,
             seq_len=32,
             order=order,

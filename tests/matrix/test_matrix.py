@@ -33,6 +33,8 @@ FAST = {
     ("table-bf16", "tables"),
     ("positions-bf16", "named"),
     ("llama3-missing", "vectors"),
+    ("dynamic-missing", "function"),
+    ("dynamic-missing", "vectors"),
     ("base-10000", "checkpoint"),
     ("cos-sin-swapped", "onnx"),
     ("attention-missing", "module"),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeaudit.recognition.diagnosis import Diagnosis
+
 PACKAGE = Path(__file__).parent.parent.parent / "ropeaudit"
 WORDING = PACKAGE / "recognition" / "wording.py"
 WRITERS = ("sentence", "remedy", "arithmetic", "title")  # functions of wording
@@ -186,6 +188,30 @@ def test_the_guard_sees_what_reads_a_sentence(source):
 @pytest.mark.parametrize("source", SHOWS)
 def test_the_guard_lets_code_show_a_sentence(source):
     assert not readings(source)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        ", as where it is left out",
+        "i and i + d/2",
+        "the long divisors",
+        ("q and k",),
+        None,
+        ["hf"],
+        "hf,",
+    ],
+)
+def test_no_value_of_a_diagnosis_is_a_clause(value):
+    """`conftest` sees to it in every test: of each diagnosis that is made."""
+    with pytest.raises(AssertionError, match="known-recipe holds"):
+        Diagnosis("known-recipe", {"x": value})
+
+
+@pytest.mark.parametrize("value", [1, 0.5, "bfloat16", "llama3(factor=8 low=1)", (), ("hf", "meta"), (1, 2)])
+def test_a_value_of_a_diagnosis_is_a_number_a_name_or_several(value):
+    assert Diagnosis("known-recipe", {"x": value}).values["x"] == value
 
 
 def test_wording_itself_is_not_guarded_and_there():

@@ -219,7 +219,7 @@ def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
 
 def judged(rotate, layout="half", rotary_dim=64):
     """Return what is found of a function at positions from 100 on, and how it is called."""
-    own, setting = Own("own", rotate, "bhsd"), RopeSetting.of(64, rotary_dim, layout=layout)
+    own, setting = OwnCode("own", rotate, "bhsd"), RopeSetting.of(64, rotary_dim, layout=layout)
     x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
     vectors = verification.GivenVectors(*x, np.arange(32))
     return verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 100), own
@@ -277,7 +277,7 @@ def test_frequencies_in_a_narrow_format_are_no_other_base(computed) -> None:
         return x * cos + torch.cat([-x[..., 32:], x[..., :32]], -1) * sin
 
     changes = {"frequency": "bf16" if computed == "bfloat16" else "fp32/bf16"}
-    own, setting = Own("own", rotate, changes=changes), RopeSetting.of(64)
+    own, setting = OwnCode("own", rotate, changes=changes), RopeSetting.of(64)
     x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
     vectors = verification.GivenVectors(*x, np.arange(32))
     for dtype in (parse("bf16"), FP32):
@@ -295,7 +295,7 @@ def test_code_that_is_no_rotation_fails_where_names_say_how_it_is_called() -> No
     assert found.diagnosis == Diagnosis("unexplained")
     assert "does not rotate pairs of dims by angles" in own.findings[0]
     with pytest.raises(UsageError, match="does not rotate pairs"):
-        Own("unnamed", lambda a, b: rotate(a, b)).fit(RopeSetting.of(64))
+        OwnCode("unnamed", lambda a, b: rotate(a, b)).fit(RopeSetting.of(64))
 
 
 def test_angles_where_complex_numbers_came_are_refused() -> None:

@@ -15,7 +15,7 @@ BUFFER = "frequencies (inv_freq; casting a module casts its buffers)"
 BF16 = parse("bf16")
 STAGES = {"position": "float32", "frequency": "float32", "computed": "float32", "angle": "float32"}
 STAGES |= {"table": "float32", "rotation": "float32", "form": "inverse_power", "rounding": "each"}
-STAGES |= {"dtype": "bfloat16", "recipes": ""}
+STAGES |= {"dtype": "bfloat16", "recipes": ()}
 # code -> values as the recogniser gives them, and the sentence; None: the fault has more than one of them
 SENTENCES = {
     "narrow-positions": (STAGES | {"position": "bfloat16"}, "bfloat16 positions, float32 rotation"),
@@ -28,15 +28,15 @@ SENTENCES = {
         "vectors rounded to float16, then rotated",
     ),
     "narrow-output": (
-        {"format": "bfloat16", "held": ""},
+        {"format": "bfloat16"},
         "what it returns is off by what roundings in bfloat16 explain",
     ),
     "narrow-accumulator": ({"format": "float16"}, "drift as large as that of a float16 accumulator"),
     "known-recipe": (
-        STAGES | {"table": "bfloat16", "rotation": "bfloat16", "recipes": "hf"},
+        STAGES | {"table": "bfloat16", "rotation": "bfloat16", "recipes": ("hf",)},
         "rounded table, bfloat16 rotation (hf)",
     ),
-    "nonfinite": ({"as_recipes": ", as uniform", "recipes": "uniform"}, "nan or inf, as uniform"),
+    "nonfinite": ({"recipes": ("uniform",)}, "nan or inf, as uniform"),
     "missing-scaling": (
         {"asked": "llama3(factor=8)"},
         "no scaling of frequencies: llama3(factor=8) is asked for",
@@ -45,9 +45,9 @@ SENTENCES = {
         {"seen": "linear(factor=2)", "asked": "linear(factor=4)"},
         "linear(factor=2) instead of linear(factor=4)",
     ),
-    "wrong-base": ({"base": 10500.0, "asked": 10000.0, "note": ""}, "base 10500 instead of 10000"),
+    "wrong-base": ({"base": 10500.0, "asked": 10000.0}, "base 10500 instead of 10000"),
     "exponent-denominator": ({"dims": 62, "asked": 64}, "exponents over 62 instead of 64"),
-    "wrong-layout": ({"layout": "interleaved", "pairing": "i and i + d/2"}, "interleaved pairs"),
+    "wrong-layout": ({"layout": "interleaved"}, "interleaved pairs"),
     "mixed-layout": (
         {"table": "interleaved", "rotation": "half"},
         "cos and sin of interleaved pairs on half pairs",
@@ -57,7 +57,7 @@ SENTENCES = {
         "128 of 128 dims are rotated instead of 64",
     ),
     "attention-factor": (
-        {"seen": 1.0, "asked": 1.25, "note": ", as where it is left out"},
+        {"seen": 1.0, "asked": 1.25},
         "cos and sin are multiplied by 1 instead of 1.25, as where it is left out",
     ),
     "scaled-vectors": ({"times": 1.1}, "vectors 1.1 times as long as they should be"),
@@ -82,19 +82,19 @@ SENTENCES = {
     "q-k-swapped": ({}, "q and k swapped"),
     "cos-sin-swapped": ({}, "cos and sin swapped"),
     "halves-swapped": ({}, "the two numbers of each pair swapped"),
-    "pairs-left-out": ({"pairs": "16 to 31"}, "pair 16 to 31 is not rotated"),
-    "gradient-zero": ({"vectors": "q and k"}, "the gradient of q and k is 0"),
+    "pairs-left-out": ({"pairs": tuple(range(16, 32))}, "pair 16 to 31 is not rotated"),
+    "gradient-zero": ({"vectors": ("q", "k")}, "the gradient of q and k is 0"),
     "not-a-rotation": ({}, "no rotation of what was given: pairs have other lengths"),
     "random": ({}, "two calls alike give different numbers"),
     "state-left": ({"how": "afresh"}, "state that an earlier call left: called afresh it is right"),
     "right-so": ({}, "called so it is right: the plain call is not"),
     "buffer-cast": ({"format": "bfloat16"}, "a buffer cast to bfloat16"),
     "entries-off": (
-        {"count": 1, "total": 64, "things": "pairs", "entries": "5"},
+        {"count": 1, "total": 64, "things": "pairs", "entries": (5,)},
         "1 of 64 pairs off: 5",
     ),
     "axes-order": (
-        {"order": "batch, seq, heads, head_dim"},
+        {"order": ("batch", "seq", "heads", "head_dim")},
         "axes in the order batch, seq, heads, head_dim",
     ),
     "byte-order": ({}, "bytes in big-endian order"),
@@ -142,7 +142,7 @@ def test_sentences_name_no_value_that_is_not_given():
     for code, kind in kinds().items():
         for text in (kind.sentence, kind.gradient, kind.option):
             names = {name for _, name, _, _ in string.Formatter().parse(text) if name}
-            assert names - {"stages"} <= set(SENTENCES[code][0]), code
+            assert names - {"stages", "more", "pairing"} <= set(SENTENCES[code][0]), code
 
 
 SETTINGS = [
@@ -189,7 +189,7 @@ def test_every_usual_fault_has_a_sentence_of_its_own_and_a_remedy(setting):
         (
             "wrong-layout",
             {},
-            {"layout": "half", "pairing": "2i and 2i + 1"},
+            {"layout": "half"},
             "pair dims 2i and 2i + 1, or check it with --layout half",
         ),
         ("exponent-denominator", {}, {}, "divide by the number of rotated dims in the exponent"),
@@ -333,6 +333,50 @@ def test_what_is_wrong_with_a_gradient_is_said_of_it():
     )
     text = "the gradient is off by what roundings in bfloat16 explain"
     assert wording.sentence(diagnosis("narrow-output", gradient=True)) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "values", "text"),
+    [
+        (
+            "other-scaling",
+            {"seen": "linear(factor=4)", "asked": "default"},
+            "linear(factor=4) instead of no scaling",
+        ),
+        (
+            "other-scaling",
+            {"seen": "longrope", "asked": "longrope", "seen_divisors": "short", "asked_divisors": "long"},
+            "the short divisors instead of the long divisors",
+        ),
+        (
+            "other-scaling",
+            {"seen": "yarn(factor=4)", "seen_ramp": "inverted", "asked": "yarn(factor=4)"},
+            "yarn(factor=4) with its ramp inverted instead of yarn(factor=4)",
+        ),
+        (
+            "attention-factor",
+            {"seen": 1.25**2, "asked": 1.25},
+            "cos and sin are multiplied by 1.5625 instead of 1.25, as where it is applied twice",
+        ),
+        (
+            "attention-factor",
+            {"seen": 1.3, "asked": 1.25},
+            "cos and sin are multiplied by 1.3 instead of 1.25",
+        ),
+        (
+            "narrow-output",
+            {"format": "bfloat16", "held": "bfloat16"},
+            "what it returns is off by what roundings in bfloat16 explain, and every number of it is a "
+            "bfloat16 number",
+        ),
+        ("nonfinite", {}, "nan or inf"),
+        ("nonfinite", {"recipes": ("hf", "meta")}, "nan or inf, as hf, meta"),
+        ("pairs-left-out", {"pairs": (0, 3, 4, 5)}, "pair 0, 3 to 5 is not rotated"),
+        ("gradient-zero", {"vectors": ("k",)}, "the gradient of k is 0"),
+    ],
+)
+def test_a_clause_is_made_of_values(code, values, text):
+    assert wording.sentence(Diagnosis(code, values)) == text
 
 
 def test_a_code_that_is_no_row_is_refused():

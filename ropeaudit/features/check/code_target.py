@@ -13,6 +13,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
+from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
@@ -36,6 +37,15 @@ def checks(
     code = _implementation(target, options)
     up_to = options.up_to or case.maximum or UP_TO
     setting = case.setting(up_to)
+    if setting.scaling.depends_on_length:
+        plain = ", which are those without it" if effective_base(setting) == setting.base else ""
+        plain = plain if setting.scaling.kind == "dynamic" else ""
+        note(
+            [
+                f"scaling {setting.scaling.kind} depends on the length; every call is held to the "
+                f"frequencies for {up_to} positions (--up-to){plain}"
+            ]
+        )
     if case.layout is None and case.model is None and case.config is None:
         setting = replace(setting, layout=code.layout(setting))
     dtypes = options.dtypes or tuple(map(parse, DTYPES))

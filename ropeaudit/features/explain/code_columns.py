@@ -42,7 +42,7 @@ def _agrees(one: TracedStage) -> str | None:
 
 def _arithmetic(group: RecipeGroup) -> str:
     """Return what recipes round, in words, without their names."""
-    return wording.arithmetic(group.values() | {"recipes": ""})
+    return wording.arithmetic(group.values() | {"recipes": ()})
 
 
 def _behaviour(one: TracedStage) -> str:

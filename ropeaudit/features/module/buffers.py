@@ -87,7 +87,7 @@ class Buffer:
         if not self.wrong:
             return None
         if self.nonfinite:
-            return Diagnosis("nonfinite", {"as_recipes": ""})
+            return Diagnosis("nonfinite")
         if self.table is not None and self.table.diagnosis is not None and self.agrees is False:
             return self.table.diagnosis
         return None if self.cast == "none" else Diagnosis("buffer-cast", {"format": self.cast})

@@ -22,7 +22,7 @@ from ropeaudit.features.module import outputs
 from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.outputs import Places
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import allowance
 from ropeaudit.recognition.inferred import Inference, usual
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
@@ -182,15 +182,19 @@ def _usual(seen: Seen) -> Exact | None:
     return Exact(theta, seen.factor, known.words, tolerance, seen.uncertain, source)
 
 
-def explicit(seen: Seen, expected: Expected, axes: bool) -> Exact | None:
+def explicit(seen: Seen, expected: Expected, axes: bool, n: int) -> Exact | None:
     """Return what the columns of a call should be by what was given; None where that is about others.
 
     Columns that are near none of its frequencies are matched with them by their order, from fast to slow,
-    where there are as many. axes: whether the call has several, whose frequencies have no one order.
+    where there are as many. axes: whether the call has several, whose frequencies have no one order. n: the
+    positions of the call, whose number dynamic scaling goes by.
     """
     theta, factor = seen.theta, seen.factor
     fast_first = speeds(seen)
-    pool = [_of_setting(label, setting) for label, setting in expected.settings(fast_first.size)]
+    pool = [
+        _of_setting(label, replace(one, length=n) if one.scaling.kind == "dynamic" else one)
+        for label, one in expected.settings(fast_first.size)
+    ]
     if near := _pooled(seen, pool):
         return _with_factor(near)
     same = [one for one in pool if one.theta.size == fast_first.size]
@@ -235,7 +239,7 @@ def possible_pairs(seen: Seen, axes: bool) -> set[int]:
 
 def _of_setting(label: str, setting: RopeSetting) -> Known:
     theta = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
-    return Known(label, theta, hypotheses.tolerance(setting), setting)
+    return Known(label, theta, allowance.frequency_error(setting, theta=theta), setting)
 
 
 def frequencies_of(name: str, tensor: Any) -> Array | None:

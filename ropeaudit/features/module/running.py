@@ -195,7 +195,7 @@ def _of_call(
 def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact) -> Diagnosis | None:
     """Return what explains that points (n, c) of the first positions are off; None where nothing does."""
     if seen.nonfinite:
-        return Diagnosis("nonfinite", {"as_recipes": ""})
+        return Diagnosis("nonfinite")
     if seen.rounded:
         return hypotheses.rounded({"table": parse(seen.returned)})
     theta, factor = np.abs(reference.theta), reference.factor

@@ -384,7 +384,10 @@ def _with_references(
     axes = fitted.calls[0].axes
     if axes:
         notes.append(f"{kind} was run at {fitted.calls[0].given}")
-    before = _state(module)
+    before, given = _state(module), target.expected
+    if given is not None and any(one.scaling.kind == "dynamic" for _, one in given.settings(None)):
+        count = min(count, references.TOGETHER)
+        notes.append(f"{kind} is held to what scaling dynamic makes of a call with {count} positions")
     try:
         seen = references.shown(module, fitted, count, part.own)
     except Exception as error:  # whatever other people's code raises
@@ -392,7 +395,7 @@ def _with_references(
     if columns := fitted.places.theta:
         seen = [replace(one, theta=np.array(columns), uncertain=np.zeros(len(columns))) for one in seen]
     given = target.expected
-    expected = [None if given is None else references.explicit(one, given, axes) for one in seen]
+    expected = [None if given is None else references.explicit(one, given, axes, count) for one in seen]
     exact = [said or references.exact(one, part.known) for said, one in zip(expected, seen, strict=True)]
     if given is not None and None in expected:
         speeds = references.speeds(seen[expected.index(None)]).size
