@@ -48,7 +48,7 @@ def model_report(
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=headline(audit, rows["summary"]),
+        headline=_wrong(rows["summary"]) + headline(audit, rows["summary"]),
         notes=notes(audit, rows["summary"], results),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
@@ -68,10 +68,17 @@ def _parts(kind: str, run: Run) -> Iterable[Any]:
     if kind == "summary":
         return [run]
     if kind == "layer":
-        return map(HeadScores, by_layer(run.shifted).values())
+        places = run.shifted.places
+        return [HeadScores(heads, places.get(layer)) for layer, heads in by_layer(run.shifted).items()]
     if kind == "head":
         return heads
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
+
+
+def _wrong(summary: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is wrong with the rotation in the first run where something is; nothing if all is right."""
+    row = next((row for row in summary if row["diagnosis"]), None)
+    return "" if row is None else f"Wrong rotation {_where(row)}, {row['resembles']}. "
 
 
 def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
