@@ -137,7 +137,7 @@ class RunColumns:
         shown=True,
     )
     rotation_excess: float | None = of_run(
-        "the largest rotation error ÷ allowed of a layer; above 1 one does not rotate as config.json says; "
+        "the largest rotation error ÷ allowed of its layers; above 1 one is not that of config.json; "
         "empty where no q and k are seen before rotation",
     )
     diagnosis: str | None = of_run(
@@ -148,7 +148,6 @@ class RunColumns:
     resembles: str | None = of_run(
         "the diagnosis as a sentence, with the layers where it holds",
         lambda run: wording.sentence(run.shifted.diagnosis) or None,
-        sentence=True,
     )
     cause: str = of_run(
         "of the change: rounding, frequencies, learned positions, mask, other or none",
@@ -192,8 +191,8 @@ class LayerColumns:
     layer: int = of_layer(_LAYER, lambda one: one.heads[0].layer, shown=True)
     scores = Together[HeadScores](list(SCORES.values()), SCORES.row)
     rotation_excess: float | None = of_layer(
-        "rotation error ÷ allowed: above 1 the layer does not rotate as config.json says; empty where its q "
-        "and k are not seen before rotation",
+        "the largest rotation error ÷ allowed: above 1 the layer does not rotate as config.json says; empty "
+        "where q and k are not seen before rotation, and after two layers that nothing explains",
         lambda one: one.places.excess if one.places else None,
         shown=True,
         leaves=1,
@@ -206,7 +205,6 @@ class LayerColumns:
     resembles: str | None = of_layer(
         "the diagnosis as a sentence",
         lambda one: wording.sentence(one.places.diagnosis) or None if one.places else None,
-        sentence=True,
     )
 
 

@@ -27,6 +27,7 @@ from ropeaudit.subjects import Positions
 if TYPE_CHECKING:
     from ropeaudit.features.model.run import Pass, Runner
 
+_MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them
 _LEAST = 3  # positions: two tell no frequency from another
 
 
@@ -107,8 +108,9 @@ def placed(
             one = replace(one, diagnosis=first)
         first = first or one.diagnosis
         results[layer] = one
-        if first and first.code == "random":  # what comes after is of chance too
-            break
+        found = [one.diagnosis.code for one in results.values() if one.diagnosis]
+        if "random" in found or found.count("unexplained") >= _MOST_UNEXPLAINED:
+            break  # what comes after is of chance too; the search for what explains it is long
     return results
 
 

@@ -15,7 +15,8 @@ _LEGENDS = {
     "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 "
     "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after "
     "RoPE, scaled, before\nsoftmax; first layer: the first where some score drifts by more than {threshold}.",
-    "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.",
+    "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.\n"
+    "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
