@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import architectures
 import numpy as np
@@ -14,6 +15,7 @@ from ropeaudit.features.model import placement
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.provenance import before, following
 from ropeaudit.main import main
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 
 transformers = pytest.importorskip("transformers")
 H, S, D = 3, 5, 4
@@ -136,6 +138,13 @@ def test_what_nothing_explains_is_looked_for_in_two_layers(tmp_path, monkeypatch
     assert list(one.places) == [0, 1]
 
 
+def test_a_later_layer_is_wrong_as_the_first_is_where_that_explains_as_much() -> None:
+    first, other = Diagnosis("wrap", {"length": 512}), Diagnosis("table-ends", {"last": 511})
+    assert placement._same(first, replace(other, alternatives=(first,)))
+    assert not placement._same(first, other)
+    assert not placement._same(first, replace(first, where=Where(sides=("k",))))
+
+
 def test_of_a_type_that_the_library_does_not_know_no_layout_is_known(tmp_path) -> None:
     """Which dims its pairs have is in its code alone."""
     config = transformers.LlamaConfig(hidden_size=16, num_attention_heads=4).to_dict()
@@ -186,6 +195,11 @@ def test_a_cast_and_a_joined_half_are_followed_too() -> None:
     np.testing.assert_array_equal(layer.found[0], layer.given[0][0].double().numpy())
 
 
+def test_what_is_rounded_to_the_dtype_first_is_rotated_so() -> None:
+    layer = followed(step=lambda x: x.bfloat16(), end=lambda q, k: (q.bfloat16(), k.bfloat16()))
+    np.testing.assert_array_equal(layer.found[1], layer.given[1][0].double().numpy())
+
+
 def test_q_and_k_that_are_exchanged_are_those_of_their_names() -> None:
     layer = followed(end=lambda q, k: (k, q))
     np.testing.assert_array_equal(layer.found[0], layer.given[0][0].double().numpy())
@@ -214,6 +228,7 @@ NORM = torch.nn.functional.layer_norm
         {"end": lambda q, k: (NORM(q, (D,)), k)},
         {"end": lambda q, k: (q * torch.rand(1, 1, S, 1), k)},
         {"end": lambda q, k: (q * torch.rand(D), k)},
+        {"end": lambda q, k: (q * torch.rand(1, H, 1, D), k)},
         {"end": lambda q, k: (q + torch.rand(1, 1, S, D), k)},
         {"end": lambda q, k: (q + k, k)},
         {"end": lambda q, k: (q.clamp_(-1, 1), k)},
