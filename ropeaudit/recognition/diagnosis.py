@@ -55,7 +55,7 @@ class Where:
     sides: "q", "k" or both. batch, heads: those alone, of so many heads. position, pair: that one alone.
     unrotated: dims that are not rotated. since: the position from which on it is so; those before it, from
     `until` on, are right. offset: the shift at which it was found. gradient: it is of the gradient, which is
-    the inverse rotation.
+    the inverse rotation. layers: those of a model.
     """
 
     sides: tuple[str, ...] = ()
@@ -69,6 +69,7 @@ class Where:
     since: int | None = None
     offset: int | None = None
     gradient: bool = False
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

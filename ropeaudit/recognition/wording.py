@@ -200,6 +200,8 @@ def _where(where: Where, *, alone: bool) -> str:
     alone: whether a side that is named is the only one.
     """
     parts = []
+    if where.layers:
+        parts.append(f"layer{'s' * (len(where.layers) > 1)} {_runs(where.layers)}")
     if where.sides:
         parts.append(" and ".join(where.sides) + (" alone" if alone and len(where.sides) == 1 else ""))
     if where.batch:

@@ -168,7 +168,7 @@ def explained(row: dict[str, Any]) -> bool:
 
 def summary(row: dict[str, Any]) -> bool:
     """Return whether a row of `model` is about a whole run, and something of it changes."""
-    return row.get("verdict", "none") != "none"
+    return bool(row.get("diagnosis")) or row.get("verdict", "none") != "none"
 
 
 def wrong_shift(row: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ too: frequencies that the length switches, learned positions, a mask that knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 if TYPE_CHECKING:
     from ropeaudit.features.model.logits import Change
     from ropeaudit.features.model.run import Pass, Runner
+    from ropeaudit.recognition.diagnosis import Diagnosis
+    from ropeaudit.recognition.verification import Places
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OFFSETS = (1000, 32768)
@@ -58,6 +60,7 @@ class NotShifted(BadInput):
 class Shifted:
     """A model in a dtype at an offset. heads: score drift after RoPE of every layer and head.
 
+    places: of each layer whose q and k are seen before and after rotation, where its worst pair stands.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
     else rounding or none.
     """
@@ -68,6 +71,14 @@ class Shifted:
     heads: list[HeadDrift]
     verdict: str
     cause: str
+    places: dict[int, Places] = field(default_factory=dict)
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What explains the first layer whose rotation is not the config's; None where each is."""
+        from ropeaudit.features.model.placement import of_all
+
+        return of_all(self.places)
 
 
 @dataclass(slots=True)
@@ -115,6 +126,8 @@ class ModelAudit:
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
+        from ropeaudit.features.model import placement
+
         self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
@@ -132,9 +145,12 @@ class ModelAudit:
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
-                shifted = runner.run(self.tokens.ids, offset)
+                shifted = runner.run(self.tokens.ids, offset, follow=True)
                 step()
-                yield self._compared(fmt, offset, (base, shifted), references, causes[offset])
+                places = placement.placed(self.folder, runner, self.tokens.ids, offset, shifted, fmt)
+                yield replace(
+                    self._compared(fmt, offset, (base, shifted), references, causes[offset]), places=places
+                )
 
     def _runner(self, dtype: Format, wide: bool, scales: dict[int, float] | None = None) -> Runner:
         """Return what runs the model in a dtype. scales: of its layers, as float64 shows them."""

@@ -10,6 +10,8 @@ from ropeaudit.audits import records
 from ropeaudit.features.model import parts
 from ropeaudit.features.model.layers import HeadDrift
 from ropeaudit.features.model.parts import HeadScores, PairDrift, Run
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
 SCHEMA = 1
@@ -134,6 +136,19 @@ class RunColumns:
         lambda run: parts.first_layer(run.shifted, run.threshold),
         shown=True,
     )
+    rotation_excess: float | None = of_run(
+        "the largest rotation error ÷ allowed of its layers; above 1 one is not that of config.json; "
+        "empty where no q and k are seen before rotation",
+    )
+    diagnosis: str | None = of_run(
+        "code of what explains the first layer whose rotation is not the config's (`ropeaudit list "
+        "diagnoses`): a+b are two faults together, a|b explain equally much; empty where nothing is off",
+        lambda run: codes(run.shifted.diagnosis) or None,
+    )
+    resembles: str | None = of_run(
+        "the diagnosis as a sentence, with the layers where it holds",
+        lambda run: wording.sentence(run.shifted.diagnosis) or None,
+    )
     cause: str = of_run(
         "of the change: rounding, frequencies, learned positions, mask, other or none",
         lambda run: run.shifted.cause,
@@ -175,6 +190,22 @@ class LayerColumns:
 
     layer: int = of_layer(_LAYER, lambda one: one.heads[0].layer, shown=True)
     scores = Together[HeadScores](list(SCORES.values()), SCORES.row)
+    rotation_excess: float | None = of_layer(
+        "the largest rotation error ÷ allowed: above 1 the layer does not rotate as config.json says; empty "
+        "where q and k are not seen before rotation, and after two layers that nothing explains",
+        lambda one: one.places.excess if one.places else None,
+        shown=True,
+        leaves=1,
+    )
+    diagnosis: str | None = of_layer(
+        "code of what explains that the layer's rotation is not the config's; empty where it is",
+        lambda one: codes(one.places.diagnosis) or None if one.places else None,
+        shown=True,
+    )
+    resembles: str | None = of_layer(
+        "the diagnosis as a sentence",
+        lambda one: wording.sentence(one.places.diagnosis) or None if one.places else None,
+    )
 
 
 class HeadColumns:

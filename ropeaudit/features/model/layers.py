@@ -18,12 +18,16 @@ from ropeaudit.arithmetic.doubledouble import Array
 
 @dataclass(frozen=True, slots=True)
 class LayerVectors:
-    """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores."""
+    """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores.
+
+    before: q and k before rotation, where they were followed to attention.
+    """
 
     q: Array
     k: Array
     scale: float
     visible: NDArray[np.bool_]
+    before: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,8 @@ class Capture:
         **others: Any,
     ) -> Any:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
+        from ropeaudit.features.model.provenance import before
+
         if not self.attended:
             self.attended = True
             self.layers.clear()  # of products elsewhere, see `Products`
@@ -149,7 +155,7 @@ class Capture:
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
             visible = visible_scores(attention_mask, query.shape[-2])
             self.layers[self._number(module)] = LayerVectors(
-                as_array(query[0]), as_array(key[0]), scale, visible
+                as_array(query[0]), as_array(key[0]), scale, visible, before(query, key)
             )
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)

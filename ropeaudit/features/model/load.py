@@ -79,17 +79,21 @@ def open_folder(spec: str, trusted: bool) -> Folder:
         raise BadInput(f"{spec!r}: config.json holds no object; give the folder of a model")
     folder = Folder(path, config, files, trusted)
     if config.get("auto_map") and not trusted:
-        with quiet():
-            from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-            known = config.get("model_type") in CONFIG_MAPPING
-        if not known:
+        if not known_type(config):
             raise BadInput(
                 f"{spec!r}: the model comes with custom code (auto_map), which was not executed; "
                 "--trust-remote-code executes it"
             )
         folder.notes.append("custom code (auto_map) was not executed; transformers' own model was audited")
     return folder
+
+
+def known_type(config: dict[str, Any]) -> bool:
+    """Return whether transformers has a config of this model type itself."""
+    with quiet():
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        return config.get("model_type") in CONFIG_MAPPING
 
 
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:

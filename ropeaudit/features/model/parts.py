@@ -14,6 +14,7 @@ from ropeaudit.features.model.layers import HeadDrift
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.logits import Change
+    from ropeaudit.recognition.verification import Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Run:
         return max(len(self.audit.tokens.ids) - 1, 1)
 
     @property
+    def rotation_excess(self) -> float | None:
+        """The largest of its layers; nan is larger than any, None where none is seen."""
+        return max((one.excess for one in self.shifted.places.values()), key=_size, default=None)
+
+    @property
     def scores(self) -> HeadScores | None:
         """The scores of all layers, None where q and k are not seen."""
         return HeadScores(self.shifted.heads) if self.shifted.heads else None
@@ -56,9 +62,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class HeadScores:
-    """The scores of some heads, at least one."""
+    """The scores of some heads, at least one. places: where the worst rotated pair of a layer stands."""
 
     heads: Sequence[HeadDrift]
+    places: Places | None = None
 
     @property
     def count(self) -> int:
@@ -92,6 +99,10 @@ class PairDrift:
 
     head: HeadDrift
     pair: int
+
+
+def _size(value: float) -> float:
+    return math.inf if math.isnan(value) else value
 
 
 def by_layer(one: Shifted) -> dict[int, list[HeadDrift]]:

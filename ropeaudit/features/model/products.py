@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.features.model.layers import Capture, LayerVectors, as_array, visible_scores
+from ropeaudit.features.model.provenance import before
 
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
 _HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
@@ -87,7 +88,8 @@ class Products(TorchFunctionMode):
                 self.scales[self.number] = scale
 
     def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
-        self.capture.layers[self.number] = LayerVectors(as_array(q), as_array(k), float(scale), visible)
+        arrays = as_array(q), as_array(k)
+        self.capture.layers[self.number] = LayerVectors(*arrays, float(scale), visible, before(q, k))
         self.number += 1
 
 

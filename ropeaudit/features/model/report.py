@@ -15,7 +15,8 @@ _LEGENDS = {
     "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 "
     "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after "
     "RoPE, scaled, before\nsoftmax; first layer: the first where some score drifts by more than {threshold}.",
-    "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.",
+    "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.\n"
+    "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
@@ -48,7 +49,7 @@ def model_report(
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=headline(audit, rows["summary"]),
+        headline=_wrong(rows["summary"]) + headline(audit, rows["summary"]),
         notes=notes(audit, rows["summary"], results),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
@@ -68,10 +69,17 @@ def _parts(kind: str, run: Run) -> Iterable[Any]:
     if kind == "summary":
         return [run]
     if kind == "layer":
-        return map(HeadScores, by_layer(run.shifted).values())
+        places = run.shifted.places
+        return [HeadScores(heads, places.get(layer)) for layer, heads in by_layer(run.shifted).items()]
     if kind == "head":
         return heads
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
+
+
+def _wrong(summary: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is wrong with the rotation in the first run where something is; nothing if all is right."""
+    row = next((row for row in summary if row["diagnosis"]), None)
+    return "" if row is None else f"Wrong rotation {_where(row)}, {row['resembles']}. "
 
 
 def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:

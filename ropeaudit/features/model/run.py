@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ropeaudit.errors import BadInput, one_line
-from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model import float64_mode, load, provenance
 from ropeaudit.features.model.layers import Capture, LayerVectors
 from ropeaudit.features.model.lookups import Lookup, Lookups
 from ropeaudit.features.model.products import Products
@@ -57,8 +57,11 @@ class Runner:
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
-    def run(self, ids: list[int], offset: int) -> Pass:
-        """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
+    def run(self, ids: list[int], offset: int, *, follow: bool = False) -> Pass:
+        """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
+
+        follow: whether layers get q and k before rotation too, as far as those are seen.
+        """
         capture = Capture()
         load.listen(capture)
         for name, module in self.fresh.items():
@@ -67,7 +70,8 @@ class Runner:
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
-        with torch.no_grad(), self._arithmetic(), products, lookups:
+        followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
+        with torch.no_grad(), self._arithmetic(), followed, products, lookups:
             try:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
