@@ -41,7 +41,6 @@ from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.rerotated_keys import RerotatedKeys
 
 if TYPE_CHECKING:
-    from ropeaudit.engine.attention import Attention
     from ropeaudit.recognition.verification import GivenVectors
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
@@ -132,33 +131,24 @@ class CaseRun:
     ) -> Iterator[CellResult]:
         """Measure some subjects at some offsets, together. part: shares of all where these begin and end."""
         middle = part[0] + (part[1] - part[0]) * (_DRIFT if self.requested else 1.0)
-        reasons = {cell: self._refusal(*cell) for cell in batch}
-        cells = [cell for cell in batch if not reasons[cell]]
+        results = [CellResult(*cell, at, refused=self._refusal(*cell)) for cell in batch]
+        cells = [one for one in results if not one.refused]
         offsets: dict[Subject, list[int]] = {}
-        for subject, offset in cells:
-            offsets.setdefault(subject, []).append(offset)
+        for one in cells:
+            offsets.setdefault(one.subject, []).append(one.offset)
         measured = self._measure(offsets, at, origin, (part[0], middle))
         floors = self._measure({subject: [0] for subject in offsets}, at, 0) if origin else measured
-        limits, attained = self._bounds(cells, at)
-        attention = self._attention(offsets, at, origin, (middle, part[1]))
-        for cell in batch:
-            subject, offset = cell
-            if reasons[cell]:
-                yield CellResult(*cell, at, refused=reasons[cell])
-                continue
-            yield CellResult(
-                subject,
-                offset,
-                at,
-                measured[cell],
-                floors[subject, 0],
-                self._structural(at, offset, subject.input),
-                careful=attained[subject.dtype],
-                bound=limits.get(cell),
-                attention=attention.get(cell),
-                places=self._places(subject, offset),
-                key_norm_growth=subject.norm_growth(offset) if isinstance(subject, RerotatedKeys) else None,
-            )
+        for one in cells:
+            one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0]
+        self._bound(cells, at)
+        self._attend(cells, offsets, at, origin, (middle, part[1]))
+        for one in results:
+            if not one.refused:
+                one.structural = self._structural(at, one.offset, one.subject.input)
+                one.places = self._places(one.subject, one.offset)
+                if isinstance(one.subject, RerotatedKeys):
+                    one.key_norm_growth = one.subject.norm_growth(one.offset)
+            yield one
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
@@ -190,27 +180,25 @@ class CaseRun:
                 return reason
         return ""
 
-    def _bounds(
-        self, cells: Sequence[SubjectCell], at: RopeSetting
-    ) -> tuple[dict[SubjectCell, Bound], dict[Format, float]]:
-        """Return the a-priori bound of each cell that is a recipe's, and what careful code attains by dtype.
+    def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
+        """Set the a-priori bound of each cell that is a recipe's, and what careful code attains in its dtype.
 
         The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
         """
-        known = [
-            (subject, offset)
-            for subject, offset in cells
-            if self.bounded and isinstance(subject, OfRecipe) and not _stores_keys(subject)
-        ]
-        twins = {subject: _emulated(subject) for subject, _ in known}
-        dtypes = dict.fromkeys(subject.dtype for subject, _ in cells)
+        known = [one for one in cells if self.bounded and _bounded(one.subject)]
+        twins: dict[Subject, Emulated] = {
+            one.subject: _emulated(one.subject) for one in known if isinstance(one.subject, OfRecipe)
+        }
+        dtypes = dict.fromkeys(one.subject.dtype for one in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
-        own = [(twins[subject], offset) for subject, offset in known]
+        own = [(twins[one.subject], one.offset) for one in known]
         limits = self._limits([*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)])
         for dtype, limit in zip(missing, limits[len(own) :], strict=True):
             self.careful[at, dtype] = limit.rms
-        attained = {dtype: self.careful[at, dtype] for dtype in dtypes}
-        return dict(zip(known, limits[: len(own)], strict=True)), attained
+        for one, limit in zip(known, limits[: len(own)], strict=True):
+            one.bound = limit
+        for one in cells:
+            one.careful = self.careful[at, one.subject.dtype]
 
     def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
         """Return the a-priori bound of each cell; of a sample the prediction alone."""
@@ -252,17 +240,18 @@ class CaseRun:
                 results = measure.measure(tiles, worth, on_progress, self.library)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
-    def _attention(
+    def _attend(
         self,
+        cells: Sequence[CellResult],
         offsets: Mapping[Subject, Sequence[int]],
         at: RopeSetting,
         origin: int,
         part: tuple[float, float],
-    ) -> dict[SubjectCell, Attention]:
+    ) -> None:
         """Measure the rows after softmax, if they are requested, in a pass of its own behind the drift's."""
         requested, loaded = self.requested, self.loaded
         if not (requested and offsets and isinstance(loaded, Inputs)):
-            return {}
+            return
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
         from ropeaudit.engine.attention import Rounding
 
@@ -278,8 +267,9 @@ class CaseRun:
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
         with _alone(subjects), _reported(subjects):
-            results = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, on_progress)
-        return {(subjects[index], offset): attention for (index, offset), attention in results.items()}
+            seen = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, on_progress)
+        for one in cells:
+            one.attention = seen[subjects.index(one.subject), one.offset]
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
@@ -294,9 +284,10 @@ class CaseRun:
         return self.structural[key]
 
 
-def _stores_keys(subject: OfRecipe) -> bool:
-    """Return whether k is stored otherwise than q: no bound speaks of that."""
-    return isinstance(subject, RerotatedKeys) or subject.recipe.recipe.keys is not None
+def _bounded(subject: Subject) -> bool:
+    """Return whether it is a recipe's; no bound speaks of k that is stored otherwise than q."""
+    stored = isinstance(subject, RerotatedKeys)
+    return isinstance(subject, OfRecipe) and not stored and subject.recipe.recipe.keys is None
 
 
 def _emulated(subject: OfRecipe) -> Emulated:

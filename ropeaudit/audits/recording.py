@@ -33,7 +33,7 @@ QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tel
 _POSITIONS = 2**20  # looked at together
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
