@@ -374,7 +374,8 @@ def model(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
         LlamaForCausalLM(AutoConfig.from_pretrained(place, initializer_range=0.3)).save_pretrained(place)
     written(place, fault, setting, REMOTE).rename(place / "modeling_tiny.py")
     config(place, setting, initializer_range=0.3, auto_map={"AutoModelForCausalLM": "modeling_tiny.Tiny"})
-    arguments = ["--trust-remote-code", "--tokens", "32", "--offset", str(setting.offset)]
+    tokens = min(32, setting.scaling.get("max_position_embeddings", 32))
+    arguments = ["--trust-remote-code", "--tokens", str(tokens), "--offset", str(setting.offset)]
     arguments += ["--dtype", setting.dtype]
     return [told(folder, "model", ["model", str(place), *arguments], summary)]
 

@@ -23,6 +23,7 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.rope import hf_config, layer_kinds
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.code import Rotator
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.run import Pass, Runner
@@ -36,8 +37,8 @@ class _Unanswered(LookupError):
 
 
 @dataclass(slots=True)
-class _Layer:
-    """A layer as what rotates, by running the model at the positions of a call; implements `Rotator`.
+class _Layer(Rotator):
+    """A layer as what rotates, by running the model at the positions of a call.
 
     vectors: of the first call, which was made. again: whether the model may be run for others.
     """
