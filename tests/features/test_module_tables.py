@@ -21,6 +21,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module.buffers import sentence as words
 from ropeaudit.main import main
+from ropeaudit.recognition import variants
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.hypotheses import Hypothesis
@@ -756,3 +757,15 @@ def test_a_ticket_reads_the_dump(
     text = Path("ticket-pytorch.md").read_text(encoding="utf-8")
     assert f"numpy.load('inv_freq.{suffix}')" in text
     assert "base 500000 instead of 1000000" in text
+
+
+def test_a_base_is_solved_from_frequencies_by_how_uncertain_each_is() -> None:
+    exponents = np.arange(1, 32) / 32
+    theta = 12345.0**-exponents
+    theta[4] *= 1.5  # one that is wrong
+    log, error = variants.solved_base(theta, exponents, 1e-6 * theta)
+    assert np.exp(log) == pytest.approx(12345.0, rel=1e-12)
+    assert error == pytest.approx(1e-6 / np.sqrt((exponents**2).sum()))
+    theta[8:] = 5e5 ** -exponents[8:]
+    uncertain = np.where(exponents < 0.25, 1e-7, 1.0) * theta
+    assert np.exp(variants.solved_base(theta, exponents, uncertain)[0]) == pytest.approx(12345.0)
