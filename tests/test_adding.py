@@ -157,6 +157,48 @@ EXACT = """
 FORMULAS["toy"] = lambda theta, pair, setting: theta / (2 * _stretch(setting.scaling))
 """
 
+CHECK = '''"""A toy: whether it is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, judged
+
+
+def toy(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield that it is one."""
+    yield judged("toy", True, f"{code.tested.name} is one")
+'''
+
+DIAGNOSIS = """
+[toy]
+class = "operands"
+title = "a quarter turn too far"
+sentence = "every pair a quarter turn too far"
+shows = "Everywhere alike."
+cause = "A toy."
+remedy = "turn it back"
+bugs = []
+"""
+
+# what is called: right, and every pair a quarter turn too far
+KERNEL = """
+import torch
+
+
+def right(x, positions, turn=0.0):
+    angles = positions[:, None] * 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8) + turn
+    a, b = x.double().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def quarter(x, positions):
+    return right(x, positions, torch.pi / 2)
+"""
+
 # kind -> the places of the package that are touched, how the toy is called, and what shows that it works
 ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "recipe": (
@@ -216,6 +258,57 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
             f"shift --recipe hf {SMALL} --fail-if toy>1000 -f csv": ",sound,,,",
         },
     ),
+    "check": (
+        (
+            Place("conformance/toy.py", CHECK),
+            Place("conformance/code_checks.py", "    toy,\n", "    answers,\n"),
+            Place("conformance/code_checks.py", '    "toy": toy.toy,\n', '    "under": environments.under,'),
+        ),
+        {"check kernel.py:right --head-dim 8 --up-to 64 --dtype fp32 --under none -f csv": "toy,pass"},
+    ),
+    "diagnosis": (
+        (
+            Place("data/diagnoses.toml", DIAGNOSIS),
+            Place(
+                "recognition/faults.py",
+                '    yield Fault(Diagnosis("toy"), turn=lambda z, turns: 1j * z * turns)\n',
+                '    yield Fault(Diagnosis("halves-swapped"),',
+            ),
+        ),
+        {
+            "list diagnoses -f csv": "\ntoy,",
+            f"shift --impl kernel.py:quarter {SMALL} -f csv": ",toy,",
+        },
+    ),
+    "environment": (
+        (
+            Place(
+                "subjects/calling/environments.py",
+                '    yield Environment("toy", "default-dtype", "a toy", parse("fp64"))\n',
+                '    yield Environment("compile",',
+            ),
+        ),
+        {f"shift --impl kernel.py:right --under toy {SMALL} -f csv": ",toy,"},
+    ),
+    "frequency form": (
+        (
+            Place("rope/frequencies.py", '    "toy",  # 1 / base^x / 2\n', '    "exp2",  # 2^'),
+            Place(
+                "rope/frequencies.py",
+                '    if form == "toy":\n        return unscaled(base, rotary_dim, "power", fmt) / 2\n',
+                '    if form == "exp":\n        slope',
+            ),
+            Place(
+                "subjects/torch_native.py",
+                '    if form == "toy":\n        return plain(base, rotary_dim, "power", fmt, on) / 2\n',
+                '    if form == "power":',
+            ),
+        ),
+        {
+            f"shift --recipe hf --set frequency_form=toy {SMALL} -f csv": "frequency_form=toy",
+            f"shift --recipe hf --set frequency_form=toy --backend torch {SMALL} -f csv": "frequency_form=toy",
+        },
+    ),
     "scaling": (
         (
             Place(
@@ -252,6 +345,7 @@ def test_a_toy_is_added_in_the_places_of_the_table_and_works(kind, table, tmp_pa
     copytree(ROOT / "ropeaudit", package, ignore=ignore_patterns("__pycache__"))
     for place in places:
         place.touch(package)
+    (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
     number, where = table[kind]
     assert len(places) == number
     for named in {place.file for place in places}:
