@@ -305,8 +305,8 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
             ),
         ),
         {
-            f"shift --recipe hf --set frequency_form=toy {SMALL} -f csv": "frequency_form=toy",
-            f"shift --recipe hf --set frequency_form=toy --backend torch {SMALL} -f csv": "frequency_form=toy",
+            f"shift --recipe hf --set frequency_form=toy {SMALL} -f csv": "[frequency_form=toy],",
+            f"shift --recipe hf --set frequency_form=toy --backend torch {SMALL} -f csv": ",torch,",
         },
     ),
     "scaling": (

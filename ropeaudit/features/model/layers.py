@@ -5,10 +5,8 @@ Letters: h heads, g key-value heads, s positions, d head_dim, p pairs. Scores ar
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,89 +118,6 @@ class HeadDrift:
     def rms(self) -> float:
         """RMS change of the scores."""
         return float(np.sqrt(self.squares / max(self.scores, 1)))
-
-
-class Capture:
-    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
-
-    attended: whether the model has called it.
-    """
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.layers: dict[int, LayerVectors] = {}
-        self.attended = False
-        self._modules: dict[int, Any] = {}
-
-    def __call__(
-        self,
-        module: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        attention_mask: Any,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        **others: Any,
-    ) -> Any:
-        """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
-        from ropeaudit.features.model.provenance import before
-
-        if not self.attended:
-            self.attended = True
-            self.layers.clear()  # of products elsewhere, see `Products`
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
-            visible = visible_scores(attention_mask, query.shape[-2])
-            self.layers[self._number(module)] = LayerVectors(
-                as_array(query[0]), as_array(key[0]), scale, visible, before(query, key)
-            )
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
-        return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
-
-    def _number(self, module: Any) -> int:
-        """Return the layer's own number, or the next one where it has none or another stack has taken it."""
-        number = getattr(module, "layer_idx", None)
-        number = None if number is None or number < 0 else int(number)  # where layers share their attention
-        known = next((n for n, one in self._modules.items() if one is module), None)
-        if number is not None and known is not None:
-            return known  # it runs again
-        if number is None or number in self._modules:
-            number = max(self._modules, default=-1) + 1
-        self._modules[number] = module
-        return number
-
-
-def as_array(x: Any) -> Array:
-    """Return a copy of a tensor in float64."""
-    import torch
-
-    array: Array = x.detach().to("cpu", torch.float64).numpy().copy()
-    return array
-
-
-def visible_scores(mask: Any, size: int) -> NDArray[np.bool_]:
-    """Return the scores that a query sees. mask: added to them, or true where it sees."""
-    if mask is None:
-        return np.tril(np.ones((size, size), np.bool_))
-    import torch
-
-    plane = mask[0, 0, :, :size]
-    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return visible
-
-
-def _attend(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
-) -> Any:
-    """Return plain attention, for models that have no function of their own."""
-    import torch
-
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
-    scores = scores if mask is None else scores + mask
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
 
 
 def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:

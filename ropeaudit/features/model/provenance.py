@@ -18,7 +18,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.features.model.layers import as_array
 
 _VIEWS = {
     *("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze", "clone"),
@@ -171,3 +170,9 @@ def _first(x: Any, trail: Trail) -> list[Array]:
     found = [view for view in found if view.dtype == x.dtype] or found
     heads = [view if view.shape[-3] == h else view.transpose(-2, -3) for view in found[:1]]
     return [as_array(view.reshape(h, s, d)) for view in heads]
+
+
+def as_array(x: Any) -> Array:
+    """Return a copy of a tensor in float64."""
+    array: Array = x.detach().to("cpu", torch.float64).numpy().copy()
+    return array

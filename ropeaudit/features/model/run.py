@@ -15,9 +15,9 @@ import torch
 
 from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import float64_mode, load, provenance
-from ropeaudit.features.model.layers import Capture, LayerVectors
+from ropeaudit.features.model.capture import Capture, Products
+from ropeaudit.features.model.layers import LayerVectors
 from ropeaudit.features.model.lookups import Lookup, Lookups
-from ropeaudit.features.model.products import Products
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
 

@@ -19,12 +19,12 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import timeout
 from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.calling.exposure import PRODUCTS
 
 STAGES = ("position", "frequency", "angle", "trig", "table", "input", "rotation", "output")
 _ORDER = {stage: number for number, stage in enumerate(STAGES)}
 _VECTORS = frozenset(("input", "rotation", "output"))  # stages of what is rotated
 _TRIG = ("cos", "sin", "polar", "exp")
+PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "mv", "addmv", "linear", "einsum", "dot")
 _TIMES = ("mul", "div", *PRODUCTS, "outer", "ger", "addcmul")
 _CASTS = ("_to_copy", "to", "copy_")
 _VIEWS: tuple[str, ...] = ("view", "slice", "select", "expand", "transpose", "permute", "unsqueeze", "t")

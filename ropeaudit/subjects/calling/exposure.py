@@ -35,7 +35,6 @@ _STAGES = {
     "rotation": "the rotation is",
     "output": "what comes back is",
 }
-PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "mv", "addmv", "linear", "einsum", "dot")
 TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # those that cuBLAS computes in TF32 where it is allowed
 
 

@@ -1,22 +1,93 @@
-"""q and k of a model that computes attention in its own code: the products that go into a softmax.
+"""q and k as attention gets them: in a function of ours, or in the products that go into a softmax.
 
 Letters: b batch, h heads, g key-value heads, s positions, d head_dim. Scores are scaled, before softmax.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.features.model.layers import Capture, LayerVectors, as_array, visible_scores
-from ropeaudit.features.model.provenance import before
+from ropeaudit.features.model.layers import LayerVectors
+from ropeaudit.features.model.provenance import as_array, before
 
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
 _HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
+
+
+class Capture:
+    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
+
+    attended: whether the model has called it.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.layers: dict[int, LayerVectors] = {}
+        self.attended = False
+        self._modules: dict[int, Any] = {}
+
+    def __call__(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **others: Any,
+    ) -> Any:
+        """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
+        if not self.attended:
+            self.attended = True
+            self.layers.clear()  # of products elsewhere, see `Products`
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
+            visible = visible_scores(attention_mask, query.shape[-2])
+            self.layers[self._number(module)] = LayerVectors(
+                as_array(query[0]), as_array(key[0]), scale, visible, before(query, key)
+            )
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
+        return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+
+    def _number(self, module: Any) -> int:
+        """Return the layer's own number, or the next one where it has none or another stack has taken it."""
+        number = getattr(module, "layer_idx", None)
+        number = None if number is None or number < 0 else int(number)  # where layers share their attention
+        known = next((n for n, one in self._modules.items() if one is module), None)
+        if number is not None and known is not None:
+            return known  # it runs again
+        if number is None or number in self._modules:
+            number = max(self._modules, default=-1) + 1
+        self._modules[number] = module
+        return number
+
+
+def visible_scores(mask: Any, size: int) -> NDArray[np.bool_]:
+    """Return the scores that a query sees. mask: added to them, or true where it sees."""
+    if mask is None:
+        return np.tril(np.ones((size, size), np.bool_))
+    plane = mask[0, 0, :, :size]
+    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return visible
+
+
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
+) -> Any:
+    """Return plain attention, for models that have no function of their own."""
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
+    scores = scores if mask is None else scores + mask
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
 
 
 class Products(TorchFunctionMode):

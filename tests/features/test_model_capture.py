@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ropeaudit.features.model.layers import Capture
-from ropeaudit.features.model.products import Products
+from ropeaudit.features.model.capture import Capture, Products
 from ropeaudit.features.model.rotation import tables
 
 H, S, D = 3, 5, 4
