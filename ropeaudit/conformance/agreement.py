@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.call_forms import CallForm
-from ropeaudit.conformance.code_under_test import WRONG_ROTATION, CodeUnderTest
+from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.whole_calls import WholeCall
 from ropeaudit.errors import RopeAuditError, one_line
@@ -134,12 +134,13 @@ class Agreement:
         self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max()))
         over = whole_calls.excess(self.code, x, y, mine)
         if wrong.any():
-            apart, alone = self._apart(x, expected, y, mine), over
-            over = np.where(wrong, apart, np.where(alone <= 1, np.minimum(apart, alone), alone))
+            apart, right = self._apart(x, expected, y, mine), over <= 1
+            corrected = wrong & right & ~(apart <= 1)
+            near = np.where(right & ~wrong, np.minimum(apart, over), apart)
             if self.right_passes:
-                corrected = wrong & ~(apart <= 1) & (alone <= 1)
                 self.corrects |= bool(corrected.any())
-                over = np.where(corrected, alone, over)
+                near[corrected] = over[corrected]
+            return np.where(wrong | right, near, over)
         return over
 
     def _apart(self, x: FloatArray, expected: FloatArray, y: FloatArray, mine: CalledBlock) -> Array:
@@ -163,7 +164,7 @@ class Agreement:
         if self.afresh and (found := self._state(self.afresh, mine)):
             return found
         called = self.form
-        if isinstance(called, CallForm) and code.cached.get(WRONG_ROTATION):
+        if isinstance(called, CallForm) and code.seen.wrong_rotation:
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way
             rows = called.rows_of_call(worst, mine.at.size)
             if rows != slice(0, mine.at.size):

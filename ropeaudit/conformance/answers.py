@@ -61,14 +61,13 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
 
 def answer_of(code: CodeUnderTest) -> Answer | None:
     """Return what one call came to; None where an adapter makes it."""
-    if "answer" not in code.cached:
+    if not code.seen.answers:
         length = min(_LENGTH, code.up_to)
-        rotator = code.cached.get(("rotator", length)) or code.rotator()
+        rotator = code.seen.rotators.get(length) or code.rotator()
         q, k = given_vectors(code, length)
         at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
-        code.cached["answer"] = rotator.answer(q, k, at) if isinstance(rotator, OwnRotator) else None
-    answer: Answer | None = code.cached["answer"]
-    return answer
+        code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, OwnRotator) else None)
+    return code.seen.answers[0]
 
 
 def _holds(returned: str, dtype: Format) -> bool:

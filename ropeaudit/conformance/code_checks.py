@@ -19,7 +19,7 @@ from ropeaudit.conformance import (
     strides,
     table_end,
 )
-from ropeaudit.conformance.code_under_test import RIGHT_BEFORE, CodeUnderTest
+from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import wording
@@ -98,7 +98,7 @@ def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
     """
     if not finding.failed or finding.remedy:
         return finding
-    first, found = code.cached.get(RIGHT_BEFORE), finding.diagnosis
+    first, found = code.seen.right_before, finding.diagnosis
     if first and found and found.code == "wrong-base" and not found.also:
         where = Where(until=0, since=first)
         if found.where in (Where(), replace(where, until=found.where.until, since=found.where.since)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +20,29 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.own_code import OwnCode
 
+if TYPE_CHECKING:
+    from ropeaudit.conformance.whole_calls import WholeCall
+    from ropeaudit.subjects.calling.conventions import Answer
+
 HEADS = 4
-RIGHT_BEFORE = "right before"  # the same: the first position that is out of place, where others are right
-WRONG_ROTATION = (
-    "wrong_rotation"  # key of what checks share: whether one saw a pair out of place in plain calls
-)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What checks of one code share.
+
+    wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
+    is out of place, where those before are right. calls: offset and length -> what a plain call came to.
+    rotators: by the length of whole calls, the instance that has seen them. answers: what one call
+    did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token.
+    """
+
+    wrong_rotation: bool = False
+    right_before: int | None = None
+    calls: dict[tuple[int, int], WholeCall] = field(default_factory=dict)
+    rotators: dict[int, Rotator] = field(default_factory=dict)
+    answers: list[Answer | None] = field(default_factory=list)
+    cost: float | None = None
 
 
 @dataclass(slots=True)
@@ -34,7 +52,7 @@ class CodeUnderTest:
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
     for what right code explains (`recognition.allowance.careful`). compiled: whether it is compiled too.
     environments: names of those that it is called in too.
-    cached: what checks share, by name. on_share: gets the share of the running check that is done.
+    on_share: gets the share of the running check that is done. seen: what checks share.
     """
 
     tested: Code
@@ -47,7 +65,7 @@ class CodeUnderTest:
     environments: Sequence[str] = ()
     on_share: Callable[[float], None] = lambda share: None
     called: Called = field(init=False)
-    cached: dict[Any, Any] = field(default_factory=dict, init=False)
+    seen: Seen = field(default_factory=Seen, init=False)
 
     def __post_init__(self) -> None:
         self.called = Called(self.tested, self.setting, self.dtype)

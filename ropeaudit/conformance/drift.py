@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ropeaudit.audits import judging
 from ropeaudit.conformance import drift_findings
-from ropeaudit.conformance.code_under_test import HEADS, WRONG_ROTATION, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.score_run import ScoreRun
 from ropeaudit.conformance.yardstick import Yardstick, yardstick
@@ -27,7 +27,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
         yield from (not_applicable(name, why) for name in ("drift", "long sequence", "growth", "tolerance"))
         return
     heads = ScoreRun(code, HEADS, length)
-    resembled = None if code.cached.get(WRONG_ROTATION) else heads.recipe()
+    resembled = None if code.seen.wrong_rotation else heads.recipe()
     wanted = _yardstick(code, resembled)
     short = heads.seen(wanted, sorted({0, min(_MIDDLE, heads.last), heads.last}))
     behaves, runs = heads.explained(short), [(heads, short, wanted)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.code_under_test import HEADS, RIGHT_BEFORE, WRONG_ROTATION, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import verification
@@ -42,7 +42,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
             size = f"{BLOCK} positions" if heads == 1 else f"{BLOCK} positions with {heads} heads"
             detail = f"calls of {size}; the first that is wrong ends at {start + count - 1}"
             if heads == 1 and start and seen.first > 0:  # in a block from 0 any base is right at first
-                code.cached[RIGHT_BEFORE] = seen.first
+                code.seen.right_before = seen.first
                 detail += f", and position {seen.first} is the first that is wrong"
             yield _finding("rotation", code, seen, detail)
             return
@@ -113,7 +113,7 @@ def _many(code: CodeUnderTest) -> tuple[int, int]:
 def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Finding:
     allowed = code.allowed_at(seen.position, seen.pair)
     if not seen.excess <= 1:
-        code.cached[WRONG_ROTATION] = True
+        code.seen.wrong_rotation = True
     return judged(
         check,
         seen.excess <= 1,

@@ -39,14 +39,13 @@ def whole_call(code: CodeUnderTest, offset: int, length: int) -> WholeCall:
     Instances see all whole calls of a length, in the order in which they are needed first.
     Raises: whatever the code raises.
     """
-    key = ("whole call", offset, length)
-    if key not in code.cached:
-        rotator = code.cached.get(("rotator", length)) or code.rotator()
-        code.cached["rotator", length] = rotator
+    known, key = code.seen, (offset, length)
+    if key not in known.calls:
+        if length not in known.rotators:
+            known.rotators[length] = code.rotator()
         given, at = given_vectors(code, length), offset + np.arange(length, dtype=np.int64)
-        code.cached[key] = called(code, rotator, given, at)
-    known: WholeCall = code.cached[key]
-    return known
+        known.calls[key] = called(code, known.rotators[length], given, at)
+    return known.calls[key]
 
 
 def called(
@@ -93,7 +92,7 @@ def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
 
 def cost(code: CodeUnderTest) -> float:
     """Return the seconds of CPU of q and k of one token, the least of five; 0 where it raises."""
-    if "cost" not in code.cached:
+    if code.seen.cost is None:
         rotator, given, taken = code.rotator(), given_vectors(code, 1), list[float]()
 
         def calls() -> list[Both]:
@@ -105,6 +104,5 @@ def cost(code: CodeUnderTest) -> float:
 
         with contextlib.suppress(Exception):  # whatever other people's code raises: the checks will see it
             rotator.together(calls, "a row of calls")
-        code.cached["cost"] = min(taken, default=0.0)
-    seconds: float = code.cached["cost"]
-    return seconds
+        code.seen.cost = min(taken, default=0.0)
+    return code.seen.cost

@@ -6,6 +6,7 @@ Letters: b batch, h heads, g heads of k, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,21 +140,17 @@ class Convention:
         )
 
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
+        """Call with all axes that the function has. Shapes: x and k have the axes `letters`."""
         axes = [letters.index(axis) for axis in self.order]
         given, given_k = (np.ascontiguousarray(array.transpose(axes)) for array in (x, k))
         arguments = {
             role: self._argument(role, given_k if role == "k" else given, at, call)
             for role in self.signature.roles
         }
-        given_as = {role: self._of_jax(value) for role, value in arguments.items()}
-        positional = [given_as[role] for name, role in self.signature.arguments if name is None]
-        named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
         vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
         before = [arrays.values(vector)[0] for vector in vectors]
         beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
-        returned = arrays.known(
-            patiently(lambda: arrays.quietly(call.function, positional, named, self.device), "a call")
-        )
+        returned = self._returned(call, arguments)
         changed = not all(
             np.array_equal(old, arrays.values(vector)[0], equal_nan=True)
             for old, vector in zip(before, vectors, strict=True)
@@ -162,21 +159,34 @@ class Convention:
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
             returned = tuple(vectors) if "k" in arguments else vectors[0]
         first, second = arrays.parts(returned, "k" in arguments)
-        values, dtype = arrays.values(first)
-        keys, keys_dtype = (None, dtype) if second is None else arrays.values(second)
+        values, dtype = self._rotated(first, given, axes)
+        keys, keys_dtype = (None, dtype) if second is None else self._rotated(second, given_k, axes, "k ")
         in_place = arrays.shared(first, vectors[0]) and (
             second is None or arrays.shared(second, arguments["k"])
         )
-        if values.shape != given.shape:
-            raise arrays.WrongShape(f"returns the shape {values.shape} for {given.shape}")
-        if keys is not None and keys.shape != given_k.shape:
-            raise arrays.WrongShape(f"returns the shape {keys.shape} for k {given_k.shape}")
-        back = np.argsort(axes)
-        keys = None if keys is None else keys.transpose(back)
         where = str(getattr(first, "device", "")) if self.engine == "torch" else ""
-        return Answer(
-            values.transpose(back), keys, dtype, changed, keys_dtype, in_place, changed_beside, where
+        return Answer(values, keys, dtype, changed, keys_dtype, in_place, changed_beside, where)
+
+    def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
+        """Return what the function returns for each role's argument, as far as it is an array."""
+        given_as = {role: self._of_jax(value) for role, value in arguments.items()}
+        positional = [given_as[role] for name, role in self.signature.arguments if name is None]
+        named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
+        return arrays.known(
+            patiently(lambda: arrays.quietly(call.function, positional, named, self.device), "a call")
         )
+
+    def _rotated(
+        self, returned: Any, given: FloatArray, axes: list[int], what: str = ""
+    ) -> tuple[FloatArray, str]:
+        """Return the values of what came back, with axes as they were before, and its dtype.
+
+        Raises: WrongShape.
+        """
+        values, dtype = arrays.values(returned)
+        if values.shape != given.shape:
+            raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{given.shape}")
+        return values.transpose(np.argsort(axes)), dtype
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with."""

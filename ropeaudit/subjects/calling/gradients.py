@@ -94,45 +94,44 @@ class Backward:
         numbered = [role for name, role in self.signature.arguments if name is None]
         roles = [*numbered, *(role for name, role in self.signature.arguments if name is not None)]
         at = [number for number, role in enumerate(roles) if role in _VECTORS]
+
+        def called(vectors: list[Any]) -> Any:
+            """Return what the function returns for these in the place of the vectors."""
+            given = list(values)
+            for number, x in zip(at, vectors, strict=True):
+                given[number] = x
+            count = len(positional)
+            return self.function(*given[:count], **dict(zip(named, given[count:], strict=True)))
+
         upstream = [values[number] for number in at]
         with arrays.torch().enable_grad():
             leaves = [x.flip(-1).requires_grad_() for x in upstream]
-            copies = [x.clone() for x in leaves]
-            for number, copy in zip(at, copies, strict=True):
-                values[number] = copy
-            keywords = dict(zip(named, values[len(positional) :], strict=True))
-            returned = self.function(*values[: len(positional)], **keywords)
-
-            again = list(values)
-            for number, leaf in zip(at, leaves, strict=True):
-                again[number] = leaf.clone()
-
-            def call_again() -> None:
-                count = len(positional)
-                self.function(*again[:count], **dict(zip(named, again[count:], strict=True)))
-
+            copies, others = ([x.clone() for x in leaves] for _ in "ab")
+            returned = called(copies)
             in_place = any(copy._version for copy in copies)
             self.in_place |= in_place
-            if in_place and switched_off(call_again):
+            if in_place and switched_off(lambda: called(others)):
                 raise SwitchedOff(_INFERENCE)  # what changes where it lies looks as if it were passed on
-            if returned is None:
-                returned = tuple(copies)
-            count = len(at)
-            both = arrays.parts(returned, count == 2)
-            outputs = tuple(part for part in both[:count] if part is not None)
-            for output, x in zip(outputs, upstream, strict=False):
-                self.dtypes.add(arrays.values(output)[1])
-                if output.shape != x.shape:
-                    raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
+            outputs = self._outputs(tuple(copies) if returned is None else returned, upstream)
             count = len(outputs)
             names = tuple(_VECTORS[roles[number]] for number in at[:count])
             try:
                 results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
             except NoGradient as error:
-                if switched_off(call_again):
+                if switched_off(lambda: called(others)):
                     raise SwitchedOff(_INFERENCE) from error
                 raise
         return results if count == 2 else results[0]
+
+    def _outputs(self, returned: Any, upstream: list[Any]) -> tuple[Any, ...]:
+        """Return the rotated vectors among what came back, and note their dtypes. Raises: WrongShape."""
+        both = arrays.parts(returned, len(upstream) == 2)
+        outputs = tuple(part for part in both[: len(upstream)] if part is not None)
+        for output, x in zip(outputs, upstream, strict=False):
+            self.dtypes.add(arrays.values(output)[1])
+            if output.shape != x.shape:
+                raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
+        return outputs
 
 
 @dataclass(slots=True)
