@@ -152,6 +152,10 @@ def test_a_report_of_every_kind_of_result() -> None:
         ropeaudit.report([])
     with pytest.raises(UsageError, match="is no result"):
         ropeaudit.report([1])
+    [limit] = ropeaudit.limit("distinct_positions=8", "fp16", "uniform", **tiny)
+    assert ropeaudit.report(limit).rows == ropeaudit.report([limit]).rows
+    with pytest.raises(UsageError, match="results of Limit and of FrequencyTable have a report each; give"):
+        ropeaudit.report([limit, *ropeaudit.frequencies("bf16", head_dim=8)])
 
 
 def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
@@ -179,6 +183,8 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
         assert ropeaudit.render("csv", report).count("\n") == len(report.rows) + 1, name
     with pytest.raises(UsageError, match=r"by 'layer' says what the rows of explain and of model are; leave"):
         ropeaudit.report(ropeaudit.diff(after, after), by="layer")
+    with pytest.raises(UsageError, match="a report is about one Difference, and there are 2; give one"):
+        ropeaudit.report([results["diff"]] * 2)
 
 
 def test_a_report_is_that_of_the_command(capsys, monkeypatch) -> None:

@@ -25,8 +25,8 @@ from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
 from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
-from ropeaudit.features.report.groups import COLUMNS as GROUPS
-from ropeaudit.features.report.groups import OWN as GROUPS_OWN
+from ropeaudit.features.report.report import OWN as GROUPS_OWN
+from ropeaudit.features.report.report import SUMMARY as GROUPS
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as CHANGES
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class

@@ -102,7 +102,7 @@ _MARGIN = "headroom: last good position ÷ the model's maximum; 1 or more passes
 _NOTE = "info: does not affect the exit code."
 
 
-def check_report(
+def report(
     results: Sequence[Checked],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],

@@ -28,7 +28,7 @@ _CURVES = ("setting", "source", "distance", "rms_relative", "bound", "men_sum", 
 _MOST_SENTENCES = 3
 
 
-def decay_report(
+def report(
     results: Sequence[DecayCurves],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Explanation:
     resembles: that recipe in words.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.explain.report"
     case: Case
     setting: RopeSetting
     inputs: Inputs
@@ -91,6 +92,7 @@ class CodeExplanation:
     findings: what was found out of how it is called.
     """
 
+    report_module: ClassVar[str] = Explanation.report_module
     trace: Trace
     explanations: tuple[Explanation, ...] = ()
     unexplained: Mapping[int, str] = field(default_factory=dict)

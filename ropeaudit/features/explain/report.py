@@ -57,18 +57,22 @@ def check_kind(kind: str, code: bool) -> None:
         raise UsageError("--by dtypes shows code that is called; name some, such as rope.py:apply_rope")
 
 
-def explain_report(
+def report(
     results: Sequence[Explanation | CodeExplanation],
-    kind: str,
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
+    by: str | None = None,
 ) -> Report:
-    """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
+    """Return the report; `columns` chooses and orders what is shown and written.
+
+    by: what the rows are; by default dtypes where there is code, else stages.
+    """
     codes = [one for one in results if isinstance(one, CodeExplanation)]
     explained = [
         each for one in results for each in (one.explanations if isinstance(one, CodeExplanation) else (one,))
     ]
     traces = [one.trace for one in codes]
+    kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
     of_code = code_report.code_tables(traces)
     of_stages = _tables(explained, "stage" if kind == "dtypes" else kind)

@@ -87,7 +87,7 @@ def limit(
     from ropeaudit.console import delivery, settings
     from ropeaudit.engine import choice
     from ropeaudit.features.limit import analysis, conditions
-    from ropeaudit.features.limit.report import COLUMNS, limit_report
+    from ropeaudit.features.limit.report import COLUMNS, report
     from ropeaudit.features.limit.tolerance import tolerance as parsed
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.model_notes import model_notes
@@ -101,7 +101,7 @@ def limit(
     accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress, measuring),
-        lambda results, metadata: limit_report(
+        lambda results, metadata: report(
             results, columns, metadata, [*filter(None, [measuring.note]), *model_notes(cases)]
         ),
         output,

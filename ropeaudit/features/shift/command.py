@@ -226,7 +226,7 @@ def _report(
     frozen: bool,
 ) -> Report:
     """Return the report of the rows so far. frozen: frequencies do not follow the offset."""
-    from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports import drift
     from ropeaudit.reports.model_notes import model_notes
 
     findings, results = run.findings(), run.results()
@@ -238,7 +238,7 @@ def _report(
         *_changes(audit, results),
         *model_notes(audit.cases, [one.offset for one in results]),
     ]
-    return drift_report(results, columns, about, header, frozen, first, needed)
+    return drift.report(results, columns, about, header, frozen, first, needed)
 
 
 def _changes(audit: Audit, results: list[Record]) -> list[str]:
@@ -254,13 +254,13 @@ def _ticket(
     audit: Audit, results: list[Record], columns: Sequence[str], needed: Sequence[str]
 ) -> Ticket | None:
     """Return the ticket of the worst row of code; None where every one is within tolerance."""
-    from ropeaudit.reports.drift import drift_report
-    from ropeaudit.reports.tickets import drift
+    from ropeaudit.reports import drift
+    from ropeaudit.reports.tickets import drift as tickets_of
 
-    worst = drift.worst(results)
+    worst = tickets_of.worst(results)
     if worst is None:
         return None
-    return drift.ticket(worst, drift_report(results, columns, {}, needed=needed), audit.factories())
+    return tickets_of.ticket(worst, drift.report(results, columns, {}, needed=needed), audit.factories())
 
 
 def _measured(

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
@@ -31,6 +31,7 @@ MAXIMUM = 131072  # positions, where no model says how many
 class WrittenCase:
     """A case that was written. added: offsets that were not asked for. size: bytes of all files."""
 
+    report_module: ClassVar[str] = "ropeaudit.features.vectors.report"
     folder: str
     spec: CaseSpec
     digest: str

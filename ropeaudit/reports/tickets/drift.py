@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ropeaudit.audits.records import Record
-from ropeaudit.reports import Report, verdicts
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports import Report, drift, verdicts
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.tickets import calls
 from ropeaudit.reports.tickets.reproduction import Reproduction
@@ -29,7 +28,7 @@ def _size(record: Record) -> tuple[bool, float]:
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
     """Return the ticket of a row of a report. Runs the snippet. factories: of the subjects of the rows."""
-    single = drift_report([record], (), {})
+    single = drift.report([record], (), {})
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
     said = replace(
