@@ -15,8 +15,7 @@ from ropeaudit import parse
 from ropeaudit.features.explain import known_recipes as compared
 from ropeaudit.features.explain import tracing
 from ropeaudit.features.explain.analysis import CodeExplanation
-from ropeaudit.features.explain.code_columns import COLUMNS, names
-from ropeaudit.features.explain.code_report import code_tables, headline, notes
+from ropeaudit.features.explain.code_report import COLUMNS, code_tables, headline, names, notes
 from ropeaudit.features.explain.known_recipes import Stage
 from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.main import main

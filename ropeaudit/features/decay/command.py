@@ -105,8 +105,7 @@ def decay(
     """
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import audit
-    from ropeaudit.features.decay.columns import COLUMNS
-    from ropeaudit.features.decay.report import report
+    from ropeaudit.features.decay.report import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)

@@ -1,4 +1,4 @@
-"""Pictures of reports: a function a kind, that of drift in a file of its own. matplotlib loads only to draw."""
+"""Pictures of reports: a function a kind, but that of drift. matplotlib loads only to draw."""
 
 from __future__ import annotations
 
