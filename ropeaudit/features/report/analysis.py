@@ -71,15 +71,12 @@ def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) ->
     stored: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         stored.setdefault(tuple(repr(row[name]) for name in by), []).append(row)
-    return [
-        Group({name: some[0][name] for name in by}, column, some, _worst_of(some, column))
-        for some in stored.values()
-    ]
-
-
-def _worst_of(rows: Sequence[Row], column: str) -> Row | None:
-    seen = [row for row in rows if row.get("verdict") != "refused"]
-    return max(seen, key=lambda row: badness(row, column), default=None)
+    results = []
+    for some in stored.values():
+        seen = [row for row in some if row.get("verdict") != "refused"]
+        worst = max(seen, key=lambda row: badness(row, column), default=None)
+        results.append(Group({name: some[0][name] for name in by}, column, some, worst))
+    return results
 
 
 @arguments.checked

@@ -204,7 +204,12 @@ def merged(
 
 def _filled(path: str, row: Row) -> Row:
     """Return a row with every column, and its file. Raises: BadInput for one that no page can show."""
-    _check(path, row)
+    for name in _NEEDED:
+        if name not in row:
+            raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
+    if row["verdict"] not in VERDICTS:
+        known = ", ".join(VERDICTS)
+        raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
     return {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()} | {
         "file": path
     }
@@ -265,12 +270,3 @@ def _known(whole: Any) -> dict[str, Any]:
             if isinstance(formats, dict)
         }
     return results
-
-
-def _check(path: str, row: Row) -> None:
-    for name in _NEEDED:
-        if name not in row:
-            raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
-    if row["verdict"] not in VERDICTS:
-        known = ", ".join(VERDICTS)
-        raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
