@@ -7,6 +7,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -126,6 +127,16 @@ def test_an_error_names_arguments_in_python_and_options_on_the_command_line(caps
         next(ropeaudit.shift(implementations="a.b:"))
     assert main(["shift", "--kv-heads", "3"]) == 2
     assert "error: --kv-heads 3 does not divide --heads 8; " in capsys.readouterr().err
+
+
+def test_every_result_says_which_module_reports_it() -> None:
+    kinds = [getattr(ropeaudit, name) for name in ropeaudit.__all__]
+    modules = {one.__name__: one.report_module for one in kinds if hasattr(one, "report_module")}
+    assert len(modules) == 13
+    for name, module in modules.items():
+        home = import_module(module)
+        assert [*inspect.signature(home.report).parameters][:3] == ["results", "columns", "metadata"], name
+        assert callable(home.headline), name
 
 
 def test_a_report_of_every_kind_of_result() -> None:

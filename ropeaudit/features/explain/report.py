@@ -39,6 +39,7 @@ LEGEND = (
     "are scaled, before softmax."
 )
 _LEGENDS = {
+    "stage": LEGEND,
     "pair": "part: what the pair adds to the drift; wavelength in tokens; norms: means of unrotated q and k.",
     "position": "part: drift of the scores of these queries.",
     "head": "part: drift of the scores of this head.",
@@ -138,8 +139,7 @@ def _tables(results: Sequence[Explanation], kind: str) -> dict[str, Report]:
             constant=constant,
         )
 
-    legend = LEGEND if kind == "stage" else _LEGENDS[kind]
-    tables[_PLURAL[kind]] = seen(kind, list(COLUMNS[kind]), headline(results), legend)
+    tables[_PLURAL[kind]] = seen(kind, list(COLUMNS[kind]), headline(results), _LEGENDS[kind])
     if kind == "stage" and results:
         text = _search(results) if whole["remedy"] else ""
         tables["remedies"] = seen("remedy", tables["remedies"].columns, text, _LEGENDS["remedy"])
@@ -217,16 +217,15 @@ def words(remedy: Remedy) -> str:
     for stage in STAGES:
         if stage in remedy.widths:
             by_format.setdefault(remedy.widths[stage].name, []).append(stage)
-    parts = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
+    parts = []
+    for name, stages in sorted(by_format.items()):
+        listed = [", ".join(stages[:-1]), stages[-1]] if len(stages) > 1 else stages
+        parts.append(f"{' and '.join(listed)} in {name}")
     return f"keeping {' and '.join(parts)}"
 
 
 def _noun(stage: str) -> str:
     return "accumulator" if stage == "accumulate" else stage
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _search(results: Sequence[Explanation]) -> str:

@@ -188,17 +188,17 @@ def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
 
 
 def report(
-    tables: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+    results: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written. Raises: UnknownName."""
-    rows = [row for table in tables for row in table.rows]
-    formats = tables[0].formats if tables else []
+    rows = [row for table in results for row in table.rows]
+    formats = results[0].formats if results else []
     known = list(rows[0]) if rows else list(COLUMNS)
     for name in columns or ():
         if name not in known:
             raise UnknownName("column", name, known)
     hidden = {"maximum", *(name for name in known if name.startswith("shared_position_"))}
-    if len(tables) < 2:
+    if len(results) < 2:
         hidden.add("setting")
     merged = ", ".join(f"{first_shared_position(fmt)} in {fmt.short}" for fmt in formats)
     return Report(
@@ -207,7 +207,7 @@ def report(
         columns or [name for name in known if name not in hidden],
         () if columns else [*(f"shared_{fmt.short}" for fmt in formats), "angle_at_maximum"],
         headline=headline(rows, formats),
-        notes=[f"{table.label}: no pair is rotated" for table in tables if not table.setting.pairs],
+        notes=[f"{table.label}: no pair is rotated" for table in results if not table.setting.pairs],
         legend=f"{LEGEND}\nPositions themselves are first merged with the next one at {merged}.",
         metadata=metadata,
     )

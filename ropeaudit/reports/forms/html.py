@@ -91,27 +91,23 @@ def _top(headline: str) -> str:
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
-    """Return how many cases have which verdict, the worst first, and what it means."""
+    """Return how many cases are good enough, and how many have which verdict, the worst first."""
+    qualities = Counter(quality(row) for row in rows)
+    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
+    lines = [
+        f'<strong>{qualities[name]:,}</strong> <span class="v w-{name}">{word}</span>'
+        for name, word in words.items()
+        if qualities[name]
+    ]
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
     known = judging.VERDICTS
     ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
-    lines = [
+    lines += [
         f"<strong>{counts[name]:,}</strong> {_verdict(name)} "
         f'<span class="meaning">{text(known.get(name, ""))}</span>'
         for name in ranked
     ]
-    return listed([*_qualities(rows), *lines], class_="counts")
-
-
-def _qualities(rows: Sequence[Row]) -> list[str]:
-    """Return how many cases are good enough, and how many are not."""
-    counts = Counter(quality(row) for row in rows)
-    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
-    return [
-        f'<strong>{counts[name]:,}</strong> <span class="v w-{name}">{word}</span>'
-        for name, word in words.items()
-        if counts[name]
-    ]
+    return listed(lines, class_="counts")
 
 
 def _worst(rows: Sequence[Row]) -> str:

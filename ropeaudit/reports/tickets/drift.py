@@ -17,13 +17,13 @@ from ropeaudit.subjects.factories import SubjectFactory
 
 def worst(results: Sequence[Record]) -> Record | None:
     """Return the row of code that is out of tolerance, and the furthest of those that are finite."""
+
+    def size(record: Record) -> tuple[bool, float]:
+        finite = math.isfinite(record.drift_relative)
+        return finite, record.drift_relative if finite else record.nonfinite
+
     bad = [one for one in results if one.within_tolerance == "no" and one.verdict != "refused"]
-    return max((one for one in bad if one.environment is not None), key=_size, default=None)
-
-
-def _size(record: Record) -> tuple[bool, float]:
-    finite = math.isfinite(record.drift_relative)
-    return finite, record.drift_relative if finite else record.nonfinite
+    return max((one for one in bad if one.environment is not None), key=size, default=None)
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
