@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from ropeaudit.features.module.analysis import module as module
     from ropeaudit.features.parity.analysis import Parity as Parity
     from ropeaudit.features.parity.analysis import parity as parity
+    from ropeaudit.features.report.analysis import Group as Group
     from ropeaudit.features.report.analysis import diff as diff
     from ropeaudit.features.report.analysis import merge as merge
     from ropeaudit.features.report.analysis import summary as summary
-    from ropeaudit.features.report.groups import Group as Group
     from ropeaudit.features.shift.analysis import shift as shift
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
     from ropeaudit.features.vectors.analysis import vectors as vectors
@@ -89,8 +89,7 @@ _NAMES = {
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
     "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
     "features.parity.analysis": ("Parity", "parity"),
-    "features.report.analysis": ("diff", "merge", "summary"),
-    "features.report.groups": ("Group",),
+    "features.report.analysis": ("Group", "diff", "merge", "summary"),
     "features.shift.analysis": ("shift",),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),

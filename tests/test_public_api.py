@@ -7,6 +7,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -128,6 +129,16 @@ def test_an_error_names_arguments_in_python_and_options_on_the_command_line(caps
     assert "error: --kv-heads 3 does not divide --heads 8; " in capsys.readouterr().err
 
 
+def test_every_result_says_which_module_reports_it() -> None:
+    kinds = [getattr(ropeaudit, name) for name in ropeaudit.__all__]
+    modules = {one.__name__: one.report_module for one in kinds if hasattr(one, "report_module")}
+    assert len(modules) == 13
+    for name, module in modules.items():
+        home = import_module(module)
+        assert [*inspect.signature(home.report).parameters][:3] == ["results", "columns", "metadata"], name
+        assert callable(home.headline), name
+
+
 def test_a_report_of_every_kind_of_result() -> None:
     tiny = {**SMALL, "seq_len": 8}
     made = {
@@ -152,6 +163,10 @@ def test_a_report_of_every_kind_of_result() -> None:
         ropeaudit.report([])
     with pytest.raises(UsageError, match="is no result"):
         ropeaudit.report([1])
+    [limit] = ropeaudit.limit("distinct_positions=8", "fp16", "uniform", **tiny)
+    assert ropeaudit.report(limit).rows == ropeaudit.report([limit]).rows
+    with pytest.raises(UsageError, match="results of Limit and of FrequencyTable have a report each; give"):
+        ropeaudit.report([limit, *ropeaudit.frequencies("bf16", head_dim=8)])
 
 
 def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
@@ -179,6 +194,8 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
         assert ropeaudit.render("csv", report).count("\n") == len(report.rows) + 1, name
     with pytest.raises(UsageError, match=r"by 'layer' says what the rows of explain and of model are; leave"):
         ropeaudit.report(ropeaudit.diff(after, after), by="layer")
+    with pytest.raises(UsageError, match="a report is about one Difference, and there are 2; give one"):
+        ropeaudit.report([results["diff"]] * 2)
 
 
 def test_a_report_is_that_of_the_command(capsys, monkeypatch) -> None:

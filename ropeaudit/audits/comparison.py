@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ropeaudit.audits import records, summation
 from ropeaudit.audits.identity import APART, UNKNOWN
@@ -79,6 +79,7 @@ class Difference:
     processors: what computed the earlier and the later report, empty where a report does not say.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.reports.comparison"
     pairs: Sequence[Pair]
     ratio: float
     processors: tuple[str, str] = ("", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from ropeaudit.audits.identity import UNKNOWN, Identity
 from ropeaudit.audits.judging import REFUSALS, Refused, Verdict, Within
@@ -40,6 +40,7 @@ def _rerotated(record: Record) -> bool:
 class Record(Identity):
     """One case: RoPE setting x inputs x subject x dtype x offset. `COLUMNS` explains every field."""
 
+    report_module: ClassVar[str] = "ropeaudit.reports.drift"
     scores: int = column("how many scores were compared", nonnegative=True)
     nonfinite: int = column(
         "how many of the implementation's scores are nan or infinite", nonnegative=True, compared=1

@@ -1,6 +1,6 @@
 """Options that several commands share: each group is declared once, and a command gets it as one object.
 
-A field of a group is an option: its name is that of the flag, its type that of the parsed value.
+A field of a group is an option: its name is that of the flag, its type that of the parsed value; or a group.
 """
 
 from __future__ import annotations

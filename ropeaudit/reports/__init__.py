@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ropeaudit.errors import MissingPackage, UnknownName
+from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.reports import numbers
 
 if TYPE_CHECKING:
     from ropeaudit.runtime.columns import Column, Columns
 
 Row = Mapping[str, Any]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,15 @@ def tabulated(
         metadata={"schema": schema, **metadata},
         declared=declared,
     )
+
+
+def only(results: Sequence[R]) -> R:
+    """Return the one result that a report is about. Raises: UsageError for several."""
+    if len(results) > 1:
+        raise UsageError(
+            f"a report is about one {type(results[0]).__name__}, and there are {len(results)}; give one"
+        )
+    return results[0]
 
 
 def without_constants(report: Report, names: Iterable[str]) -> Report:

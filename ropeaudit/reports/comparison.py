@@ -10,7 +10,7 @@ from typing import Any
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
 from ropeaudit.audits.identity import APART
-from ropeaudit.reports import Report, reading, settings
+from ropeaudit.reports import Report, only, reading, settings
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
@@ -72,8 +72,8 @@ _DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdic
 _SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 
 
-def diff_report(
-    results: Difference,
+def report(
+    results: Sequence[Difference],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     unchanged: bool = False,
@@ -82,7 +82,8 @@ def diff_report(
 
     unchanged: whether cases that did not change have rows too.
     """
-    shown = [pair for pair in results.pairs if unchanged or pair.status != "same"]
+    compared = only(results)
+    shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
     rows = [COLUMNS.row(pair) for pair in shown]
     elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
     first = ["implementation", "dtype", "offset", *(["device"] if elsewhere else [])]
@@ -92,9 +93,9 @@ def diff_report(
         columns=list(columns or _written(shown)),
         screen=list(columns or screen) if rows else (),
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(results),
-        legend=_legend(results) * bool(rows),
-        metadata={"schema": SCHEMA, "ratio": results.ratio, **metadata},
+        headline=headline(compared),
+        legend=legend(compared) * bool(rows),
+        metadata={"schema": SCHEMA, "ratio": compared.ratio, **metadata},
         declared=COLUMNS,
     )
 
@@ -106,7 +107,8 @@ def _written(pairs: Sequence[Pair]) -> list[str]:
     return [name for name in COLUMNS if name not in left_out]
 
 
-def _legend(results: Difference) -> str:
+def legend(results: Difference) -> str:
+    """Return how to read ratios, and what counts as a change."""
     text = f"ratio: after / before. Changed: by more than {results.ratio:g} times, "
     if any(pair.reordered for pair in results.pairs):
         return text + "and by more than the reference's error and another order of sums explain."

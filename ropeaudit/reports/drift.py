@@ -33,7 +33,7 @@ _LEGENDS = {
 }
 
 
-def drift_report(
+def report(
     results: Sequence[Record],
     columns: Sequence[str],
     metadata: Mapping[str, Any],

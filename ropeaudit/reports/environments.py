@@ -44,10 +44,6 @@ def _case(record: Record) -> tuple[str, ...]:
     return tuple(repr(getattr(record, name)) for name in _CASE)
 
 
-def _size(record: Record) -> float:
-    return math.inf if math.isnan(record.drift_relative) else record.drift_relative
-
-
 def _worse(record: Record, clean: Record) -> bool:
     """Return whether a row is worse than the clean one."""
     if record.nonfinite > clean.nonfinite or record.distinct_positions < clean.distinct_positions:
@@ -57,8 +53,12 @@ def _worse(record: Record, clean: Record) -> bool:
 
 def _change(audit: Audit, worse: Sequence[tuple[Record, Record]]) -> str:
     """Return the cause, and what it comes to where it begins and where it is worst."""
+
+    def size(record: Record) -> float:
+        return math.inf if math.isnan(record.drift_relative) else record.drift_relative
+
     first = next((pair for pair in worse if verdicts.bad(verdicts.columns(pair[0]))), worse[0])
-    worst = max(worse, key=lambda pair: _size(pair[0]))
+    worst = max(worse, key=lambda pair: size(pair[0]))
     reason = _cause(audit, worst[0])
     shown = [first, *([worst] if worst[0] is not first[0] else [])]
     return ": ".join(filter(None, [reason, "; ".join(_clause(audit, *pair) for pair in shown)]))

@@ -84,16 +84,12 @@ def _unknown(column: Column[Record]) -> Any:
 
 def told(rows: Sequence[Row]) -> list[str]:
     """Return the columns of which rows of files say something, but those that hold what absence implies."""
+
+    def says_more(name: str) -> bool:
+        return any(row.get(name) not in (None, UNKNOWN, records.implied(name, row)) for row in rows)
+
     said = [name for name in records.EVERY if any(name in row for row in rows)]
-    return [
-        name
-        for name in said
-        if name not in _SETTINGS or (name != "stages" and any(_says_more(name, row) for row in rows))
-    ]
-
-
-def _says_more(name: str, row: Row) -> bool:
-    return row.get(name) not in (None, UNKNOWN, records.implied(name, row))
+    return [name for name in said if name not in _SETTINGS or (name != "stages" and says_more(name))]
 
 
 def _lacking(name: str, row: Row) -> bool:
@@ -147,30 +143,28 @@ def parse(path: str, form: str, text: str) -> list[Row]:
 
 def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
     """Return rows as records. Raises: BadInput."""
-    return [_whole_record(path, row) for row in rows]
-
-
-def _whole_record(path: str, row: Row) -> Record:
     core = [name for name in records.CORE if not records.COLUMNS[name].sentence]
-    if missing := [name for name in core if name not in row]:
-        raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
-    needed = (name for name in core if not records.COLUMNS[name].optional and row[name] is None)
-    if unknown := next(needed, None):
-        raise BadInput(f"{path!r} has a row without {unknown}; measure it again")
-    return record(row)
+    results = []
+    for row in rows:
+        if missing := [name for name in core if name not in row]:
+            raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
+        needed = (name for name in core if not records.COLUMNS[name].optional and row[name] is None)
+        if unknown := next(needed, None):
+            raise BadInput(f"{path!r} has a row without {unknown}; measure it again")
+        results.append(record(row))
+    return results
 
 
 def record(row: Row) -> Record:
     """Return a row as a record; of what a file lacks, floats are nan, counts 0 and words empty."""
-    results = {name: _filled(column, row.get(name)) for name, column in records.COLUMNS.items()}
+    unknown = {str: "", int: 0, float: math.nan}
+    results: dict[str, Any] = {name: row.get(name) for name in records.COLUMNS}
+    for name, column in records.COLUMNS.items():
+        if results[name] is None and not column.optional:
+            results[name] = unknown[column.kind]
     if results["softmax"] is not None:  # attention was measured: what is undefined is a number
         results |= {name: math.nan for name in records.COLUMNS.having("attention") if results[name] is None}
     return Record(**results)
-
-
-def _filled(column: Column[Record], value: Any) -> Any:
-    unknown = {str: "", int: 0, float: math.nan}
-    return unknown[column.kind] if value is None and not column.optional else value
 
 
 def whole(path: str) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import pytest
 import ropeaudit
 from ropeaudit import reports
 from ropeaudit.audits import records
-from ropeaudit.features.decay.columns import COLUMNS as DECAY
-from ropeaudit.features.explain import code_columns
+from ropeaudit.features.decay.report import COLUMNS as DECAY
+from ropeaudit.features.explain import code_report
 from ropeaudit.features.explain import columns as explain_columns
-from ropeaudit.features.explain.rows import rows
+from ropeaudit.features.explain.report import rows
 from ropeaudit.features.limit.report import COLUMNS as LIMIT
 from ropeaudit.features.list import columns as list_columns
 from ropeaudit.features.model.columns import COLUMNS as MODEL
@@ -25,8 +25,8 @@ from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
 from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
-from ropeaudit.features.report.groups import COLUMNS as GROUPS
-from ropeaudit.features.report.groups import OWN as GROUPS_OWN
+from ropeaudit.features.report.report import OWN as GROUPS_OWN
+from ropeaudit.features.report.report import SUMMARY as GROUPS
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as CHANGES
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
@@ -201,9 +201,9 @@ TABLES = {
     "records": records.COLUMNS,
     **{f"explain {kind}": columns for kind, columns in explain_columns.COLUMNS.items()},
     **{f"model {kind}": columns for kind, columns in MODEL.items()},
-    "explain dtypes": code_columns.COLUMNS,
-    "explain profile": code_columns.PROFILE,
-    "explain recipes": code_columns.RECIPES,
+    "explain dtypes": code_report.COLUMNS,
+    "explain profile": code_report.PROFILE,
+    "explain recipes": code_report.RECIPES,
     "decay": DECAY,
     "limit": LIMIT,
     "module": MODULE,

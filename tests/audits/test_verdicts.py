@@ -252,7 +252,7 @@ def test_every_wrongly_rotated_row_has_a_note_that_says_where() -> None:
     }
     seen |= {"rotation_side": "k", "rotation_position": 1004, "rotation_head": 0, "rotation_batch": 0}
     rows = [row(**seen), row(**seen | {"offset": 2000, "rotation_excess": math.nan, "resembles": "nothing"})]
-    first, second = drift.drift_report(rows, (), {}).notes
+    first, second = drift.report(rows, (), {}).notes
     assert first.startswith("hf in bfloat16 at offset 1000 rotates pair 3 of k at position 1004, head 0")
     assert first.endswith("batch element 0 wrongly: error 55× the rounding allowance.")
     assert second.startswith("hf in bfloat16 at offset 2000 rotates pair 3 of k")

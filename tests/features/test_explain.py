@@ -23,7 +23,7 @@ from ropeaudit.features.explain import remedies, shares
 from ropeaudit.features.explain.analysis import run
 from ropeaudit.features.explain.blames import CAUSES
 from ropeaudit.features.explain.columns import COLUMNS, KINDS
-from ropeaudit.features.explain.rows import rows
+from ropeaudit.features.explain.report import rows
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import STAGES, named

@@ -15,10 +15,9 @@ from ropeaudit import parse
 from ropeaudit.features.explain import known_recipes as compared
 from ropeaudit.features.explain import tracing
 from ropeaudit.features.explain.analysis import CodeExplanation
-from ropeaudit.features.explain.code_columns import COLUMNS, names
-from ropeaudit.features.explain.code_report import code_tables, headline, notes
+from ropeaudit.features.explain.code_report import COLUMNS, code_tables, headline, names, notes
 from ropeaudit.features.explain.known_recipes import Stage
-from ropeaudit.features.explain.report import explain_report
+from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.main import main
 from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -334,7 +333,7 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
     nearest = words if found.code == "unexplained" else f"what comes nearest: {words}"
     assert headline(result).endswith(f"behaves like no known recipe; {nearest}.")
     assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", words)}
-    report = explain_report([CodeExplanation(result)], "dtypes", None, {})
+    report = explain_report([CodeExplanation(result)], None, {}, "dtypes")
     assert report.further["recipes"].rows == []
     assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
 

@@ -21,7 +21,7 @@ from ropeaudit.features.limit import sentences as limit_sentences
 from ropeaudit.features.limit.boundary_search import boundary
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.report import COLUMNS as LIMIT_COLUMNS
-from ropeaudit.features.limit.report import limit_report
+from ropeaudit.features.limit.report import report as limit_report
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
 COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "change_max")

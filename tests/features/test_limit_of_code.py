@@ -6,7 +6,8 @@ import pytest
 
 from ropeaudit import limit, report
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.features.limit import analysis, boundary_search, conditions
+from ropeaudit.features.limit import analysis, boundary_search
+from ropeaudit.features.limit import command as conditions
 from ropeaudit.features.limit.boundary_search import Question
 from ropeaudit.main import main
 

@@ -10,7 +10,8 @@ import pytest
 from ropeaudit import parity
 from ropeaudit.errors import UsageError
 from ropeaudit.features.parity import sides
-from ropeaudit.features.parity.report import COLUMNS, parity_report
+from ropeaudit.features.parity.report import COLUMNS
+from ropeaudit.features.parity.report import report as parity_report
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.exact_rotation import rotated

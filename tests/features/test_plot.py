@@ -13,7 +13,7 @@ import pytest
 from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.features.plot import command, drift, heatmap_analysis, limit, style
+from ropeaudit.features.plot import command, drift, heatmap, style
 from ropeaudit.features.plot import pictures as plots
 from ropeaudit.features.plot.heatmap import draw as draw_heatmap
 from ropeaudit.main import main
@@ -317,7 +317,7 @@ def test_limit_shows_what_is_guaranteed_apart_from_what_was_tested(folder) -> No
     row, *_ = records(folder / "limit.json")
     known = {"proved_position": 99, "measured_position": 9999, "measured_offsets": 70}
     failing = {"first_failure_seen": 10000, "failure_position": 10015}
-    (axes,) = limit.draw([{**row, **known, **failing}], "x").figure.axes
+    (axes,) = plots.limits([{**row, **known, **failing}], "x").figure.axes
     assert [bar.get_x() + bar.get_width() for bar in axes.patches] == pytest.approx([99, 9999])
     assert words(axes) == ["guaranteed up to 99"]
     assert "tested without a failure, not guaranteed" in axes.get_legend_handles_labels()[1]
@@ -325,13 +325,13 @@ def test_limit_shows_what_is_guaranteed_apart_from_what_was_tested(folder) -> No
 
 def test_limit_stops_drawing_at_some_point(folder) -> None:
     rows = records(folder / "limit.json")
-    many = limit.draw([{**row, "seed": seed} for seed in range(20) for row in rows], "x")
+    many = plots.limits([{**row, "seed": seed} for seed in range(20) for row in rows], "x")
     assert "of 80 rows are not drawn" in many.notes[0]
 
 
 def test_heatmap_is_the_drift_of_the_audit() -> None:
     case = {"heads": 2, "seq_len": 40}
-    result = heatmap_analysis.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
+    result = heatmap.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
     (record,) = shift(1000, "bf16", "hf", **case)
     seen = ~result.hidden
     assert seen.sum() == 40 * 41 // 2
@@ -351,9 +351,7 @@ def test_heatmap_is_the_drift_of_the_audit() -> None:
 
 
 def test_lost_scores_of_a_heatmap_are_red_and_counted() -> None:
-    result = heatmap_analysis.measure(
-        Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500
-    )
+    result = heatmap.measure(Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500)
     picture = draw_heatmap(result)
     axes = picture.figure.axes[0]
     nonfinite = np.isnan(result.drift) & ~result.hidden
@@ -477,7 +475,7 @@ def test_shortened_names_stay_different() -> None:
 
 def test_no_crossing_is_marked_where_no_curve_makes_it(folder) -> None:
     whole = json.loads((folder / "decay.json").read_text(encoding="utf-8"))
-    picture = plots.decay.draw(whole["records"], "a title")  # of a report of earlier versions, or of few rows
+    picture = plots.decay(whole["records"], "a title")  # of a report of earlier versions, or of few rows
     assert not any("negative" in text.get_text() for axes in picture.figure.axes for text in axes.texts)
     assert any(
         "first negative at 1,707, which is none of the distances drawn" in one for one in picture.notes

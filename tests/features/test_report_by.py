@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeaudit.errors import UsageError
-from ropeaudit.features.report.groups import groups
+from ropeaudit.features.report.analysis import groups
 from ropeaudit.main import main
 from ropeaudit.reports.reading import read
 

@@ -14,7 +14,7 @@ import ropeaudit
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import case_files, returned
 from ropeaudit.errors import BadOutput, UsageError
-from ropeaudit.features.vectors import analysis, building
+from ropeaudit.features.vectors import analysis
 from ropeaudit.main import main
 
 SIZES = ["--heads", "2", "--kv-heads", "1", "--seq-len", "48", "--head-dim", "32"]
@@ -97,7 +97,7 @@ def test_a_case_is_rebuilt_from_its_manifest_to_the_same_bytes(
 
 def test_numbers_that_are_drawn_otherwise_are_not_passed_off_as_the_case(tmp_path: Path, monkeypatch) -> None:
     list(ropeaudit.vectors(tmp_path / "case", offsets=0, **SMALL))
-    monkeypatch.setattr(building, "_drawn", lambda spec, number, shape: np.zeros(shape))
+    monkeypatch.setattr(analysis, "_drawn", lambda spec, number, shape: np.zeros(shape))
     with pytest.raises(ropeaudit.BadInput, match="cannot be drawn again here"):
         analysis.rebuilt(str(tmp_path / "case"), str(tmp_path / "again"))
     assert not (tmp_path / "again").exists()

@@ -11,7 +11,7 @@ from ropeaudit import shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.main import main
 from ropeaudit.reports import Report, render
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.fitting import columns_of_terminal, fitted, whole
 from ropeaudit.reports.forms import table
 from ropeaudit.rope import presets

@@ -25,7 +25,7 @@ from ropeaudit.main import main
 from ropeaudit.reports import Report
 from ropeaudit.reports.charts import panels, svg
 from ropeaudit.reports.charts.series import DataPoint, Mark, Series, position_format
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record
 

@@ -14,7 +14,7 @@ import pytest
 from ropeaudit import reports, shift
 from ropeaudit.audits import records
 from ropeaudit.reports import Report
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports.drift import report as drift_report
 
 pytestmark = pytest.mark.slow
 HOSTILE = "\"'></script><script>pwned=1</script><img src=x onerror=pwned=1>\x1b[31m\u202eevil"

@@ -16,7 +16,7 @@ from ropeaudit import reports, shift
 from ropeaudit.audits import records
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.reading import read
 
 

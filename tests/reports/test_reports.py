@@ -61,7 +61,7 @@ def test_the_plain_table_has_the_lines_of_the_coloured_one(header) -> None:
     names = ("日本語", "zero\u200bwidth", "é", "long" * 20)
     cells = shift((0, 1000), ("fp16", "bf16"), "uniform", heads=1, seq_len=16)
     named = [dataclasses.replace(row, implementation=name) for row, name in zip(cells, names, strict=True)]
-    report = drift.drift_report(named, (), {}, header)
+    report = drift.report(named, (), {}, header)
     text = io.StringIO()
     table.show(report, Console(file=text, width=table.WHOLE, color_system="standard", force_terminal=True))
     coloured = text.getvalue()

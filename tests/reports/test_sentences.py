@@ -89,7 +89,7 @@ def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
     result = list(shift(70_000, "fp16", "uniform", **TINY)) + list(
         shift(70_000, "fp16", "uniform", **(TINY | {"seq_len": 8}))
     )
-    first, second = (note for note in drift.drift_report(result, (), {}).notes if "infinite" in note)
+    first, second = (note for note in drift.report(result, (), {}).notes if "infinite" in note)
     assert "seq_len=16 " in first
     assert "seq_len=8 " in second
 
@@ -231,7 +231,7 @@ def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
     sizes = {"heads": 1, "seq_len": 32, "head_dim": 16}
     rows = list(shift((0, 1000), "bf16", implementations=f"{tmp_path / 'short.py'}:rotate", **sizes))
     assert [row.verdict for row in rows] == ["sound", "refused"]
-    headline = drift.drift_report(rows, (), {}).headline
+    headline = drift.report(rows, (), {}).headline
     assert headline.startswith("Refused in 1 of 2 cases, within tolerance in the other 1: ")
     assert "also" not in headline
 

@@ -12,7 +12,7 @@ from ropeaudit.engine import scores
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import FormsScores, Subject, torch_arrays, torch_numbers

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Unpack
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
+from ropeaudit.conformance import case_files, returned
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.errors import UsageError
-from ropeaudit.features.check import case_target, code_target, waivers
+from ropeaudit.features.check import code_target, waivers
 from ropeaudit.features.check.checked import NONE, Note, Progress
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
@@ -81,7 +83,7 @@ def run(
             progress((done + share) / len(targets))
 
         if which == "case":
-            results = case_target.checks(target, options, kinds.count("case") > 1)
+            results = _of_case(target, options, kinds.count("case") > 1)
         else:
             results = _of_kind(target, which, case, options, on_progress, note)
         yield from _answered(target, which, results)
@@ -105,7 +107,7 @@ def _answered(target: str, which: Kind, results: Iterable[Checked]) -> Iterator[
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     """Raise UsageError for options that go with none of the targets."""
     if "case" in kinds:
-        case_target.check_options(case, options)
+        _check_case(case, options)
     elif options.returned is not None:
         raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
     if "code" in kinds:
@@ -142,3 +144,27 @@ def _of_kind(
 
         alone = replace(case, model=None, config=None)
         yield from config_target.checks(target, which, alone, options, progress)
+
+
+def _check_case(case: Case, options: CheckOptions) -> None:
+    """Raise UsageError for what a case has decided, or where nothing says where its kernel wrote."""
+    if options.returned is None:
+        raise UsageError("a case of vectors is checked by what a kernel wrote back; add --returned FOLDER")
+    if case != Case():
+        raise UsageError("the manifest of a case says its setting; leave out the options of a RoPE setting")
+    if options.dtypes or options.up_to is not None:
+        raise UsageError("the manifest of a case says its dtype and positions; leave out --dtype and --up-to")
+
+
+def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Checked]:
+    """Yield the checks of a case; several: whether others are checked, whose outputs are in folders by name.
+
+    Raises: BadInput, UnknownName.
+    """
+    case = case_files.read(target)
+    spec, output = case.spec, Path(options.returned or "")
+    if several and not output.suffix:
+        output /= case.folder.resolve().name
+    last = spec.offsets[-1] + spec.seq_len
+    for finding in returned.findings(case.folder, output, options.recipe):
+        yield Checked(target, "case", case.digest[:19], spec.dtype.name, spec.setting, last, finding)

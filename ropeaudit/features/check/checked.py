@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.conformance.environments import DEFAULT
@@ -25,6 +25,7 @@ class Checked:
     device: where it was executed; none where nothing was.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.check.report"
     target: str
     kind: Kind
     version: str

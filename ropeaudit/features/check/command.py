@@ -96,10 +96,10 @@ def check(
     from ropeaudit.console import delivery, output_files, settings, tickets
     from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import junit as junit_form
-    from ropeaudit.features.check.report import COLUMNS, check_report
+    from ropeaudit.features.check import report as tables
     from ropeaudit.features.check.ticket import check_ticket
 
-    columns = output.chosen_columns(COLUMNS)
+    columns = output.chosen_columns(tables.COLUMNS)
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
@@ -118,7 +118,7 @@ def check(
 
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
         checked.extend(results)
-        return check_report(results, columns, metadata, findings, waivers.notes(results, accepted))
+        return tables.report(results, columns, metadata, findings, waivers.notes(results, accepted))
 
     def ticket() -> Ticket | None:
         return check_ticket(checked, cases[0], requested, columns)

@@ -142,7 +142,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
         if one.finding.status == "info":
             noted.setdefault(
                 f"{one.target} {one.layer} {one.finding.check}",
-                f"{_target(one, several)}{one.finding.detail}",
+                f"{f'{one.target}, ' if several else ''}{_place(one)}: {one.finding.detail}",
             )
     missing: dict[str, list[str]] = {}
     for one in results:
@@ -180,10 +180,6 @@ def _told(one: Checked, diagnosis: str) -> str:
     """Return all that is known of a check."""
     detail, measured = one.finding.detail, _measured_at(one.finding)
     return "; ".join(filter(None, (measured, diagnosis, "" if measured == detail else detail)))
-
-
-def _target(one: Checked, several: bool) -> str:
-    return f"{one.target}, {_place(one)}: " if several else f"{_place(one)}: "
 
 
 def _checks(some: Sequence[Checked]) -> str:

@@ -9,7 +9,7 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
-from ropeaudit.features.check.report import COLUMNS, check_report
+from ropeaudit.features.check.report import COLUMNS, report
 from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.ticket import module_ticket
@@ -38,7 +38,7 @@ def check_ticket(
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     ticket = Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
-        check_report(sorted(own, key=lambda one: not one.finding.failed), columns, {}),
+        report(sorted(own, key=lambda one: not one.finding.failed), columns, {}),
         COLUMNS.row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
         Reproduction(None, missing=f"no code was called, {first.target} is a {first.kind}"),
@@ -62,8 +62,8 @@ def _of_buffer(ticket: Ticket, one: Checked, case: Case) -> Ticket:
     buffer = module_ticket(audit)
     if buffer is None:
         return ticket
-    report = replace(ticket.report, notes=[*ticket.report.notes, buffer.report.headline])
-    return replace(ticket, report=report, expected=buffer.expected, reproduction=buffer.reproduction)
+    noted = replace(ticket.report, notes=[*ticket.report.notes, buffer.report.headline])
+    return replace(ticket, report=noted, expected=buffer.expected, reproduction=buffer.reproduction)
 
 
 def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket:

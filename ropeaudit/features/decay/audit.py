@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits import labels as naming
@@ -29,6 +29,7 @@ _MOST_CASES, MOST_VECTORS, _MOST_ROWS = 1000, 1024, 200_000
 class DecayCurves:
     """The curves of a case. shape: the exact ones on dense distances, the same for every recipe."""
 
+    report_module: ClassVar[str] = "ropeaudit.features.decay.report"
     curves: Decay
     shape: Decay
 

@@ -105,8 +105,7 @@ def decay(
     """
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import audit
-    from ropeaudit.features.decay.columns import COLUMNS
-    from ropeaudit.features.decay.report import decay_report
+    from ropeaudit.features.decay.report import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
@@ -118,7 +117,7 @@ def decay(
     plan = audit.DecayPlan(cases, labels, sources, recipes, distances, vectors, seed)
     return delivery.delivered(
         plan.run,
-        lambda results, metadata: decay_report(results, columns, metadata, header=not no_header),
+        lambda results, metadata: report(results, columns, metadata, header=not no_header),
         output,
         stages=delivery.stages(recipe for recipe in plan.recipes if recipe is not None),
         noun=f"of {len(plan)} cases",

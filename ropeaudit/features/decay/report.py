@@ -4,18 +4,165 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.audits import records
 from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.features.decay.audit import DecayCurves
-from ropeaudit.features.decay.columns import COLUMNS, SCHEMA, Point
 from ropeaudit.features.decay.cosine_sum import searched
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.columns import Declare
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The curves of a setting at one of its distances, by its index."""
+
+    curves: Decay
+    index: int
+
+    def at(self, values: Array | None) -> float:
+        """Return the value of a curve at the distance, nan without one. Shapes: (s,)."""
+        return float("nan") if values is None else float(values[self.index])
+
+    def over(self, values: Array, by: Array | float) -> float:
+        """Return a curve over another, or over a number, at the distance; empty or infinite over 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.divide(values[self.index], by if isinstance(by, float) else by[self.index]))
+
+
+def _emulated(one: Point) -> bool:
+    return one.curves.recipe is not None
+
+
+of = Declare[Point]()
+
+
+class DecayColumns:
+    """The columns of `ropeaudit decay`."""
+
+    setting: str = of("the setting: model, or what was chosen", lambda one: one.curves.label)
+    head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.curves.setting.head_dim)
+    rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.curves.setting.rotary_dim)
+    base = of.like(records.COLUMNS["base"], lambda one: one.curves.setting.base)
+    scaling = of.like(records.COLUMNS["scaling"], lambda one: str(one.curves.setting.scaling))
+    clip: float = of(
+        "cap of the angles, radians; inf without one", lambda one: one.curves.setting.clip, unit="radians"
+    )
+    layout = of.like(records.COLUMNS["layout"], lambda one: one.curves.setting.layout)
+    scale = of.like(records.COLUMNS["scale"], lambda one: one.curves.setting.scale)
+    source: str = of(
+        "where q and k come from: gaussian, ones, arange or a file", lambda one: one.curves.inputs.source
+    )
+    seed: int | None = of(
+        "seed of gaussian q and k; empty where none was used", lambda one: one.curves.inputs.seed
+    )
+    heads = of.like(records.COLUMNS["heads"], lambda one: one.curves.inputs.q.shape[0])
+    vectors: int = of(
+        "queries and keys of a head: every query is paired with every key",
+        lambda one: one.curves.inputs.q.shape[1],
+    )
+    implementation: str | None = of(
+        "recipe; empty without one",
+        lambda one: one.curves.recipe.recipe.name if one.curves.recipe else None,
+        shown=_emulated,
+    )
+    dtype: str | None = of(
+        "number format of the model; empty without a recipe",
+        lambda one: one.curves.recipe.dtype.name if one.curves.recipe else None,
+        shown=_emulated,
+    )
+    distance: int = of(
+        "position of the query; the key stands at 0",
+        lambda one: one.curves.distances[one.index],
+        unit="tokens",
+        shown=True,
+    )
+    score_mean: float = of(
+        "mean of the exact scores over all pairs, in score units",
+        lambda one: one.at(one.curves.scores.mean),
+        unit="score",
+    )
+    score_rms: float = of(
+        "RMS of the exact scores over all pairs, in score units",
+        lambda one: one.at(one.curves.scores.rms),
+        unit="score",
+    )
+    mean_relative: float = of(
+        "score_mean / score_rms at distance 0",
+        lambda one: one.over(one.curves.scores.mean, one.curves.start),
+        shown=True,
+    )
+    rms_relative: float = of(
+        "score_rms / score_rms at distance 0",
+        lambda one: one.over(one.curves.scores.rms, one.curves.start),
+        shown=True,
+    )
+    bound: float = of(
+        "RoFormer, section 3.4.3: mean over j of |sum_{i<j} e^{i distance theta_i}|, exact",
+        lambda one: one.at(one.curves.exact.bound),
+        shown=True,
+    )
+    men_sum: float = of(
+        "Men et al.: sum_i cos(distance theta_i), exact",
+        lambda one: one.at(one.curves.exact.men_sum),
+        shown=True,
+    )
+    first_failing: int | None = of(
+        "first distance, up to the largest one, at which men_sum < 0; empty where there is none",
+        lambda one: one.curves.first,
+        unit="tokens",
+        leaves=4,
+        shown=True,
+    )
+    subject_mean: float = of(
+        "mean of the recipe's scores", lambda one: one.at(one.curves.scores.own_mean), unit="score"
+    )
+    subject_rms: float = of(
+        "RMS of the recipe's scores", lambda one: one.at(one.curves.scores.own_rms), unit="score"
+    )
+    drift_rms: float = of(
+        "RMS of the recipe's scores minus the exact ones",
+        lambda one: one.at(one.curves.scores.drift_rms),
+        unit="score",
+        shown=_emulated,
+    )
+    drift_relative: float = of(
+        "drift_rms / score_rms",
+        lambda one: one.over(one.curves.scores.drift_rms, one.curves.scores.rms),
+        style="percent",
+        leaves=1,
+        shown=_emulated,
+    )
+    subject_bound: float = of(
+        "bound, from the cos and sin that the recipe stores",
+        lambda one: one.at(one.curves.own.bound if one.curves.own else None),
+        leaves=2,
+        shown=_emulated,
+    )
+    subject_men_sum: float = of(
+        "men_sum, from the cos that the recipe stores",
+        lambda one: one.at(one.curves.own.men_sum if one.curves.own else None),
+        leaves=3,
+        shown=_emulated,
+    )
+    subject_first_failing: int | None = of(
+        "first distance at which subject_men_sum is negative or nan",
+        lambda one: one.curves.own_first,
+        unit="tokens",
+    )
+
+
+COLUMNS = of.columns(DecayColumns)
+
 
 LEGEND = (
     "mean relative: mean of the exact scores of every query with every key, over their RMS at distance 0;\n"
@@ -28,7 +175,7 @@ _CURVES = ("setting", "source", "distance", "rms_relative", "bound", "men_sum", 
 _MOST_SENTENCES = 3
 
 
-def decay_report(
+def report(
     results: Sequence[DecayCurves],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
@@ -44,8 +191,8 @@ def decay_report(
         shown.remove("first_failing")  # it is in the headline
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, [*varying, *shown], columns, metadata),
-        headline=" ".join([*_headline(_shapes(results)), *_worst(curves)]),
-        notes=_notes(curves),
+        headline=headline(results),
+        notes=notes(curves),
         legend=LEGEND,
         header=header,
         further={} if columns else {"curves": _dense(_shapes(results))},
@@ -63,14 +210,18 @@ def _shapes(results: Sequence[DecayCurves]) -> list[Decay]:
     return list({id(one.shape): one.shape for one in results}.values())
 
 
-def _headline(shapes: Sequence[Decay]) -> list[str]:
-    """A sentence per setting: which q and k decay, where the bound rises again, where the sum fails."""
+def headline(results: Sequence[DecayCurves]) -> str:
+    """Return a sentence per setting: which q and k decay, where the bound rises again, where the sum fails.
+
+    The last is about the recipe that is farthest off.
+    """
     by_setting: dict[tuple[str, RopeSetting], list[Decay]] = {}
-    for one in shapes:
+    for one in _shapes(results):
         by_setting.setdefault((one.label, one.setting), []).append(one)
     message = [_sentence(some) for some in list(by_setting.values())[:_MOST_SENTENCES]]
     more = len(by_setting) - len(message)
-    return [*message, f"({more} more settings.)"] if more else message
+    rest = [f"({more} more settings.)"] if more else []
+    return " ".join([*message, *rest, *_worst([one.curves for one in results])])
 
 
 def _sentence(some: Sequence[Decay]) -> str:
@@ -129,7 +280,8 @@ def _worst(results: Sequence[Decay]) -> list[str]:
     return [f"{_name(one)} {what} at distance {one.distances[place]} ({one.inputs.source})."]
 
 
-def _notes(results: Sequence[Decay]) -> list[str]:
+def notes(results: Sequence[Decay]) -> list[str]:
+    """Return how far first distances were looked for, and which a recipe has of its own."""
     message = []
     for one in results:
         last = max(one.distances)

@@ -2,7 +2,7 @@
 
 `shares` says what is compared, `variants` measures it, `parts` splits the drift by pair, position and head,
 `remedies` searches for what to widen. Code is traced first (`tracing`), then explained by way of the recipe
-that it resembles (`of_code`).
+that it resembles.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.arithmetic.formats import FP32, FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, sampling
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_by_case import steps
@@ -25,18 +26,19 @@ from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
 from ropeaudit.engine.statistics import Moments, Statistics
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.features.explain import blames, parts, remedies, shares, tracing
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
-from ropeaudit.features.explain.of_code import recipe_of
 from ropeaudit.features.explain.parts import Parts
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.recognition import wording
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe
 from ropeaudit.reports import verdicts
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.factories import SubjectFactory
 
 USUAL_OFFSET = 1000
@@ -52,6 +54,7 @@ class Explanation:
     resembles: that recipe in words.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.explain.report"
     case: Case
     setting: RopeSetting
     inputs: Inputs
@@ -91,6 +94,7 @@ class CodeExplanation:
     findings: what was found out of how it is called.
     """
 
+    report_module: ClassVar[str] = Explanation.report_module
     trace: Trace
     explanations: tuple[Explanation, ...] = ()
     unexplained: Mapping[int, str] = field(default_factory=dict)
@@ -225,7 +229,7 @@ def _of_code(
         if traced.refused:
             continue
         try:
-            group = recipe_of(factory, case, inputs, setting, int(offset))
+            group = _recipe_of(factory, case, inputs, setting, int(offset))
         except UsageError as error:
             unexplained[int(offset)] = str(error)
             continue
@@ -310,3 +314,47 @@ class _Explainer:
             recipes_alone, lambda share: self.on_progress(_SHARE_OF_WORK * share), Moments.SQUARES
         )
         return {names: drift.rms**2 for names, drift in zip(self.coalitions, drifts, strict=True)}
+
+
+_MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that are called with at most
+
+
+def _recipe_of(
+    code: SubjectFactory, case: Case, inputs: Inputs, setting: RopeSetting, offset: int
+) -> RecipeGroup:
+    """Return the recipes that code resembles at an offset, by which it is explained.
+
+    Raises: UsageError where code cannot be called, or does what no known recipe does.
+    """
+    subject, where = code.make(setting, case.position_axes(setting)), f"in {code.dtype} at offset {offset}"
+    if reason := subject.refusal(inputs.seq_len, offset):
+        raise UsageError(f"{code.name} cannot be called {where}: {reason}")
+    if not isinstance(subject, Called):
+        raise TypeError(f"{code.name} is not called")
+    try:
+        group = _resembling(subject, inputs.q, inputs.k, offset)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises is a finding
+        raise UsageError(f"{code.name} cannot be called {where}: {one_line(error)}") from None
+    if group is None:
+        raise UsageError(f"{code.name} {where} does what no known recipe does")
+    return group
+
+
+def _resembling(subject: Called, q: FloatArray, k: FloatArray, offset: int) -> RecipeGroup | None:
+    """Return the recipe that gives what code returns to within its own roundings; None where none does.
+
+    It is called at the last positions of q and k, shifted by the offset.
+    Shapes: q (h, s, d), k (g, s, d).
+    Raises: whatever the code raises.
+    """
+    length = min(q.shape[1], _MOST_POSITIONS)
+    at = np.arange(q.shape[1] - length, q.shape[1], dtype=np.int64)
+    sides = [
+        round_to(x[None, :_MOST_HEADS, at], subject.dtype).astype(subject.dtype.carrier, copy=False)
+        for x in (q, k)
+    ]
+    first, second = subject.rotator().rotate_both(sides[0], sides[1], at + offset)
+    block = CalledBlock(at + offset, (sides[0], sides[1]), (first, second))
+    return explaining_recipe(block, subject.setting, subject.dtype)

@@ -72,7 +72,7 @@ def explain(
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, remedies
-    from ropeaudit.features.explain.report import check_kind, columns_of, explain_report
+    from ropeaudit.features.explain.report import check_kind, columns_of, report
     from ropeaudit.recipes import DEFAULT
 
     kind = by or ("dtypes" if implementations else "stage")
@@ -85,7 +85,7 @@ def explain(
     bound = None if tolerance is None else remedies.parse(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
-        lambda results, metadata: explain_report(results, kind, columns, metadata),
+        lambda results, metadata: report(results, columns, metadata, kind),
         output,
         stages=stages(chosen),
         noun="cases",

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ropeaudit.audits.judging import ratio
 from ropeaudit.errors import UsageError
-from ropeaudit.features.explain import code_columns, code_report
+from ropeaudit.features.explain import code_report
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.blames import REST as FLOAT64
-from ropeaudit.features.explain.columns import COLUMNS, KINDS, OWN, SCHEMA
+from ropeaudit.features.explain.columns import (
+    COLUMNS,
+    COMMON,
+    KINDS,
+    OWN,
+    SCHEMA,
+    HeadPart,
+    PairPart,
+    QueriesPart,
+    Widening,
+)
 from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
-from ropeaudit.features.explain.rows import own_columns, rows
+from ropeaudit.inputs import masks
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.model_notes import model_notes
@@ -27,6 +39,7 @@ LEGEND = (
     "are scaled, before softmax."
 )
 _LEGENDS = {
+    "stage": LEGEND,
     "pair": "part: what the pair adds to the drift; wavelength in tokens; norms: means of unrotated q and k.",
     "position": "part: drift of the scores of these queries.",
     "head": "part: drift of the scores of this head.",
@@ -48,7 +61,7 @@ _ALIKE = 1.25  # how much more drift than the other kind of pair one must have t
 
 def columns_of(kind: str) -> Mapping[str, Column[Any]]:
     """Return the columns of rows of a kind; dtypes: those of code."""
-    return code_columns.COLUMNS if kind == "dtypes" else COLUMNS[kind]
+    return code_report.COLUMNS if kind == "dtypes" else COLUMNS[kind]
 
 
 def check_kind(kind: str, code: bool) -> None:
@@ -57,18 +70,22 @@ def check_kind(kind: str, code: bool) -> None:
         raise UsageError("--by dtypes shows code that is called; name some, such as rope.py:apply_rope")
 
 
-def explain_report(
+def report(
     results: Sequence[Explanation | CodeExplanation],
-    kind: str,
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
+    by: str | None = None,
 ) -> Report:
-    """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
+    """Return the report; `columns` chooses and orders what is shown and written.
+
+    by: what the rows are; by default dtypes where there is code, else stages.
+    """
     codes = [one for one in results if isinstance(one, CodeExplanation)]
     explained = [
         each for one in results for each in (one.explanations if isinstance(one, CodeExplanation) else (one,))
     ]
     traces = [one.trace for one in codes]
+    kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
     of_code = code_report.code_tables(traces)
     of_stages = _tables(explained, "stage" if kind == "dtypes" else kind)
@@ -122,8 +139,7 @@ def _tables(results: Sequence[Explanation], kind: str) -> dict[str, Report]:
             constant=constant,
         )
 
-    legend = LEGEND if kind == "stage" else _LEGENDS[kind]
-    tables[_PLURAL[kind]] = seen(kind, list(COLUMNS[kind]), headline(results), legend)
+    tables[_PLURAL[kind]] = seen(kind, list(COLUMNS[kind]), headline(results), _LEGENDS[kind])
     if kind == "stage" and results:
         text = _search(results) if whole["remedy"] else ""
         tables["remedies"] = seen("remedy", tables["remedies"].columns, text, _LEGENDS["remedy"])
@@ -201,16 +217,15 @@ def words(remedy: Remedy) -> str:
     for stage in STAGES:
         if stage in remedy.widths:
             by_format.setdefault(remedy.widths[stage].name, []).append(stage)
-    parts = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
+    parts = []
+    for name, stages in sorted(by_format.items()):
+        listed = [", ".join(stages[:-1]), stages[-1]] if len(stages) > 1 else stages
+        parts.append(f"{' and '.join(listed)} in {name}")
     return f"keeping {' and '.join(parts)}"
 
 
 def _noun(stage: str) -> str:
     return "accumulator" if stage == "accumulate" else stage
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _search(results: Sequence[Explanation]) -> str:
@@ -295,3 +310,39 @@ def _worst(results: Sequence[Explanation]) -> Explanation:
         return one.drift.nonfinite, relative if relative == relative else 0.0
 
     return max(results, key=severity)
+
+
+_BINS, _MOST_QUERIES = 32, 64
+
+
+def rows(result: Explanation, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
+    common = COMMON.row(result)
+    return [common | OWN[kind].row(part) for part in _PARTS[kind](result)]
+
+
+def own_columns(kind: str) -> list[str]:
+    """Return the columns that tell rows apart, without the setting."""
+    return ["implementation", "dtype", "offset", *OWN[kind]]
+
+
+def _queries(result: Explanation) -> Iterator[QueriesPart]:
+    size, heads = result.sample.positions.size, len(result.sample.heads)
+    seen = np.arange(1, size + 1) if result.case.mask == "causal" else np.full(size, size)
+    bins = size if size <= _MOST_QUERIES else _BINS
+    for indices in np.array_split(np.arange(size), bins):
+        yield QueriesPart(result, indices, seen[indices].sum() * heads)
+
+
+def _heads(result: Explanation) -> Iterator[HeadPart]:
+    count = masks.count(result.case.mask, result.sample.positions.size)
+    return (HeadPart(result, head, squares, count) for head, squares in result.parts.heads.items())
+
+
+_PARTS: Mapping[str, Callable[[Explanation], Iterable[Any]]] = {
+    "stage": lambda result: result.blames,
+    "pair": lambda result: (PairPart(result, index) for index in range(len(result.parts.squares))),
+    "position": _queries,
+    "head": _heads,
+    "remedy": lambda result: (Widening(result, one) for one in result.remedies),
+}

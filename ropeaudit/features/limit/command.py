@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, NAMES
+from ropeaudit.errors import UsageError
+
+if TYPE_CHECKING:
+    from ropeaudit.console.gates import Gate, Row
+    from ropeaudit.features.limit.limit_result import Limit
+
+# undefined where no failure was seen: then a condition on them does not hold
+OF_FAILURE = ("first_failure_seen", "first_failure", "failure_position", "value_at_failure")
+_OFFSETS = ("first_failure_seen", "first_failure")
+_EXAMPLE = "first_failure_seen<131072"
 
 
 @command(
@@ -86,8 +98,8 @@ def limit(
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.engine import choice
-    from ropeaudit.features.limit import analysis, conditions
-    from ropeaudit.features.limit.report import COLUMNS, limit_report
+    from ropeaudit.features.limit import analysis
+    from ropeaudit.features.limit.report import COLUMNS, report
     from ropeaudit.features.limit.tolerance import tolerance as parsed
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.model_notes import model_notes
@@ -97,14 +109,46 @@ def limit(
     chosen = requested(recipe, impl, dtype, changes, DEFAULT, device if impl else None)
     measuring = choice.chosen(engine, device, called=bool(impl))
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
-    conditional = conditions.parse(gates, min(largest) if up_to is None else up_to)
+    conditions = parse(gates, min(largest) if up_to is None else up_to)
     accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress, measuring),
-        lambda results, metadata: limit_report(
+        lambda results, metadata: report(
             results, columns, metadata, [*filter(None, [measuring.note]), *model_notes(cases)]
         ),
         output,
         stages=stages(chosen),
-        broken=lambda results: conditions.broken(conditional, results),
+        broken=lambda results: broken(conditions, results),
     )
+
+
+def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
+    """Read conditions of --fail-if on columns of limits. up_to: the largest offset looked at, if it is known.
+
+    Raises: UsageError, UnknownName; UsageError also for a failure below an offset up to which none is looked
+    for: what is not looked at cannot be seen to fail.
+    """
+    from ropeaudit.console import gates
+    from ropeaudit.features.limit.report import COLUMNS
+
+    conditions = [gates.parse(text, columns=COLUMNS, example=_EXAMPLE) for text in texts]
+    for gate in conditions:
+        last = gate.bound if gate.sign == "<=" else gate.bound - 1
+        if up_to is not None and gate.sign in ("<", "<=") and gate.column in _OFFSETS and last > up_to:
+            enough = math.ceil(last) if math.isfinite(last) else "an offset and a condition below it"
+            raise UsageError(
+                f"--fail-if '{gate}': offsets are looked at up to {up_to} alone; try --up-to {enough}"
+            )
+    return conditions
+
+
+def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
+    """Return a line for every condition that some limit fulfils; none is on a failure that was not seen."""
+    from ropeaudit.console import gates
+    from ropeaudit.features.limit.report import COLUMNS
+
+    def nothing_failed(gate: Gate, row: Row) -> bool:
+        seen: Any = row["first_failure_seen"]
+        return gate.column in OF_FAILURE and seen is None
+
+    return gates.broken_by_rows(conditions, [COLUMNS.row(one) for one in limits], nothing_failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
@@ -30,6 +30,7 @@ class Limit:
     many offsets the torch engine measured in batches.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.limit.report"
     case: Case
     tolerance: Tolerance
     up_to: int

@@ -8,8 +8,8 @@ from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
-from ropeaudit.features.limit import sentences
 from ropeaudit.features.limit.limit_result import Limit
+from ropeaudit.features.limit.sentences import headline, notes
 from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.runtime.columns import Declare, Together
 
@@ -164,7 +164,7 @@ LEGEND = (
 _MARGIN = "margin: positions up to which no failure was seen / maximum, those that the model is made for."
 
 
-def limit_report(
+def report(
     results: Sequence[Limit],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
@@ -175,11 +175,10 @@ def limit_report(
     subject, dtype, *others = COLUMNS.screen(results)
     screen = settings.screen(rows, [subject, dtype], others)
     legend = f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND
-    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
     return replace(
-        report,
-        headline=sentences.headline(results),
-        notes=[*extra_notes, *sentences.notes(results)],
+        tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
+        headline=headline(results),
+        notes=[*extra_notes, *notes(results)],
         legend=legend,
         dispensable=() if columns else settings.dispensable(screen, COLUMNS.dispensable),
         constant=(subject, dtype, "tolerance_column", "tolerance") if "model" in screen else (),

@@ -117,7 +117,7 @@ def frequencies(
     labels, formats = settings.labels(rope, cases), dtype or analysis.DTYPES
     tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases, labels=labels))
     return delivery.delivered_at_once(
-        lambda metadata: analysis.frequencies_report(tables, output.columns, metadata), output
+        lambda metadata: analysis.report(tables, output.columns, metadata), output
     )
 
 

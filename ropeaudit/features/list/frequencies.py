@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from ropeaudit.runtime.columns import Column, Columns, Declare
 Row = dict[str, Any]
 DTYPES = ("fp32", "fp16", "bf16")
 MAXIMUM = 131072  # positions, where no model says how many
-_LEGEND = (
+LEGEND = (
     "shared FORMAT: first position whose exact angle, rounded to FORMAT, is the next position's too."
     "\nwavelength in tokens, angle at the maximum position in radians."
 )
@@ -119,6 +119,7 @@ def _of_recipe(name: str) -> list[Column[PairFrequency]]:
 class FrequencyTable:
     """The pairs of a setting. formats: those of angles. rows: one a pair, see `rows`."""
 
+    report_module: ClassVar[str] = __name__
     label: str
     setting: RopeSetting
     formats: Sequence[Format]
@@ -186,18 +187,18 @@ def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
     return f"{text}; neighbouring positions first share an angle at {places}." if places else f"{text}."
 
 
-def frequencies_report(
-    tables: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+def report(
+    results: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written. Raises: UnknownName."""
-    rows = [row for table in tables for row in table.rows]
-    formats = tables[0].formats if tables else []
+    rows = [row for table in results for row in table.rows]
+    formats = results[0].formats if results else []
     known = list(rows[0]) if rows else list(COLUMNS)
     for name in columns or ():
         if name not in known:
             raise UnknownName("column", name, known)
     hidden = {"maximum", *(name for name in known if name.startswith("shared_position_"))}
-    if len(tables) < 2:
+    if len(results) < 2:
         hidden.add("setting")
     merged = ", ".join(f"{first_shared_position(fmt)} in {fmt.short}" for fmt in formats)
     return Report(
@@ -206,8 +207,8 @@ def frequencies_report(
         columns or [name for name in known if name not in hidden],
         () if columns else [*(f"shared_{fmt.short}" for fmt in formats), "angle_at_maximum"],
         headline=headline(rows, formats),
-        notes=[f"{table.label}: no pair is rotated" for table in tables if not table.setting.pairs],
-        legend=f"{_LEGEND}\nPositions themselves are first merged with the next one at {merged}.",
+        notes=[f"{table.label}: no pair is rotated" for table in results if not table.setting.pairs],
+        legend=f"{LEGEND}\nPositions themselves are first merged with the next one at {merged}.",
         metadata=metadata,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -89,6 +89,7 @@ class ModelAudit:
     is seen; saved, the files of q and k. device: where it runs.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.model.report"
     folder: Folder
     tokens: Tokens
     dtypes: Sequence[Format]

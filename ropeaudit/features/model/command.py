@@ -65,9 +65,9 @@ def model(
     runs a judge that is float64 throughout, rotary tables, norms and softmax included.
     """
     from ropeaudit.console import delivery
-    from ropeaudit.features.model import analysis, load
+    from ropeaudit.features.model import analysis
     from ropeaudit.features.model.columns import COLUMNS
-    from ropeaudit.features.model.report import model_report
+    from ropeaudit.features.model.report import report
 
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
     audit = analysis.model(
@@ -83,9 +83,7 @@ def model(
     )
     return delivery.delivered(
         audit.run,
-        lambda results, metadata: model_report(
-            audit, results, by, threshold, columns, load.versions(), metadata
-        ),
+        lambda results, metadata: report([audit], columns, metadata, by, results, threshold),
         output,
         noun="cases",
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ropeaudit.features.model.analysis import ModelAudit, Shifted
+from ropeaudit.features.model import load
+from ropeaudit.features.model.analysis import THRESHOLD, ModelAudit, Shifted
 from ropeaudit.features.model.columns import COLUMNS, COMMON, KINDS, OWN, SCHEMA
 from ropeaudit.features.model.parts import HeadScores, PairDrift, Run, by_layer
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
 _LEGENDS = {
@@ -31,17 +32,21 @@ _REMEDY = {
 }
 
 
-def model_report(
-    audit: ModelAudit,
-    results: Sequence[Shifted],
-    kind: str,
-    threshold: float,
+def report(
+    results: Sequence[ModelAudit],
     columns: Sequence[str] | None,
-    versions: Mapping[str, str],
     metadata: Mapping[str, Any],
+    by: str | None = None,
+    shifted: Sequence[Shifted] | None = None,
+    threshold: float = THRESHOLD,
 ) -> Report:
-    """Return the report, its rows by `kind`; JSON holds the other kinds too, but for pairs."""
-    runs = [Run(audit, shifted, threshold, versions) for shifted in results]
+    """Return the report of an audit; JSON holds the other kinds of rows too, but for pairs.
+
+    by: what the rows are, summary by default. shifted: what was measured so far; None runs the audit.
+    """
+    audit, kind, versions = only(results), by or "summary", load.versions()
+    measured = list(audit) if shifted is None else shifted
+    runs = [Run(audit, one, threshold, versions) for one in measured]
     rows = {name: _rows(name, runs) for name in KINDS if name in (kind, *KINDS[:3])}
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
@@ -50,9 +55,9 @@ def model_report(
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
         headline=_wrong(rows["summary"]) + headline(audit, rows["summary"]),
-        notes=notes(audit, rows["summary"], results),
+        notes=notes(audit, rows["summary"], measured),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
-        metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
+        metadata={"schema": SCHEMA, **metadata, "versions": versions},
         declared=COLUMNS[kind],
         further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
     )

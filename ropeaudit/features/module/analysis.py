@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import arguments
@@ -34,6 +34,7 @@ class ModuleAudit:
     unjudged: RoPE modules that could not be run, with the reason; they may hold buffers.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.module.report"
     source: Source
     buffers: Sequence[Buffer]
     runs: Sequence[Run] = ()

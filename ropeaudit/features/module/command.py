@@ -79,7 +79,7 @@ def module(
     """
     from ropeaudit.console import delivery, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import columns_of, module_report
+    from ropeaudit.features.module.report import columns_of, report
     from ropeaudit.features.module.ticket import module_ticket
 
     audit = analysis.module(
@@ -99,7 +99,7 @@ def module(
     columns = output.chosen_columns(*columns_of(audit))
     with tickets.opened(ticketing) as ticket_file:
         code = delivery.delivered_at_once(
-            lambda metadata: module_report(audit, columns, metadata),
+            lambda metadata: report([audit], columns, metadata),
             output,
             delivery.BROKEN if audit.wrong or not audit.judged else delivery.DONE,
         )

@@ -20,7 +20,7 @@ from ropeaudit.features.module.source import Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.recognition.hypotheses import Hypothesis
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Columns, Declare
 
@@ -113,19 +113,22 @@ def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
     return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
 
 
-def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+def report(
+    results: Sequence[ModuleAudit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
     Its rows are buffers, or runs where ways of loading were requested; the others are a further table.
     """
-    report = _report(audit, columns, metadata)
+    audit = only(results)
+    made = _report(audit, columns, metadata)
     if audit.judged:
-        return report
+        return made
     unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
     none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
     if audit.buffers:
-        return replace(report, headline=f"Nothing was judged of what the module returns: {unread}.")
-    return replace(report, headline=f"Nothing was judged: {none}{', and ' if unread else ''}{unread}.")
+        return replace(made, headline=f"Nothing was judged of what the module returns: {unread}.")
+    return replace(made, headline=f"Nothing was judged: {none}{', and ' if unread else ''}{unread}.")
 
 
 def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:

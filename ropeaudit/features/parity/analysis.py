@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
@@ -37,6 +37,7 @@ class Parity:
     called.
     """
 
+    report_module: ClassVar[str] = "ropeaudit.features.parity.report"
     case: Case
     setting: RopeSetting
     inputs: Inputs

@@ -45,7 +45,7 @@ def parity(
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.parity import analysis, sides
-    from ropeaudit.features.parity.report import COLUMNS, parity_report
+    from ropeaudit.features.parity.report import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
     pair, names = sides.subjects(a, b, changes, device)
@@ -55,7 +55,7 @@ def parity(
 
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
-        lambda measured, metadata: parity_report(measured, columns, metadata),
+        lambda measured, metadata: report(measured, columns, metadata),
         output,
         stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
     )

@@ -177,16 +177,18 @@ LEGEND = (
 )
 
 
-def parity_report(
-    results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]
-) -> Report:
+def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     a, b, dtype, offset, *others = COLUMNS.screen(results)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
-    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
     read = model_notes([one.case for one in results], [one.offset for one in results])
-    return replace(report, headline=headline(rows), notes=[*read, *notes(results)], legend=LEGEND)
+    return replace(
+        tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
+        headline=headline(rows),
+        notes=[*read, *notes(results)],
+        legend=LEGEND,
+    )
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,15 +1,24 @@
-"""Pictures of reports. Each kind is a small file with draw(...) -> Picture; matplotlib loads only to draw."""
+"""Pictures of reports: a function a kind, but that of drift. matplotlib loads only to draw."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.features.plot import decay, drift, frequencies, limit, stages
+from ropeaudit.features.plot import drift, style
 from ropeaudit.features.plot.style import Picture
-from ropeaudit.reports import form_of, reading
+from ropeaudit.recipes import STAGES
+from ropeaudit.reports import form_of, numbers, reading, settings
+from ropeaudit.reports.charts import series
+from ropeaudit.reports.charts.series import Series, points
+from ropeaudit.reports.numbers import part, printable
 from ropeaudit.rope.scaling_names import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
 _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -50,14 +59,14 @@ def picture(kind: str, path: str) -> Picture:
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))
     if kind == "decay":
         _check(path, kind, rows, _SOURCES[kind][1])
-        return decay.draw(whole.get("curves") or rows, headline)
+        return decay(whole.get("curves") or rows, headline)
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
     _check(path, kind, rows, _SOURCES[kind][1])
     if kind == "frequencies":
         _check(path, kind, whole["records"], ("seq_len",))
-        return frequencies.draw(rows, whole["records"][0]["seq_len"])
-    return {"stages": stages.draw, "limit": limit.draw}[kind](rows, headline)
+        return frequencies(rows, whole["records"][0]["seq_len"])
+    return stages(rows, headline) if kind == "stages" else limits(rows, headline)
 
 
 def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -70,3 +79,245 @@ def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Seq
                 f"{path!r} has no {what}: --kind {kind} draws a report of `ropeaudit {command}`, written "
                 "without --columns"
             )
+
+
+_MOST_CASES = 6
+_LEAST = 0.0005  # of the drift: a smaller share reads 0.0 % and has no bar to be seen
+_CAUSES = ("aliasing", "sensitivity", "quantisation", "cancellation", "overflow")
+_COLOURS = dict(zip(_CAUSES, (style.RED, style.BLUE, style.GREEN, style.PURPLE, style.ORANGE), strict=True))
+_HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
+
+
+def stages(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
+    """Return the picture of rows by stage; `headline` is the finding of their report."""
+    seen = [row for row in rows if not _shared(row) or abs(row["share"]) >= _LEAST]
+    cases, notes = style.cases(seen, _MOST_CASES)
+    if len(seen) < len(rows):
+        notes.append("stages that hold less than 0.05 % of the drift are left out")
+    most = max(map(len, cases.values()), default=1)
+    figure, panels = style.figure(headline, len(cases), sharex=True)
+    for axes, (name, group) in zip(panels, cases.items(), strict=True):
+        order = sorted(group, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
+        words = []
+        for place, row in enumerate(order):
+            cause, known = str(row.get("cause")), _shared(row)
+            look: dict[str, Any] = {
+                "color": _COLOURS.get(cause, style.GREY),
+                "hatch": _HATCHES.get(cause, ""),
+            }
+            axes.barh(place, 100 * row["share"] if known else 0.0, edgecolor="white", **look)
+            words.append(f"{part(row['share'])} {cause}" if known else f"not defined: {cause}")
+            if not known:
+                axes.plot([0], [place], marker="X", color=style.RED, clip_on=False)
+        style.bars(axes, [f"{row['stage']} ({row['format']})" for row in order], words)
+        axes.set_title(name)
+    panels[-1].set_xlabel("share of the mean square drift (%, Shapley)")
+    return Picture(figure, headline, notes, height=1.3 + len(cases) * (0.6 + 0.2 * most))
+
+
+def _shared(row: Mapping[str, Any]) -> bool:
+    return row["share"] is not None and not math.isnan(row["share"])
+
+
+def frequencies(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
+    """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
+    cases, notes = style.cases(rows, style.MOST_LINES)
+    title = _frequencies_title(cases, length)
+    figure, (axes,) = style.figure(title)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    nonfinite: set[float] = set()
+    zeros: set[float] = set()
+    level: dict[str, dict[str, Any]] = {}
+    for number, (name, group) in enumerate(cases.items()):
+        look = style.line(number) | {"markersize": 3.5 * style.scale(), "linewidth": style.scale()}
+        pairs = [row for row in group if _finite(row["wavelength"])]
+        line = Series(name, points(pairs, "wavelength", "part_rms"), number)
+        nonfinite.update(line.nonfinite())
+        zeros.update(line.zeros())
+        values = [point.y if point.y else math.nan for point in line.points]
+        axes.plot([point.x for point in line.points], values, label=name, **look)
+        for row in group:
+            if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
+                dashes = (2 * number, (2, 2 * len(cases)))  # lines on one another take turns
+                axes.axhline(row["part_rms"], color=look["color"], linestyle=dashes, linewidth=1.0)
+                level[row["pair"]] = {"color": style.GREY, "linestyle": (0, (2, 2)), "linewidth": 1.0}
+    for text, dots in level.items():
+        axes.plot([], [], label=text, **dots)
+    if nonfinite:
+        style.edge(axes, sorted(nonfinite), True, style.RED, "nan or infinite")
+    if zeros:
+        style.edge(axes, sorted(zeros), False, style.GREY, "no drift at all")
+    if length:
+        axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
+        text, above = f"← fast   {length:,} positions   slow →", axes.get_xaxis_transform()
+        axes.text(length, 1.0, text, transform=above, ha="center", va="bottom", fontsize="small")
+    axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
+    axes.set_ylabel("RMS drift (score units)")
+    style.legend(figure, axes)
+    return Picture(figure, title, notes)
+
+
+def _frequencies_title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length: int) -> str:
+    """Return where the drift of the case that drifts most sits."""
+
+    def drift(name: str) -> float:
+        return math.fsum(row["part_rms"] ** 2 for row in groups[name] if row["part_rms"] is not None)
+
+    name = max(groups, key=drift)
+    pairs = [row for row in groups[name] if _finite(row["wavelength"]) and _finite(row["share"])]
+    if not pairs:
+        return f"{name}: no finite drift to share out"
+    fast = sum(row["share"] for row in pairs if row["wavelength"] < length)
+    slow = sum(row["share"] for row in pairs if row["wavelength"] >= length)
+    return (
+        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the drift, slower ones "
+        f"{part(slow)}"
+    )
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+_PANELS = {
+    "rms_relative": "RMS score / that at distance 0",
+    "bound": "RoFormer's bound (§3.4.3)",
+    "men_sum": "Σ cos(distance·θ) (Men et al.); ●: first negative",
+}
+_FEW = 40  # points of a line, each of which has a marker
+
+
+def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
+    """Return the picture of rows of `ropeaudit decay`; distances in tokens."""
+    figure, panels = style.figure(headline, len(_PANELS), sharex=True)
+    cases, sources = (
+        list(dict.fromkeys(str(row.get(name)) for row in rows)) for name in ("setting", "source")
+    )
+    notes: list[str] = []
+    for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
+        lines, left_out = style.limited(_curves(rows, column, cases, sources), style.MOST_LINES, "lines")
+        notes += left_out
+        for name, line in lines.items():
+            _decay_line(axes, name, line)
+        style.offsets_axis(axes, [row["distance"] for row in rows])
+        axes.axhline(0, color="black", linewidth=0.6)
+        axes.set_title(title)
+    notes += _crossings(panels[-1], rows, cases)
+    style.legend(figure, panels[0])
+    panels[-1].set_xlabel("distance between query and key (tokens)")
+    return Picture(figure, headline, list(dict.fromkeys(notes)), height=8.0)
+
+
+def _decay_line(axes: Axes, name: str, line: Series) -> None:
+    """Draw a line; where its points are few, each is marked, for nothing was computed between them."""
+    look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
+    if len(line.points) > _FEW:
+        look["marker"] = ""
+    axes.plot([point.x for point in line.points], [point.y for point in line.points], label=name, **look)
+    if nonfinite := line.nonfinite():
+        style.edge(axes, nonfinite, True, style.RED, "undefined")
+
+
+def _curves(
+    rows: Sequence[Mapping[str, Any]], column: str, settings: Sequence[str], sources: Sequence[str]
+) -> dict[str, Series]:
+    """Return the lines of a panel by name: one a setting, of scores one a source of q and k too."""
+    groups: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["distance"]):
+        source = str(row.get("source")) if column == "rms_relative" else sources[0]
+        groups.setdefault((str(row["setting"]), source), {})[row["distance"]] = row
+    results = {}
+    for (setting, source), group in groups.items():
+        words = [setting] if len(settings) > 1 else []
+        words += [source] if column == "rms_relative" else []
+        number = settings.index(setting) * len(sources) + sources.index(source)
+        name = printable(" ".join(words) or "exact")
+        results[name] = Series(name, points(group.values(), "distance", column), number)
+    return results
+
+
+def _crossings(axes: Axes, rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[str]:
+    """Mark where each sum is first negative, or return a note where a curve lacks that distance."""
+    firsts = {str(row["setting"]): row["first_failing"] for row in rows if row.get("first_failing")}
+    sums = {(str(row["setting"]), row["distance"]): row["men_sum"] for row in rows}
+    notes = []
+    for setting, first in firsts.items():
+        if (setting, first) in sums:
+            look: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
+            axes.plot([first], [sums[setting, first]], markersize=6 * style.scale(), zorder=6, **look)
+            continue
+        name = f"{printable(setting)}: " if len(settings) > 1 else ""
+        notes.append(
+            f"{name}the sum is first negative at {first:,}, which is none of the distances drawn: "
+            "`ropeaudit decay -o decay.json` without --columns has the points of whole curves"
+        )
+    return notes
+
+
+_MOST_BARS = 48
+
+
+def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
+    """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
+    telling = settings.independent(rows)
+    several = len({(row["tolerance_column"], row["tolerance"]) for row in rows}) > 1
+    groups = {f"{_bar(row, telling, several)} #{number}": row for number, row in enumerate(rows)}
+    shown, notes = style.limited(groups, _MOST_BARS, "rows")
+    figure, (axes,) = style.figure(headline)
+    axes.set_xscale("log")
+    dtypes = list(dict.fromkeys(row["dtype"] for row in shown.values()))
+    for place, row in enumerate(shown.values()):
+        number, guaranteed, tested = dtypes.index(row["dtype"]), row["proved_position"] or 1, _tested(row)
+        look: dict[str, Any] = {
+            "color": style.line(number)["color"],
+            "hatch": style.HATCHES[number % len(style.HATCHES)],
+        }
+        text = f"{row['dtype']}: guaranteed"
+        axes.barh(place, guaranteed - 0.999, left=0.999, edgecolor="white", label=text, **look)
+        if tested > guaranteed:
+            text = "tested without a failure, not guaranteed"
+            look = {"color": "#dddddd", "edgecolor": "white"}
+            axes.barh(place, tested - guaranteed, left=guaranteed, label=text, **look)
+        if row["first_failure_seen"] is not None:
+            mark: dict[str, Any] = {
+                "linestyle": "none",
+                "marker": "X",
+                "color": style.RED,
+                "markersize": 6 * style.scale(),
+            }
+            at = max(1, row["failure_position"])
+            axes.plot([at], [place], label="first failure", clip_on=False, **mark)
+        if row["maximum"]:
+            ends = [place - 0.45, place + 0.45]
+            axes.plot([row["maximum"]] * 2, ends, color="black", linewidth=2, label="the model's maximum")
+    names, words = [name.rpartition(" #")[0] for name in shown], list(map(_guaranteed, shown.values()))
+    lines = style.bars(axes, names, words)
+    axes.set_xlim(left=1)
+    axes.set_xlabel(f"last position that meets {_tolerances(rows, several)} (tokens)")
+    style.legend(figure, axes)
+    return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
+
+
+def _tested(row: Mapping[str, Any]) -> int:
+    """Return the last position of the largest tested offset without a failure, 1 without one."""
+    return max(row["proved_position"] or 1, row["measured_position"] or 1)
+
+
+def _guaranteed(row: Mapping[str, Any]) -> str:
+    """Return what is guaranteed of a row."""
+    if row["proved_position"] is not None:
+        return f"guaranteed up to {row['proved_position']:,}"
+    return "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
+
+
+def _bar(row: Mapping[str, Any], telling: Sequence[str], several: bool) -> str:
+    words = series.label(row, telling)
+    return f"{words} {row['tolerance_column']}={numbers.setting(row['tolerance'])}" if several else words
+
+
+def _tolerances(rows: Sequence[Mapping[str, Any]], several: bool) -> str:
+    if several or not rows:
+        return "the tolerance"
+    sign = "≥" if rows[0]["tolerance_column"] == "distinct_positions" else "≤"
+    return f"{rows[0]['tolerance_column']} {sign} {numbers.setting(rows[0]['tolerance'])}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
@@ -13,10 +15,68 @@ from ropeaudit.audits.comparison import Difference
 from ropeaudit.audits.identity import UNKNOWN
 from ropeaudit.audits.part_rows import shown
 from ropeaudit.audits.records import Record
-from ropeaudit.errors import BadInput
-from ropeaudit.features.report import groups
-from ropeaudit.features.report.groups import Group
+from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.reports import Row, reading
+from ropeaudit.reports.verdicts import badness, number
+
+BY = ("implementation", "dtype")
+COLUMN = "drift_rms"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rows that agree in some columns.
+
+    names: those columns -> their values. worst: the row whose value is the worst, a nan (where
+    scores are nonfinite) before all others; None where every case was refused.
+    """
+
+    report_module: ClassVar[str] = "ropeaudit.features.report.report"
+
+    names: Mapping[str, Any]
+    column: str
+    rows: Sequence[Row]
+    worst: Row | None
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """How many rows have which verdict."""
+        return Counter(str(row.get("verdict")) for row in self.rows)
+
+    @property
+    def values(self) -> list[float]:
+        """What is defined of the column."""
+        results = (number(row, self.column) for row in self.rows)
+        return [value for value in results if not math.isnan(value)]
+
+    @property
+    def median(self) -> float:
+        """The median of what is defined, nan where nothing is."""
+        return statistics.median(self.values) if self.values else math.nan
+
+
+def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) -> list[Group]:
+    """Return the groups of rows that agree in the columns `by`, in the order in which they come.
+
+    Raises: UnknownName, UsageError for a column that does not exist or that some row lacks.
+    """
+    if column not in records.COLUMNS.numeric:
+        raise UnknownName("numeric column", column, records.COLUMNS.numeric)
+    for name in by:
+        if name not in records.COLUMNS:
+            raise UnknownName("column", name, records.COLUMNS)
+    for name in (*by, column):
+        if any(name not in row for row in rows):
+            raise UsageError(f"some rows have no column {name}: write the reports without --columns")
+    stored: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        stored.setdefault(tuple(repr(row[name]) for name in by), []).append(row)
+    results = []
+    for some in stored.values():
+        seen = [row for row in some if row.get("verdict") != "refused"]
+        worst = max(seen, key=lambda row: badness(row, column), default=None)
+        results.append(Group({name: some[0][name] for name in by}, column, some, worst))
+    return results
 
 
 @arguments.checked
@@ -32,7 +92,7 @@ def merge(files: Names) -> list[Record]:
 
 
 @arguments.checked
-def summary(files: Names, by: Names = groups.BY, column: str = groups.COLUMN) -> list[Group]:
+def summary(files: Names, by: Names = BY, column: str = COLUMN) -> list[Group]:
     """Return the groups of rows that agree in the columns `by`, in the order in which they come.
 
     files: reports of `shift`, .csv, .json, .jsonl or .parquet; several are taken together, and a row that
@@ -40,7 +100,7 @@ def summary(files: Names, by: Names = groups.BY, column: str = groups.COLUMN) ->
     Raises: BadInput; UnknownName, UsageError for a column that does not exist or that some row lacks.
     """
     pairs, _ = rows_of(arguments.listed(files))
-    return groups.groups([row for _, row in pairs], arguments.listed(by), column)
+    return groups([row for _, row in pairs], arguments.listed(by), column)
 
 
 @arguments.checked

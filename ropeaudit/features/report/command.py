@@ -70,10 +70,10 @@ def report(
     from ropeaudit.console import delivery
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
-    from ropeaudit.features.report import analysis, groups
-    from ropeaudit.features.report.report import COLUMNS, merged
+    from ropeaudit.features.report import analysis
+    from ropeaudit.features.report import report as tables
     from ropeaudit.reports import REGISTRY
-    from ropeaudit.reports.comparison import diff_report
+    from ropeaudit.reports.comparison import report as of_changes
 
     _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
     of_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
@@ -83,24 +83,24 @@ def report(
     broken: list[str] = []
     with out.opened(output.outputs) as targets:
         if against is not None:
-            columns = output.chosen_columns(COLUMNS["against"])
+            columns = output.chosen_columns(tables.COLUMNS["against"])
             requested = [conditions.parse(text, relative=True) for text in gates]
             changes = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
             sides = [side for pair in changes.pairs for side in (pair.before, pair.after)]
             conditions.check_columns(requested, sides)
             broken = conditions.broken_since(requested, changes.pairs)
-            made = diff_report(changes, columns, out.metadata(output), unchanged)
+            made = of_changes([changes], columns, out.metadata(output), unchanged)
         elif by:
-            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *groups.OWN])
-            make = groups.worst_report if worst else groups.summary_report
-            results = analysis.summary(files, by, column or groups.COLUMN)
-            made = make(results, by, columns, out.metadata(output))
+            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *tables.OWN])
+            make = tables.worst if worst else tables.report
+            results = analysis.summary(files, by, column or analysis.COLUMN)
+            made = make(results, columns, out.metadata(output), by)
         else:
             columns = output.chosen_columns(
                 ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"
             )
             data = any(REGISTRY[form].data for form in (output.form, *(file.form for file in targets)))
-            made = merged(files, columns, out.metadata(output), data)
+            made = tables.merged(files, columns, out.metadata(output), data)
         _deliver(made, targets, output)
     return delivery.judged(broken)
 

@@ -37,7 +37,7 @@ class Baseline:
         Where no case is in both, `broken` raises what is wrong: the rows must be written first.
         """
         from ropeaudit.audits import comparison
-        from ropeaudit.reports.comparison import diff_report
+        from ropeaudit.reports.comparison import report as changes_of
         from ropeaudit.runtime import run_metadata
 
         try:
@@ -46,7 +46,7 @@ class Baseline:
         except BadInput as error:
             self.nothing = error
             return report
-        changes = diff_report(result, None, {})
+        changes = changes_of([result], None, {})
         changes = replace(changes, metadata={}, headline=f"Since {self.path}: {changes.headline}")
         self.pairs = result.pairs
         if self.announced:

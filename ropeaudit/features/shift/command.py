@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import click
 
 from ropeaudit.console import options, tickets
 from ropeaudit.console.help import command
+from ropeaudit.console.options import filled_by, option
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
@@ -24,249 +24,238 @@ if TYPE_CHECKING:
     from ropeaudit.reports.tickets.ticket import Ticket
 
 
+# options of its own that are fields of a case
+_OF_CASES = ("length", "sample", "rerotate", "turn", "mrope", "axis", "axes", "grid", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftOptions:
+    """The options of `shift`, in the order of its help; those of other commands too come in their groups."""
+
+    offset: tuple[int, ...] = filled_by(
+        options.axis(
+            "--offset",
+            OFFSETS,
+            "Integers added to every position.",
+            shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
+        )
+    )
+    dtype: tuple[str, ...] = filled_by(
+        options.axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
+    )
+    recipe: tuple[str, ...] = filled_by(options.recipe_option)
+    impl: tuple[str, ...] = filled_by(options.impl_option)
+    order: str | None = filled_by(options.order_option)
+    under: tuple[str, ...] = filled_by(options.under_option)
+    backend: str = option(
+        "--backend",
+        type=WORD,
+        metavar="NAME",
+        default="numpy",
+        help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
+        "kernels.  "
+        "[default: numpy]",
+    )
+    device: str | None = filled_by(options.device_option)
+    engine: str | None = filled_by(options.engine_option)
+    changes: Mapping[str, str] = filled_by(options.changes_option)
+    vectors: options.QKOptions = filled_by(options.qk_options)
+    sample: int | None = option(
+        "--sample",
+        type=INTEGER,
+        metavar="N",
+        help="Form only N scores, drawn by --seed: for millions of tokens.",
+    )
+    rope: options.RopeOptions = filled_by(options.rope_options)
+    mrope: tuple[str, ...] = filled_by(
+        options.axis(
+            "--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W"
+        )
+    )
+    axis: tuple[str, ...] = filled_by(
+        options.axis(
+            "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
+        )
+    )
+    axes: tuple[str, ...] = filled_by(
+        options.axis(
+            "--axes",
+            NAMES,
+            "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
+        )
+    )
+    grid: tuple[str, ...] = filled_by(
+        options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
+    )
+    step: float | None = option(
+        "--step",
+        type=number("0.5"),
+        metavar="X",
+        help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
+    )
+    length: str | None = filled_by(options.length_option)
+    rerotate: tuple[int, ...] = filled_by(
+        options.axis(
+            "--rerotate",
+            INTEGERS,
+            "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its "
+            "way to --offset; queries are fresh.",
+            shown="keys are rotated once",
+        )
+    )
+    turn: int | None = option(
+        "--turn",
+        type=INTEGER,
+        metavar="N",
+        help="Tokens of one turn of --rerotate, such as --turn -16.  [default: -16]",
+    )
+    attention: bool = option(
+        "--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there."
+    )
+    softmax: str | None = option(
+        "--softmax",
+        type=WORD,
+        metavar="HOW",
+        help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
+    )
+    anchor: int | None = option(
+        "--anchor",
+        type=INTEGER,
+        metavar="N",
+        help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
+    )
+    output: options.ReportOptions = filled_by(options.report_options)
+    ticketing: TicketOptions = filled_by(ticket_options)
+    sweeping: SweepOptions = filled_by(sweep_options)
+    no_header: bool = filled_by(options.no_header_option)
+    gates: tuple[str, ...] = option(
+        "--fail-if",
+        "gates",
+        type=WORD,
+        multiple=True,
+        metavar="COND",
+        help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails; so does a wrong rotation. "
+        "With --baseline also 'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
+    )
+    tolerance: float = option(
+        "--tolerance",
+        type=RELATIVE,
+        default=0.01,
+        metavar="X",
+        help="Largest drift_relative that is good enough: 0.01 or 1%.  [default: 1%]",
+    )
+    baseline: str | None = option(
+        "--baseline", metavar="FILE", help="Compare with an earlier report: what drifts more than before."
+    )
+
+    def audit(self) -> Audit:
+        """Return what is to be measured. Raises: UsageError, UnknownName, BadInput."""
+        from ropeaudit.audits.audit import Audit
+        from ropeaudit.console import settings
+        from ropeaudit.engine.plan import AttentionOptions
+        from ropeaudit.features.shift import analysis
+
+        more = {name: getattr(self, name) for name in _OF_CASES}
+        cases = settings.cases(self.rope, self.vectors, **more)
+        return Audit(
+            cases,
+            recipes=self.recipe or analysis.usual_recipes(self.impl),
+            dtypes=self.dtype,
+            offsets=self.offset or analysis.usual_offsets(cases, bool(self.impl)),
+            changes=self.changes,
+            implementations=self.impl,
+            backend=self.backend,
+            device=self.device,
+            order=self.order,
+            tolerance=self.tolerance,
+            attention=AttentionOptions.requested(self.attention, self.softmax, self.anchor),
+            environments=self.under,
+            engine=self.engine,
+        )
+
+
 @command(
     epilog="Lists: 0,1000,16k; ranges: 1k-1m*2, 0-4096+256; k = 1024, m = 1024². Rows are the cross product. "
     "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
 )
-@options.axis(
-    "--offset",
-    OFFSETS,
-    "Integers added to every position.",
-    shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
-)
-@options.axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
-@options.recipe_option
-@options.impl_option
-@options.order_option
-@options.under_option
-@click.option(
-    "--backend",
-    type=WORD,
-    metavar="NAME",
-    default="numpy",
-    help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
-    "kernels.  "
-    "[default: numpy]",
-)
-@options.device_option
-@options.engine_option
-@options.changes_option
-@options.qk_options
-@click.option(
-    "--sample",
-    type=INTEGER,
-    metavar="N",
-    help="Form only N scores, drawn by --seed: for millions of tokens.",
-)
-@options.rope_options
-@options.axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
-@options.axis(
-    "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
-)
-@options.axis(
-    "--axes",
-    NAMES,
-    "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
-)
-@options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
-@click.option(
-    "--step",
-    type=number("0.5"),
-    metavar="X",
-    help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
-)
-@options.length_option
-@options.axis(
-    "--rerotate",
-    INTEGERS,
-    "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its way to "
-    "--offset; queries are fresh.",
-    shown="keys are rotated once",
-)
-@click.option(
-    "--turn",
-    type=INTEGER,
-    metavar="N",
-    help="Tokens of one turn of --rerotate, such as --turn -16.  [default: -16]",
-)
-@click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
-@click.option(
-    "--softmax",
-    type=WORD,
-    metavar="HOW",
-    help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
-)
-@click.option(
-    "--anchor",
-    type=INTEGER,
-    metavar="N",
-    help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
-)
-@options.report_options
-@ticket_options
-@sweep_options
-@options.no_header_option
-@click.option(
-    "--fail-if",
-    "gates",
-    type=WORD,
-    multiple=True,
-    metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. NaN fails; so does a wrong rotation. "
-    "With --baseline also 'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
-)
-@click.option(
-    "--tolerance",
-    type=RELATIVE,
-    default=0.01,
-    metavar="X",
-    help="Largest drift_relative that is good enough: 0.01 or 1%.  [default: 1%]",
-)
-@click.option(
-    "--baseline", metavar="FILE", help="Compare with an earlier report: what drifts more than before."
-)
-def shift(
-    offset: tuple[int, ...],
-    dtype: tuple[str, ...],
-    recipe: tuple[str, ...],
-    impl: tuple[str, ...],
-    order: str | None,
-    under: tuple[str, ...],
-    backend: str,
-    device: str | None,
-    engine: str | None,
-    changes: Mapping[str, str],
-    vectors: options.QKOptions,
-    sample: int | None,
-    rope: options.RopeOptions,
-    mrope: tuple[str, ...],
-    axis: tuple[str, ...],
-    axes: tuple[str, ...],
-    grid: tuple[str, ...],
-    step: float | None,
-    length: str | None,
-    rerotate: tuple[int, ...],
-    turn: int | None,
-    attention: bool,
-    softmax: str | None,
-    anchor: int | None,
-    output: options.ReportOptions,
-    ticketing: TicketOptions,
-    sweeping: SweepOptions,
-    no_header: bool,
-    gates: tuple[str, ...],
-    tolerance: float,
-    baseline: str | None,
-) -> int:
+@options.grouped(ShiftOptions, "asked")
+def shift(asked: ShiftOptions) -> int:
     """Shift all positions and report how far the attention scores drift.
 
     Scores of every dtype and recipe are compared with exact ones, which depend on distances alone.
     """
     from ropeaudit.audits import records
-    from ropeaudit.audits.audit import Audit
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery
     from ropeaudit.console import gates as conditions
-    from ropeaudit.engine.plan import AttentionOptions
-    from ropeaudit.features.shift import analysis, baselines
+    from ropeaudit.features.shift import baselines
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.numbers import percent
 
+    output, sweeping = asked.output, asked.sweeping
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
-    output.check_header(no_header)
-    if ticketing.tracker and not impl:
+    output.check_header(asked.no_header)
+    if asked.ticketing.tracker and not asked.impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
-    earlier = baselines.opened(baseline, output)
-    requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
+    earlier = baselines.opened(asked.baseline, output)
+    requested = [conditions.parse(text, relative=earlier is not None) for text in asked.gates]
     needed = [gate.column for gate in requested]
-    on_axes = {"mrope": mrope, "axis": axis, "axes": axes, "grid": grid, "step": step}
-    cases = settings.cases(
-        rope, vectors, length=length, sample=sample, rerotate=rerotate, turn=turn, **on_axes
-    )
-    audit = Audit(
-        cases,
-        recipes=recipe or analysis.usual_recipes(impl),
-        dtypes=dtype,
-        offsets=offset or analysis.usual_offsets(cases, bool(impl)),
-        changes=changes,
-        implementations=impl,
-        backend=backend,
-        device=device,
-        order=order,
-        tolerance=tolerance,
-        attention=AttentionOptions.requested(attention, softmax, anchor),
-        environments=under,
-        engine=engine,
-    )
+    audit = asked.audit()
     sweep = sweeps.planned(audit, sweeping, output.outputs)
     if sweeping.dry_run:
         return sweeps.show_plan(sweep, sweeping.resume, output)
 
     def report(run: SweepRun, metadata: Metadata) -> Report:
-        measured = _report(run, audit, output.columns, needed, metadata, not no_header, length != "shifted")
+        measured = _report(asked, audit, run, needed, metadata)
         return earlier.beside(measured) if earlier else measured
 
-    with tickets.opened(ticketing) as ticket_file:
-        results, code = _measured(sweep, sweeping, output, needed, report)
+    with tickets.opened(asked.ticketing) as ticket_file:
+        results, code = _measured(asked, sweep, needed, report)
         if code:
             return code
-        nothing = f"no row of code is out of the tolerance of {percent(tolerance)}; --tolerance sets another"
         tickets.write(
-            ticketing, ticket_file, lambda: _ticket(audit, results, output.columns, needed), nothing
+            asked.ticketing,
+            ticket_file,
+            lambda: _ticket(audit, results, output.columns, needed),
+            f"no row of code is out of the tolerance of {percent(asked.tolerance)}; --tolerance sets another",
         )
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
 
 
 def _report(
-    run: SweepRun,
-    audit: Audit,
-    columns: Sequence[str],
-    needed: Sequence[str],
-    metadata: Metadata,
-    header: bool,
-    frozen: bool,
+    asked: ShiftOptions, audit: Audit, run: SweepRun, needed: Sequence[str], metadata: Metadata
 ) -> Report:
-    """Return the report of the rows so far. frozen: frequencies do not follow the offset."""
-    from ropeaudit.reports.drift import drift_report
+    """Return the report of the rows so far. needed: columns that are written too."""
+    from ropeaudit.reports import drift
     from ropeaudit.reports.model_notes import model_notes
 
     findings, results = run.findings(), run.results()
     about = {**metadata, "findings": findings} if findings else metadata
-    note = audit.measured_by().note
-    first = [
-        *findings,
-        *([note] if note else []),
-        *_changes(audit, results),
-        *model_notes(audit.cases, [one.offset for one in results]),
-    ]
-    return drift_report(results, columns, about, header, frozen, first, needed)
+    first = [*findings, *filter(None, [audit.measured_by().note])]
+    if audit.environments:
+        from ropeaudit.reports.environments import environment_notes
 
-
-def _changes(audit: Audit, results: list[Record]) -> list[str]:
-    """Return what environments change."""
-    if not audit.environments:
-        return []
-    from ropeaudit.reports.environments import environment_notes
-
-    return environment_notes(audit, results)
+        first += environment_notes(audit, results)
+    first += model_notes(audit.cases, [one.offset for one in results])
+    frozen = asked.length != "shifted"  # frequencies do not follow the offset
+    return drift.report(results, asked.output.columns, about, not asked.no_header, frozen, first, needed)
 
 
 def _ticket(
     audit: Audit, results: list[Record], columns: Sequence[str], needed: Sequence[str]
 ) -> Ticket | None:
     """Return the ticket of the worst row of code; None where every one is within tolerance."""
-    from ropeaudit.reports.drift import drift_report
-    from ropeaudit.reports.tickets import drift
+    from ropeaudit.reports import drift
+    from ropeaudit.reports.tickets import drift as tickets_of
 
-    worst = drift.worst(results)
+    worst = tickets_of.worst(results)
     if worst is None:
         return None
-    return drift.ticket(worst, drift_report(results, columns, {}, needed=needed), audit.factories())
+    return tickets_of.ticket(worst, drift.report(results, columns, {}, needed=needed), audit.factories())
 
 
 def _measured(
+    asked: ShiftOptions,
     sweep: Sweep,
-    sweeping: SweepOptions,
-    chosen: options.ReportOptions,
     needed: Sequence[str],
     report: Callable[[SweepRun, Metadata], Report],
 ) -> tuple[list[Record], int]:
@@ -274,6 +263,7 @@ def _measured(
     from ropeaudit.console import delivery, output, rows
     from ropeaudit.features.shift import sweeping as sweeps
 
+    chosen, sweeping = asked.output, asked.sweeping
     with (
         output.opened(chosen.outputs) as files,
         sweeps.stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,

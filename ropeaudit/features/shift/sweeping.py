@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.console import values
 from ropeaudit.console.options import ReportOptions, grouped, option
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ropeaudit.audits.sweep import Sweep, Task
     from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console.sweep_file import SweepFile
+    from ropeaudit.reports import Report
+
 
 _LONG = 3600.0  # seconds
 
@@ -193,7 +196,6 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.audits.guessing import START_SECONDS
     from ropeaudit.console import output, output_files, sweep_file
-    from ropeaudit.features.shift.plan_report import plan_report
     from ropeaudit.runtime import run_metadata
 
     done: dict[int, Record] = {}
@@ -205,6 +207,68 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     seconds = sum((cell.seconds for cell in left), START_SECONDS)
     scores = sum(cell.scores for cell in left)
     identities = [cell.identity for cell in sweep.cells]
-    report = plan_report(identities, scores, seconds, len(done), run_metadata.gather())
+    report = _plan_report(identities, scores, seconds, len(done), run_metadata.gather())
     output.print_report(report, options)
     return 0
+
+
+_PLAN = ("axis", "count", "values")
+_ALWAYS = ("implementation", "dtype", "offset", "seq_len")
+_LONGEST = 50  # characters of values
+_PLAN_LEGEND = (
+    "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
+    "\nabout within a factor of two on a server's core, of own code as of a recipe; nothing was measured."
+)
+
+
+def _plan_report(
+    cells: Sequence[tuple[Any, ...]], scores: int, seconds: float, done: int, metadata: Mapping[str, Any]
+) -> Report:
+    """Return the report of a plan.
+
+    cells: the values of `records.IDENTITY` of each. scores, seconds: of those not done. done: how many.
+    """
+    from ropeaudit.audits import records
+    from ropeaudit.reports import Report
+
+    rows = []
+    for place, name in enumerate(records.IDENTITY):
+        values = list(dict.fromkeys(cell[place] for cell in cells))
+        if name in _ALWAYS or (len(values) > 1 and name not in ("stages", "case")):
+            rows.append({"axis": name, "count": len(values), "values": _listed(values)})
+    state = f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
+    return Report(
+        rows=rows,
+        columns=list(_PLAN),
+        screen=list(_PLAN),
+        headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
+        f"{_rough(seconds)} of one core.",
+        legend=_PLAN_LEGEND,
+        metadata={"cells": len(cells), "done": done, "scores": scores, "seconds": seconds, **metadata},
+    )
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Return the first values, as many as fit a line.
+
+    >>> _listed([0, None, 7]), _listed(range(10_000, 10_100))
+    ('0, none, 7', '10000, 10001, 10002, 10003, 10004, 10005, 10006, ...')
+    """
+    words = ["none" if value is None else str(value) for value in values]
+    ends = itertools.accumulate(len(word) + 2 for word in words)
+    most = max(1, sum(end <= _LONGEST for end in ends))
+    return ", ".join([*words[:most], *(["..."] if most < len(words) else [])])
+
+
+def _rough(seconds: float) -> str:
+    """Return a time of which only the size is meant.
+
+    >>> _rough(0.2), _rough(40), _rough(500), _rough(40_000)
+    ('a second', '40 seconds', '8 minutes', '11 hours')
+    """
+    if seconds < 1.5:
+        return "a second"
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

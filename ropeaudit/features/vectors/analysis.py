@@ -1,4 +1,8 @@
-"""Write cases of vectors: q, k and positions for a kernel that Python cannot call."""
+"""Write cases of vectors: q, k and positions for a kernel that Python cannot call.
+
+The bytes of a case follow from its parameters alone.
+Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,23 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, ClassVar, Unpack
 
-from ropeaudit.arithmetic.formats import Format
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import case_files, case_manifest, raw_arrays
-from ropeaudit.conformance.case_manifest import MANIFEST
+from ropeaudit.conformance.case_manifest import FLAT, MANIFEST, TENSORS
 from ropeaudit.conformance.case_spec import BATCH, INTEGERS, WANTS, CaseSpec
 from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
-from ropeaudit.features.vectors import building
+from ropeaudit.recognition import allowance
+from ropeaudit.subjects import exact_rotation
 
 HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
 MAXIMUM = 131072  # positions, where no model says how many
@@ -31,6 +40,7 @@ MAXIMUM = 131072  # positions, where no model says how many
 class WrittenCase:
     """A case that was written. added: offsets that were not asked for. size: bytes of all files."""
 
+    report_module: ClassVar[str] = "ropeaudit.features.vectors.report"
     folder: str
     spec: CaseSpec
     digest: str
@@ -163,7 +173,7 @@ def rebuilt(manifest: str, folder: str) -> WrittenCase:
     content = case_files.read_manifest(path / MANIFEST if path.is_dir() else path)
     spec = case_manifest.spec_of(content)
     check_free(folder)
-    contents = building.files(spec)
+    contents = files(spec)
     if contents[MANIFEST] != case_manifest.as_json(content):
         raise BadInput(
             f"{manifest!r}: its numbers cannot be drawn again here (digests differ), as of another version "
@@ -187,7 +197,7 @@ def check_free(folder: str) -> None:
 
 
 def _written(target: Path, spec: CaseSpec, contents: dict[str, bytes] | None = None) -> WrittenCase:
-    contents = building.files(spec) if contents is None else contents
+    contents = files(spec) if contents is None else contents
     try:
         _put(target, contents)
     except OSError as error:
@@ -224,3 +234,41 @@ def _folder_names(specs: Sequence[CaseSpec], several: bool) -> list[str]:
         count = sum(other == name or other.startswith(f"{name}-") for other in names)
         names.append(f"{name}-{count + 1}" if count else name)
     return names
+
+
+def files(spec: CaseSpec) -> dict[str, bytes]:
+    """Return file name -> bytes of a case, the manifest last."""
+    import safetensors.numpy as safetensors
+
+    arrays = _arrays(spec)
+    contents = {f"{name}.bin": raw_arrays.to_bytes(array) for name, array in arrays.items()}
+    contents[TENSORS] = safetensors.save(arrays)
+    manifest = case_manifest.manifest(spec, {name: case_manifest.sha256(c) for name, c in contents.items()})
+    return contents | {FLAT: case_manifest.flat(manifest), MANIFEST: case_manifest.as_json(manifest)}
+
+
+def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:
+    """Return name -> array of all files, in the dtype of the file."""
+    arrays = {
+        name: raw_arrays.array(_drawn(spec, number, shape), spec.dtype)
+        for number, (name, shape) in enumerate(spec.shapes().items())
+    }
+    for offset in spec.offsets:
+        at = np.arange(spec.seq_len, dtype=np.int64) + offset
+        arrays[f"positions.{offset}"] = at.astype(spec.positions)
+        if spec.tables:
+            cos, sin = exact_rotation.exact(spec.setting).table(at, 0)  # the attention factor is in them
+            for name, table in (("cos", cos), ("sin", sin)):
+                rounded = round_to(table, spec.table_dtype)
+                arrays[f"{name}.{offset}"] = raw_arrays.array(rounded, spec.table_dtype)
+    if spec.tables:
+        arrays["frequencies"] = raw_arrays.array(allowance.frequencies(spec.setting), FP64)
+    return arrays
+
+
+def _drawn(spec: CaseSpec, number: int, shape: tuple[int, ...]) -> FloatArray:
+    """Return normal numbers of a stream of their own, with all the bits of the dtype.
+
+    A kernel that holds them in a narrower format then shows.
+    """
+    return round_to(np.random.default_rng([spec.seed, number]).standard_normal(shape), spec.dtype)

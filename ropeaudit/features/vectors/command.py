@@ -95,11 +95,11 @@ def vectors(
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import output, rows, settings
     from ropeaudit.features.vectors import analysis
-    from ropeaudit.features.vectors.report import vectors_report
+    from ropeaudit.features.vectors.report import report
 
     if rebuild is not None:
         refuse_beside_rebuild()
-        output.print_report(vectors_report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
+        output.print_report(report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
         return 0
     options = analysis.Options(offset, want, tables, positions, context)
     lengths = () if seq_len is None else (seq_len,)
@@ -108,9 +108,9 @@ def vectors(
         lambda on_progress: analysis.run(cases, formats(dtype), folder, options, on_progress), quiet=False
     )
     if results:
-        report = vectors_report(results, None, {})
-        output.print_report(report, screen)
-        for note in report.notes:
+        made = report(results, None, {})
+        output.print_report(made, screen)
+        for note in made.notes:
             output.say(f"note: {note}")
     return 130 if interrupted else 0
 

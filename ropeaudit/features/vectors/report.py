@@ -48,13 +48,17 @@ class VectorsColumns:
 COLUMNS = of.columns(VectorsColumns)
 
 
-def vectors_report(
+def report(
     results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     rows, screen = [COLUMNS.row(result) for result in results], COLUMNS.screen(results)
-    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
-    return replace(report, headline=headline(results), notes=notes(results), legend=legend(results))
+    return replace(
+        tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
+        headline=headline(results),
+        notes=notes(results),
+        legend=legend(results),
+    )
 
 
 def legend(results: Sequence[WrittenCase]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ropeaudit.reports.charts.axes import Box, DriftAxes, drift_axes, spread
 from ropeaudit.reports.charts.panels import STYLES, Chart
 from ropeaudit.reports.charts.series import DataPoint, Mark, Series
-from ropeaudit.reports.html.text import element, tag, text
+from ropeaudit.reports.html import element, tag, text
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import bad
 

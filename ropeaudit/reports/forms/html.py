@@ -8,22 +8,26 @@ Security Policy lets nothing run or load but the page's own style and script, by
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ropeaudit import data
-from ropeaudit.audits import judging
-from ropeaudit.reports import Report, Row
+from ropeaudit.audits import judging, records
+from ropeaudit.reports import Report, Row, settings
 from ropeaudit.reports.charts import panels, svg
+from ropeaudit.reports.fitting import heading, is_number
 from ropeaudit.reports.forms import markdown
-from ropeaudit.reports.html import metadata, table
-from ropeaudit.reports.html.text import ascii_only, element, listed, section, tag, text
+from ropeaudit.reports.html import ascii_only, definitions, element, listed, section, tag, text
+from ropeaudit.reports.numbers import exact, setting, styled
 from ropeaudit.reports.reading import record
 from ropeaudit.reports.verdicts import bad, quality, sentence, severity
 from ropeaudit.rope.scaling_names import shortened
+from ropeaudit.runtime.columns import Style
 
 MOST_WORST, FIRST_NOTES, MOST_NOTES, MOST_IN_TICKET = 5, 6, 100, 50
 _TITLE = 120  # characters
@@ -46,7 +50,7 @@ def render(report: Report) -> str:
         section("All cases", _cases(report), "all"),
         *(_further(name, other) for name, other in report.further.items()),
         section("How to read it", _legend(report), "legend"),
-        section("How it was measured", metadata.render(report), "measured"),
+        section("How it was measured", _measured(report), "measured"),
         section("Markdown for a ticket", _ticket(report), "ticket"),
     ]
     main = element("main", "\n".join(part for part in body if part), id="top")
@@ -87,27 +91,23 @@ def _top(headline: str) -> str:
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
-    """Return how many cases have which verdict, the worst first, and what it means."""
+    """Return how many cases are good enough, and how many have which verdict, the worst first."""
+    qualities = Counter(quality(row) for row in rows)
+    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
+    lines = [
+        f'<strong>{qualities[name]:,}</strong> <span class="v w-{name}">{word}</span>'
+        for name, word in words.items()
+        if qualities[name]
+    ]
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
     known = judging.VERDICTS
     ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
-    lines = [
-        f"<strong>{counts[name]:,}</strong> {table.verdict(name)} "
+    lines += [
+        f"<strong>{counts[name]:,}</strong> {_verdict(name)} "
         f'<span class="meaning">{text(known.get(name, ""))}</span>'
         for name in ranked
     ]
-    return listed([*_qualities(rows), *lines], class_="counts")
-
-
-def _qualities(rows: Sequence[Row]) -> list[str]:
-    """Return how many cases are good enough, and how many are not."""
-    counts = Counter(quality(row) for row in rows)
-    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
-    return [
-        f'<strong>{counts[name]:,}</strong> <span class="v w-{name}">{word}</span>'
-        for name, word in words.items()
-        if counts[name]
-    ]
+    return listed(lines, class_="counts")
 
 
 def _worst(rows: Sequence[Row]) -> str:
@@ -120,7 +120,7 @@ def _worst(rows: Sequence[Row]) -> str:
                 worst[key] = row
     ranked = sorted(worst.values(), key=severity, reverse=True)[:MOST_WORST]
     return listed(
-        [f"{table.verdict(row['verdict'], quality(row))} {text(sentence(record(row)))}" for row in ranked],
+        [f"{_verdict(row['verdict'], quality(row))} {text(sentence(record(row)))}" for row in ranked],
         "ol",
     )
 
@@ -162,14 +162,14 @@ def _cases(report: Report) -> str:
     if not (report.rows and report.screen):
         return ""
     count = f"{len(report.rows):,} case{'s' * (len(report.rows) != 1)}"
-    return table.controls(report) + table.table(report, count, sortable=True)
+    return _controls(report) + _table(report, count, sortable=True)
 
 
 def _further(name: str, other: Report) -> str:
     """Return another table of the report, as people see it; none without a headline."""
     if not other.headline:
         return ""
-    shown = table.table(other, name.replace("_", " ")) if other.rows and other.screen else ""
+    shown = _table(other, name.replace("_", " ")) if other.rows and other.screen else ""
     return section(
         name.replace("_", " ").capitalize(),
         f"{_paragraphs(other.headline)}{shown}{_notes(other.notes)}{_legend(other)}",
@@ -196,3 +196,152 @@ def _ticket(report: Report) -> str:
     lines = "\n".join(text(line) for line in markdown.render(report).split("\n"))
     shown = element("pre", lines, id="markdown", tabindex="0")
     return f"<details><summary>Show</summary>{shown}</details>"
+
+
+# verdict -> a mark that tells it from the others without its colour
+SYMBOLS = {
+    "overflow": "∞",
+    "wrong_rotation": "⤨",
+    "broken": "✗",
+    "growing": "↗",
+    "coarse": "≉",
+    "sound": "≈",
+    "exact": "=",
+    "refused": "–",
+    "decorrelated": "✗",
+    "floor": "⌊",
+}
+_STORED = 4096  # texts of cells that are remembered: most cells say what another one said
+
+
+def _table(report: Report, name: str, sortable: bool = False) -> str:
+    """Return the screen columns of every row; `name` stands in the caption.
+
+    sortable: headers are buttons, and numbers carry their full precision for the script that sorts.
+    """
+    names = list(report.screen)
+    numbers = {column for column in names if is_number(report.rows, column)}
+    head = "".join(_header(column, column in numbers, sortable) for column in names)
+    body = "\n".join(_table_row(report, row, numbers, sortable) for row in report.rows)
+    caption = element("caption", text(name))
+    inside = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>"
+    return element(
+        "div",
+        element("table", inside, id="cases" if sortable else None),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label=name,
+    )
+
+
+def _controls(report: Report) -> str:
+    """Return the filter of the sortable table; the script shows it, for it does nothing without."""
+    results = {str(row["verdict"]) for row in report.rows if "verdict" in row}
+    boxes = "".join(
+        f'<label><input type="checkbox" name="verdict" value="{text(name)}" checked> {_verdict(name)}</label>'
+        for name in [*SYMBOLS, *sorted(results - SYMBOLS.keys())]
+        if name in results
+    )
+    verdicts = f"<fieldset><legend>Verdicts</legend>{boxes}</fieldset>" if len(results) > 1 else ""
+    search = '<label class="search">Filter <input type="search" id="filter" autocomplete="off"></label>'
+    pages = (
+        '<div class="pages"><span id="count" role="status"></span>'
+        '<button type="button" id="previous">Previous</button>'
+        '<button type="button" id="next">Next</button></div>'
+    )
+    return f'<form id="controls" role="search" hidden>{search}{verdicts}{pages}</form>'
+
+
+def _verdict(name: str, within: str = "") -> str:
+    """Return a verdict with its mark, in the colour of `within`; an unknown one is plain text."""
+    if name not in SYMBOLS:
+        return text(name)
+    mark = f'<span aria-hidden="true">{SYMBOLS[name]}</span>'
+    colour = f" w-{within}" if within else ""
+    return f'<span class="v v-{name}{colour}">{mark} {name}</span>'
+
+
+def _header(column: str, number: bool, sortable: bool) -> str:
+    message = text(heading(column))
+    inside = f'<button type="button">{message}</button>' if sortable else message
+    return element(
+        "th",
+        inside,
+        scope="col",
+        class_="n" if number else None,
+        title=records.COLUMNS[column].meaning if column in records.COLUMNS else None,
+        aria_sort="none" if sortable else None,
+    )
+
+
+def _table_row(report: Report, row: Row, numbers: set[str], sortable: bool) -> str:
+    start = tag("tr", data_verdict=row["verdict"]) if sortable and "verdict" in row else "<tr>"
+    within = quality(row)
+    cells = (_cell(report, name, row[name], name in numbers, sortable, within) for name in report.screen)
+    return f"{start}{''.join(cells)}</tr>"
+
+
+def _cell(report: Report, name: str, value: Any, number: bool, sortable: bool, within: str) -> str:
+    if name == "verdict":
+        return f"<td>{_verdict(str(value), within)}</td>"
+    style = report.declared[name].style if name in report.declared else "short"
+    message = _message(style, value, type(value).__name__)
+    if not number:
+        return f"<td>{message}</td>"
+    full = exact(value)
+    return (
+        f'<td class="n" data-v="{text(full)}">{message}</td>'
+        if sortable and full != message
+        else f'<td class="n">{message}</td>'
+    )
+
+
+@functools.lru_cache(_STORED)
+def _message(style: Style, value: Any, kind: str) -> str:
+    """Return the cell of a value; `kind` keeps 1 and 1.0 apart."""
+    return text(styled(value, style))
+
+
+_SHARED = (*settings.NAMES, "sample", "softmax", "anchor", "backend", "version", "device")
+
+
+def _measured(report: Report) -> str:
+    """Return how the rows of each file were measured, as far as it says; then the settings that all share."""
+    about = report.metadata
+    sources = about.get("sources")
+    if not sources:
+        parts = [_source(about)]
+    else:
+        parts = [f"<h3>{text(source['file'])}</h3>{_source(source)}" for source in sources]
+        parts.append(f"<h3>This page</h3>{_source({k: v for k, v in about.items() if k != 'sources'})}")
+    return "\n".join(part for part in [*parts, _shared(report.rows)] if part)
+
+
+def _source(about: Mapping[str, Any]) -> str:
+    """Return the command, the environment and the number formats of one run."""
+    parts = []
+    if lacking := about.get("lacking"):
+        parts.append(element("p", text(lacking)))
+    if command := about.get("command"):
+        parts.append(element("pre", f"$ {text(command)}", tabindex="0", aria_label="command"))
+    facts = {name: about[name] for name in ("rows", "time") if name in about} | about.get("environment", {})
+    stages = {
+        subject: " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
+        for subject, formats in about.get("stages", {}).items()
+    }
+    for title, pairs in (("Environment", facts), ("Number format per stage", stages)):
+        if pairs:
+            parts.append(f"<details><summary>{title}</summary>{definitions(pairs)}</details>")
+    return "".join(parts)
+
+
+def _shared(rows: Sequence[Row]) -> str:
+    """Return the settings that are the same in every row, which the table does not repeat."""
+    same = {}
+    for name in _SHARED:
+        values = {repr(row.get(name)) for row in rows}
+        if len(values) == 1 and rows[0].get(name) is not None:
+            same[heading(name)] = setting(rows[0][name])
+    inside = definitions(same)
+    return f"<details open><summary>The same in every case</summary>{inside}</details>" if same else ""

@@ -13,7 +13,14 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it tak
 
 def render(report: Report) -> str:
     """Return one line of strict JSON per row."""
-    return "".join(_line(report, row) for row in report.rows)
+    lines = []
+    for row in report.rows:
+        try:
+            text = _encode({name: row[name] for name in report.columns})
+        except ValueError:  # something is undefined or infinite
+            text = _encode(plain_row(report, row))
+        lines.append(one_line(text) + "\n")
+    return "".join(lines)
 
 
 def decode(content: bytes) -> Iterator[Row]:
@@ -21,11 +28,3 @@ def decode(content: bytes) -> Iterator[Row]:
     for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
         if line.strip():
             yield json.loads(line)
-
-
-def _line(report: Report, row: Row) -> str:
-    try:
-        text = _encode({name: row[name] for name in report.columns})
-    except ValueError:  # something is undefined or infinite
-        text = _encode(plain_row(report, row))
-    return one_line(text) + "\n"

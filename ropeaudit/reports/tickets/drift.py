@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ropeaudit.audits.records import Record
-from ropeaudit.reports import Report, verdicts
-from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports import Report, drift, verdicts
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.tickets import calls
 from ropeaudit.reports.tickets.reproduction import Reproduction
@@ -18,18 +17,18 @@ from ropeaudit.subjects.factories import SubjectFactory
 
 def worst(results: Sequence[Record]) -> Record | None:
     """Return the row of code that is out of tolerance, and the furthest of those that are finite."""
+
+    def size(record: Record) -> tuple[bool, float]:
+        finite = math.isfinite(record.drift_relative)
+        return finite, record.drift_relative if finite else record.nonfinite
+
     bad = [one for one in results if one.within_tolerance == "no" and one.verdict != "refused"]
-    return max((one for one in bad if one.environment is not None), key=_size, default=None)
-
-
-def _size(record: Record) -> tuple[bool, float]:
-    finite = math.isfinite(record.drift_relative)
-    return finite, record.drift_relative if finite else record.nonfinite
+    return max((one for one in bad if one.environment is not None), key=size, default=None)
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
     """Return the ticket of a row of a report. Runs the snippet. factories: of the subjects of the rows."""
-    single = drift_report([record], (), {})
+    single = drift.report([record], (), {})
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
     said = replace(
