@@ -305,18 +305,21 @@ def test_a_few_wrong_rows_are_named(rows: tuple[int, ...], both: bool) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sides", "entries"),
     [
-        ({"cos": [(7, 3)]}, ("cos",), ("pairs", "3")),
-        ({"sin": [(7, 3)]}, ("sin",), ("pairs", "3")),
-        ({"cos": [(7, 3)], "sin": [(300, 3)]}, (), ("pairs", "3")),
-        ({"cos": [(7, ROW)]}, ("cos",), ("rows", "7")),
-        ({"sin": [(7, ROW)]}, ("sin",), ("rows", "7")),
-        ({"sin": [(7, ROW), (300, 3)]}, ("sin",), ("rows", "7, 300")),
-        ({"cos": [(7, ROW)], "sin": [(300, 3)]}, (), ("rows", "7, 300")),
-        ({"cos": [(ROW, 3)]}, ("cos",), ("pairs", "3")),
+        ({"cos": [(7, 3)]}, ("cos",), ("pairs", (3,))),
+        ({"sin": [(7, 3)]}, ("sin",), ("pairs", (3,))),
+        ({"cos": [(7, 3)], "sin": [(300, 3)]}, (), ("pairs", (3,))),
+        ({"cos": [(7, ROW)]}, ("cos",), ("rows", (7,))),
+        ({"sin": [(7, ROW)]}, ("sin",), ("rows", (7,))),
+        ({"sin": [(7, ROW), (300, 3)]}, ("sin",), ("rows", (7, 300))),
+        ({"cos": [(7, ROW)], "sin": [(300, 3)]}, (), ("rows", (7, 300))),
+        ({"cos": [(ROW, 3)]}, ("cos",), ("pairs", (3,))),
     ],
 )
 def test_cos_or_sin_that_is_right_is_not_called_wrong(
-    tmp_path: object, wrong: dict[str, list[Any]], sides: tuple[str, ...], entries: tuple[str, str]
+    tmp_path: object,
+    wrong: dict[str, list[Any]],
+    sides: tuple[str, ...],
+    entries: tuple[str, tuple[int, ...]],
 ) -> None:
     parts = dict(zip(("cos", "sin"), (part.copy() for part in table(RIGHT, 512)), strict=True))
     for name, places in wrong.items():
