@@ -210,7 +210,7 @@ class _Test:
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise NotShiftInvariant."""
         found = like()
-        begin = "" if found.code == "unexplained" else "behaves like: "
+        begin = "behaves like: " if found.explains else ""
         raise NotShiftInvariant(
             f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
             f"; {begin}{wording.sentence(found)} [{codes(found)}]",

@@ -165,13 +165,14 @@ class CaseRun:
                 at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
                 self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
-        results, dtype, rule = [], subject.dtype, allowance.careful(subject.narrowed)
-        for step in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
-            given = subject.rotator(), subject.setting, dtype, self.vectors, offset
-            results.append(
-                verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
-            )
-        return verification.worst(results)
+        vectors, rule = self.vectors, allowance.careful(subject.narrowed)
+
+        def check(step: int) -> Places:
+            given = subject.rotator(), subject.setting, subject.dtype, vectors, offset
+            return verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
+
+        with _reported([subject]):
+            return verification.with_rows(check, subject.by_batch())
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""

@@ -15,6 +15,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
+from ropeaudit.recognition.rotation import Searches
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, Rotator
@@ -35,6 +36,7 @@ class Seen:
     is out of place, where those before are right. calls: offset and length -> what a plain call came to.
     rotators: by the length of whole calls, the instance that has seen them. answers: what one call
     did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token.
+    searches: for what explains its calls.
     """
 
     wrong_rotation: bool = False
@@ -43,6 +45,7 @@ class Seen:
     rotators: dict[int, Rotator] = field(default_factory=dict)
     answers: list[Answer | None] = field(default_factory=list)
     cost: float | None = None
+    searches: Searches = field(default_factory=Searches)
 
 
 @dataclass(slots=True)

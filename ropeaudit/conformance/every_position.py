@@ -35,7 +35,10 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
         vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
         seen = verification.check(
-            *(rotator, code.setting, code.dtype, vectors, start), afresh=code.afresh, rule=code.rule
+            *(rotator, code.setting, code.dtype, vectors, start),
+            afresh=code.afresh,
+            rule=code.rule,
+            searches=code.seen.searches,
         )
         worst = seen if worst is None or seen.excess > worst.excess else worst
         if not seen.excess <= 1:
@@ -79,6 +82,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
             afresh=code.afresh,
             rule=code.rule,
             batch_step=step,
+            searches=code.seen.searches,
         )
         worst = max(worst, seen, key=lambda one: one.excess)
         return seen.excess <= 1

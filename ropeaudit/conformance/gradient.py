@@ -134,7 +134,7 @@ def _named(
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
         also = forward.diagnosis == seen.diagnosis or _transposed(code, rotator, (q, k), before + offset)
         return forward.diagnosis if also else found
-    if found.code != "unexplained":
+    if found.explains:
         return found
     narrow = narrow_output.explanation(code.setting, code.dtype, (q, k), results, before + offset)
     return of_gradient(narrow) if narrow else found

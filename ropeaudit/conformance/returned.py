@@ -168,7 +168,7 @@ def _places(measured: Measured, returned: Returned) -> Finding:
     offset = max(placed, key=lambda one: _size(placed[one].excess))
     worst, off = placed[offset], [one for one in placed if not placed[one].excess <= 1]
     found = returned_naming.explained(placed, spec)
-    if off and (found is None or found.code == "unexplained"):
+    if off and (found is None or not found.explains):
         found = misread.explained(code.case, returned, off[0]) or found
     if found and gradient:
         found = of_gradient(found)
@@ -200,7 +200,7 @@ def _allowed(measured: Measured, worst: Places) -> float:
 
 
 def _unexplained(one: Places) -> bool:
-    return one.diagnosis is not None and one.diagnosis.code == "unexplained"
+    return one.diagnosis is not None and not one.diagnosis.explains
 
 
 def _size(value: float) -> float:

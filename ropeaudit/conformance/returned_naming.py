@@ -22,7 +22,7 @@ def explained(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
     """Return what explains the pairs that are out of place, by the offset that leaves fewest faults."""
     off = [offset for offset, one in placed.items() if not one.excess <= 1]
     found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
-    named = {offset: one for offset, one in found.items() if one and one.code != "unexplained"}
+    named = {offset: one for offset, one in found.items() if one and one.explains}
     if not named:
         return next(iter(found.values()), None)
     best = min(named, key=lambda offset: len(named[offset].alternatives))

@@ -84,7 +84,10 @@ class ScoreRun:
         code, every = self.code, np.arange(self.length, dtype=np.int64)
         vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
         places = verification.check(
-            *(self.rotator, code.setting, code.dtype, vectors, offset), afresh=code.afresh, rule=code.rule
+            *(self.rotator, code.setting, code.dtype, vectors, offset),
+            afresh=code.afresh,
+            rule=code.rule,
+            searches=code.seen.searches,
         )
         given, rotated = self.given, self._rotated(offset)
 
@@ -95,7 +98,7 @@ class ScoreRun:
             return not replace(last, limit=limit).fails
 
         found = places.diagnosis
-        if found is not None and found.code != "unexplained":
+        if found is not None and found.explains:
             return found
         at = every + offset
         return narrow_output.explanation(code.setting, code.dtype, given, rotated, at, holds) or found

@@ -72,6 +72,9 @@ class Where:
     layers: tuple[int, ...] = ()
 
 
+NO_CAUSE = ("unexplained", "not-a-rotation")  # codes of what was seen and not explained
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """One explanation.
@@ -87,6 +90,11 @@ class Diagnosis:
     certainty: Certainty = "within rounding"
     alternatives: tuple[Diagnosis, ...] = ()
     also: tuple[Diagnosis, ...] = ()
+
+    @property
+    def explains(self) -> bool:
+        """Whether it is a cause: what nothing known explains is none, nor what is no rotation at all."""
+        return self.code not in NO_CAUSE
 
     def __post_init__(self) -> None:
         kinds()[self.code]

@@ -48,6 +48,12 @@ _MULTIPLES = ("rotated-twice", "wrong-direction")  # of positions, whichever tho
 _NEAR_STARTS = (0, 64)
 _ROUNDED = 0.02  # of vectors: what roundings to bfloat16 leave
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
+_SHOWS = 0.9  # of the error, at most, is left by a fault beside roundings
+_LENGTH, _OTHERS = (
+    0.15,
+    0.1,
+)  # roundings to float8_e4m3 change lengths by 13 %; share of pairs that are longer
+_IN_VAIN = 4  # times that two faults are looked for: q and k at two offsets
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
     *((SETTING, ROUNDINGS), (POSITIONS, ROUNDINGS), (OPERANDS, ROUNDINGS)),
@@ -64,8 +70,22 @@ class MisplacedSide:
     block: CalledBlock
 
 
+@dataclass(slots=True)
+class Searches:
+    """What was looked for in other calls of the same code. in_vain: how often two faults were, and not found.
+
+    A search takes seconds; what none found at some offsets is not looked for at all of them.
+    """
+
+    in_vain: int = 0
+
+
 def explained(
-    sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format, rotator: Rotator
+    sides: dict[str, MisplacedSide],
+    setting: RopeSetting,
+    dtype: Format,
+    rotator: Rotator,
+    searches: Searches | None = None,
 ) -> Diagnosis:
     """Return what explains the sides that are out of place; `unexplained` where nothing known does."""
     block = next(iter(sides.values())).block
@@ -76,7 +96,7 @@ def explained(
     found: dict[str, Diagnosis] = {}
     fitted: Sequence[Fault] = ()
     for name, side in sides.items():
-        search = _Side(name, side, setting, dtype, rotator, fitted=fitted)
+        search = _Side(name, side, setting, dtype, rotator, searches or Searches(), fitted=fitted)
         found[name] = search.diagnosis()
         fitted = search.fitted
     return _joined(found)
@@ -88,7 +108,7 @@ def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
     if rest and (common := _common(first, rest[0])):
         return common
     placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in found.items()]
-    placed.sort(key=lambda one: one.code == "unexplained")
+    placed.sort(key=lambda one: not one.explains)
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
 
 
@@ -115,6 +135,7 @@ class _Side:
     setting: RopeSetting
     dtype: Format
     rotator: Rotator
+    searches: Searches
     near: bool = False  # whether the block is one that is probed
     fitted: Sequence[Fault] = ()  # what was solved for of the other side, then of this one
 
@@ -137,7 +158,7 @@ class _Side:
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
             found = self._two()
-        found = found or self._position() or Diagnosis("unexplained")
+        found = found or self._position() or Diagnosis(self._kind_of_unexplained())
         return found if found.where.since is not None else replace(found, where=where)
 
     def _where(self) -> Where:
@@ -165,7 +186,22 @@ class _Side:
 
     def _known(self) -> Diagnosis | None:
         """Return the faults that explain what was returned, as few as other positions leave."""
-        return self._equals(fault for fault in faults(self.setting, self.first) if self._changes(fault))
+        alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
+        known = (
+            fault
+            for fault in faults(self.setting, self.first)
+            if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault)
+        )
+        return self._equals(known)
+
+    def _kind_of_unexplained(self) -> str:
+        """Return the code of what nothing known explains: whether pairs have other lengths is seen."""
+        given, rotated, _ = self._vectors()
+        before, after = (np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (given, rotated))
+        expected = before * attention_factor(self.setting.scaling)
+        with np.errstate(invalid="ignore", over="ignore"):
+            others = np.mean(np.abs(after - expected) > _LENGTH * expected)
+        return "not-a-rotation" if others >= _OTHERS else "unexplained"
 
     def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
         """Return those of some faults that hold here and at other positions; the first, with its equals."""
@@ -390,7 +426,12 @@ class _Side:
         return self._equals([Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)])
 
     def _two(self) -> Diagnosis | None:
-        """Return two faults that together explain the side, of two kinds, or two settings."""
+        """Return two faults that together explain the side, of two kinds, or two settings.
+
+        Or one format whose roundings explain all of it: what else there may be is no larger than they are.
+        """
+        if found := self._narrow_output():
+            return found
         given, rotated, _ = self._vectors()
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
         known = (one for one in faults(self.setting, self.first) if not one.crossed or self._changes(one))
@@ -410,8 +451,12 @@ class _Side:
                 if other.diagnosis.code in _MULTIPLES and one.diagnosis.code != other.diagnosis.code:
                     yield one.beside(other)
 
+        if self.searches.in_vain >= _IN_VAIN:
+            return None
         found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
-        return found or self._nearer() or self._narrow_output() or self._coarse(every)
+        found = found or self._nearer() or self._coarse(every)
+        self.searches.in_vain += found is None
+        return found
 
     def _nearer(self) -> Diagnosis | None:
         """Return what is rounded, told at positions near 0, where float32 angles add little of their own."""
@@ -421,7 +466,9 @@ class _Side:
             there = replace(self, side=replace(self.side, block=near), near=True)
             if there._holds(_RIGHT, near):
                 return None
+            most = _SHOWS * self._distance(_RIGHT)
             known = [one for one in faults(self.setting, self.first) if there._comes_near(one)]
+            known = [one for one in known if self._distance(one) <= most]
             rounded = list(of_roundings(self.dtype))
             both = (one.beside(other) for one, other in itertools.product(known, rounded))
             for some in (rounded, both):

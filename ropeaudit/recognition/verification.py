@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, rotation
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.rotation import MisplacedSide
+from ropeaudit.recognition.rotation import MisplacedSide, Searches
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, exact_rotation
@@ -152,13 +153,14 @@ def check(
     warm: bool = False,
     rule: Resolved | None = None,
     batch_step: int = 0,
+    searches: Searches | None = None,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
     first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
     `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
-    takes a row for each.
+    takes a row for each. searches: those of other calls of the same code.
     """
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
@@ -178,9 +180,26 @@ def check(
         found = unstable(rotator, block, afresh) or (
             state(afresh(), block, setting, dtype, rule) if afresh else None
         )
-        found = found or rotation.explained(sides, setting, dtype, rotator)
+        found = found or rotation.explained(sides, setting, dtype, rotator, searches)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     return Places(seen[worst].excess, worst, *seen[worst].place, found, first)
+
+
+def with_rows(check_at: Callable[[int], Places], by_batch: bool) -> Places:
+    """Return the worst of a call alike for both batch elements and, `by_batch`, one with a row for each.
+
+    check_at: `check` by its batch_step. A table may end between the last position that was asked for and that
+    of the other batch element: what the second call raises is nothing that was asked for.
+    """
+    results = [check_at(0)]
+    if by_batch:
+        try:
+            results.append(check_at(BATCH_STEP))
+        except RopeAuditError:
+            raise
+        except Exception:  # noqa: S110  # whatever other people's code raises
+            pass
+    return worst(results)
 
 
 def worst(results: Iterable[Places]) -> Places:

@@ -119,6 +119,7 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(tmp_path, capsys, monke
     assert said["headline"].startswith(begin)
     [row] = said["records"]
     assert (row["diagnosis"], row["resembles"]) == ("positions-off", "layer 1: positions +1")
+    assert row["verdict"] == "wrong_rotation"
     assert [(one["diagnosis"], one["resembles"]) for one in said["layers"]] == [
         (None, None),
         ("positions-off", "positions +1"),
@@ -134,7 +135,7 @@ def test_what_nothing_explains_is_looked_for_in_two_layers(tmp_path, monkeypatch
     noise = torch.rand(24, 16, generator=torch.Generator().manual_seed(0))
     plant(monkeypatch, tmp_path, lambda rotary, at: (rotary(at)[0] + noise, rotary(at)[1]))
     [one] = audited(tmp_path, 1000, "fp32")
-    assert one.diagnosis.code == "unexplained"
+    assert one.diagnosis.code == "not-a-rotation"
     assert list(one.places) == [0, 1]
 
 

@@ -547,3 +547,63 @@ def test_the_gate_of_the_command_line(name, code, capsys) -> None:
     assert main([*command, "--fail-if", "drift_rms>0.01"]) == code
     headline = capsys.readouterr().out.splitlines()[0]
     assert headline.startswith("Wrong rotation" if code else "Within tolerance (3 of 3 cases)")
+
+
+def turned(x, positions, signs=(1, 1, 1, 1)):
+    """Rotate halves; signs: of a cos, b sin, b cos, a sin, which are 1, -1, 1, 1 in a rotation."""
+    angles = positions[:, None].double() * 10000.0 ** (-torch.arange(32).double() / 32)
+    (a, b), cos, sin = x.double().chunk(2, -1), angles.cos(), angles.sin()
+    first, second, third, fourth = signs
+    return torch.cat([first * a * cos + second * b * sin, third * b * cos + fourth * a * sin], -1).to(x.dtype)
+
+
+def test_what_nothing_explains_and_changes_lengths_is_no_rotation() -> None:
+    assert judged(turned)[0].diagnosis == Diagnosis("not-a-rotation")
+
+    def other_angles(x, positions):
+        angles = positions[:, None] * 10000.0 ** (-torch.arange(32) / 32) + torch.arange(32.0) ** 2 / 7
+        (a, b), cos, sin = x.chunk(2, -1), angles.cos(), angles.sin()
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    kept = judged(other_angles)
+    assert kept[0].diagnosis == Diagnosis("unexplained")
+
+
+def test_one_head_does_not_tell_its_number_from_no_rotation() -> None:
+    own, setting = OwnCode("own", lambda x, positions: x.clone(), "bhsd"), RopeSetting.of(64)
+    for heads, codes_of_equals in ((1, set()), (2, set())):
+        x = np.random.default_rng(0).standard_normal((2, heads, 32, 64))
+        vectors = verification.GivenVectors(*x, np.arange(32))
+        found = verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 100).diagnosis
+        assert found.code == "no-rotation"
+        assert {one.code for one in found.alternatives} == codes_of_equals
+
+
+def test_two_faults_are_not_looked_for_where_one_format_explains_all(monkeypatch) -> None:
+    """Float64 code that rotates in float32: the search of two took a minute and a half, and found none."""
+    setting, dtype = RopeSetting.of(64), parse("fp64")
+
+    def single(x, positions):
+        angles = positions[:, None].double() * 10000.0 ** (-torch.arange(32).double() / 32)
+        (a, b), cos, sin = x.float().chunk(2, -1), angles.cos().float(), angles.sin().float()
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+    own = OwnCode("own", single, "bhsd")
+    vectors = verification.GivenVectors(
+        *np.random.default_rng(0).standard_normal((2, 2, 32, 64)), np.arange(32)
+    )
+    monkeypatch.setattr(rotation._Side, "_nearer", lambda self: pytest.fail("it looks for two"))
+    found = verification.check(own.rotator(setting, dtype), setting, dtype, vectors, 100).diagnosis
+    assert found.code == "narrow-output"
+
+
+def test_what_was_looked_for_in_vain_is_not_looked_for_at_every_offset() -> None:
+    own, setting = OwnCode("own", turned, "bhsd"), RopeSetting.of(64)
+    vectors = verification.GivenVectors(
+        *np.random.default_rng(0).standard_normal((2, 2, 32, 64)), np.arange(32)
+    )
+    searches = rotation.Searches()
+    for offset in (100, 200, 300, 400):
+        given = own.rotator(setting, FP32), setting, FP32, vectors, offset
+        assert verification.check(*given, searches=searches).diagnosis.code == "not-a-rotation"
+    assert searches.in_vain == 4

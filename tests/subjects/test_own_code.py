@@ -567,3 +567,36 @@ def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign
     text = capsys.readouterr().err
     assert message in text
     assert text.count("things for one array") <= 1
+
+
+def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours(tmp_path) -> None:
+    """Another batch element is called at later positions, where it has one; those were not asked for."""
+    (tmp_path / "ends.py").write_text(
+        "import torch\n\n\nclass Rope:\n    def __init__(self):\n"
+        "        angles = torch.arange(116.0)[:, None] * 10000.0 ** (-torch.arange(0, 32, 2) / 32)\n"
+        "        self.cos, self.sin = angles.cos(), angles.sin()\n\n"
+        "    def __call__(self, q, k, positions):\n"
+        "        cos, sin = self.cos[positions], self.sin[positions]\n"
+        "        cos, sin = (x[:, None] if x.dim() == 3 else x for x in (cos, sin))\n\n"
+        "        def turned(x):\n            a, b = x.chunk(2, -1)\n"
+        "            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)\n\n"
+        "        return turned(q), turned(k)\n"
+    )
+    rows = list(shift((0, 100), "fp32", implementations=f"{tmp_path}/ends.py:Rope", seq_len=16, head_dim=32))
+    assert [(one.within_tolerance, one.rotation_excess < 1) for one in rows] == [("yes", True)] * 2
+
+
+def test_sizes_that_pass_for_parts_are_no_way_to_call(tmp_path) -> None:
+    """Three heads are unpacked as q, k and v; with four there is nothing to unpack."""
+    (tmp_path / "fused.py").write_text(
+        "import torch\n\n\ndef rope(qkv, positions):\n    q, k, v = qkv.unbind(2)\n"
+        "    return torch.stack([q, k, v], 2)\n"
+    )
+    with pytest.raises(UsageError, match=r"could not be called in any way that is known.*too many values"):
+        loading.load(f"{tmp_path}/fused.py:rope").fit(SETTING)
+
+
+def test_nothing_returned_and_nothing_changed_is_no_call(tmp_path) -> None:
+    (tmp_path / "nothing.py").write_text("def rope(x, positions):\n    return None\n")
+    with pytest.raises(UsageError, match="returns None and leaves what it is given as it was"):
+        loading.load(f"{tmp_path}/nothing.py:rope").fit(SETTING)

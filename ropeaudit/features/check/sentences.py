@@ -108,7 +108,7 @@ def _measured_at(finding: Finding) -> str:
 def _diagnosis(finding: Finding) -> str:
     """Return what it behaves like and what to change; nothing where neither is known."""
     found, behaves = finding.diagnosis, finding.resembles
-    if found is not None and found.code != "unexplained":
+    if found is not None and found.explains:
         behaves = f"behaves like: {behaves}"
     return "; ".join(filter(None, (behaves, finding.remedy)))
 

@@ -243,7 +243,7 @@ def headline(trace: Trace) -> str:
         return f"{who} is refused: {trace.refused}."
     if not trace.likely:
         told = trace.told() or "no known implementation matches"
-        if any(one.code != "unexplained" for one in trace.faults.values()):
+        if any(one.explains for one in trace.faults.values()):
             told = f"what comes nearest: {told}"
         return f"{who} behaves like no known recipe; {told}."
     best = trace.nearest()

@@ -31,7 +31,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
-from ropeaudit.recognition.verification import GivenVectors
+from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects.calling.called import Called
@@ -125,7 +125,7 @@ def _trace(
     if ranked[0].distance <= LIKE:
         likely = tuple(like for like in ranked if like.distance <= _LISTED)
     faults = _faults(subject, known.inputs, setting, usable)
-    if any(not one.arithmetic and one.code != "unexplained" for one in faults.values()):
+    if any(not one.arithmetic and one.explains for one in faults.values()):
         likely = ()  # q of one row is a recipe's, and k, another row or another call is not
     faults = {} if likely else faults
     predicted = _predicted(nearest(likely)[0].group, known.inputs, setting, usable) if likely else {}
@@ -143,15 +143,12 @@ def _faults(
     vectors = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED, dtype=np.int64), inputs.seed or 0)
     found = {}
     for offset in offsets:
-        steps = (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]
-        seen = verification.worst(
-            verification.check(
-                *(subject.rotator(), setting, subject.dtype, vectors, offset),
-                afresh=subject.afresh,
-                batch_step=step,
-            )
-            for step in steps
-        )
+
+        def check(step: int, offset: int = offset) -> Places:
+            given = subject.rotator(), setting, subject.dtype, vectors, offset
+            return verification.check(*given, afresh=subject.afresh, batch_step=step)
+
+        seen = verification.with_rows(check, subject.by_batch())
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found

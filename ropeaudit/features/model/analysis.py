@@ -45,6 +45,7 @@ UNSEEN = (
 )
 
 VERDICTS: dict[str, str] = {
+    "wrong_rotation": "a layer rotates q and k otherwise than its config says: see diagnosis",
     "none": "no logit changes",
     "precision": "logits change by rounding alone: in float64 they stay",
     "structure": "the shift changes the model itself: float64 logits change too",
@@ -72,6 +73,12 @@ class Shifted:
     verdict: str
     cause: str
     places: dict[int, Places] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        """The verdict, where the rotation is wrong that one; one word of `VERDICTS`."""
+        wrong = self.diagnosis is not None and self.verdict != "overflow"
+        return "wrong_rotation" if wrong else self.verdict
 
     @property
     def diagnosis(self) -> Diagnosis | None:
@@ -259,7 +266,7 @@ def model(
 
 
 def verdict_of(change: Change, offset: int) -> str:
-    """Return the verdict, one word of `VERDICTS`."""
+    """Return the verdict on what a shift changes, one word of `VERDICTS`."""
     if change.nonfinite:
         return "overflow"
     if change.structural_largest > structure_allowed(change, offset):

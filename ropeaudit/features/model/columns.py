@@ -155,8 +155,9 @@ class RunColumns:
         shown=True,
     )
     verdict: str = of_run(
-        "none, precision (float64 logits stay), structure (they change too) or overflow",
-        lambda run: run.shifted.verdict,
+        "wrong_rotation (see diagnosis), none, precision (float64 logits stay), structure (they change too), "
+        "overflow",
+        lambda run: run.shifted.word,
         shown=True,
     )
 

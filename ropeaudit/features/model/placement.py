@@ -109,8 +109,9 @@ def placed(
             one = replace(one, diagnosis=first)
         first = first or one.diagnosis
         results[layer] = one
-        found = [one.diagnosis.code for one in results.values() if one.diagnosis]
-        if "random" in found or found.count("unexplained") >= _MOST_UNEXPLAINED:
+        found = [one.diagnosis for one in results.values() if one.diagnosis]
+        in_vain = sum(not one.explains for one in found)
+        if in_vain >= _MOST_UNEXPLAINED or any(one.code == "random" for one in found):
             break  # what comes after is of chance too; the search for what explains it is long
     return results
 

@@ -94,7 +94,7 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
     nonfinite = [row for row in summary if row["verdict"] == "overflow"]
     if nonfinite:
         return f"Overflow: {_where(nonfinite[0])} some logits are nan or infinite; give a wider --dtype."
-    structural = [row for row in summary if row["verdict"] == "structure"]
+    structural = [row for row in summary if row["cause"] in _REMEDY]
     if structural:
         worst = max(structural, key=lambda row: row["structural_rms"])
         return (
@@ -103,7 +103,7 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
             f"adds {short(worst['precision_rms'])} in {worst['dtype']}{_text(worst)}."
         )
     worst = max(summary, key=lambda row: row["change_rms"])
-    if worst["verdict"] == "none":
+    if worst["cause"] == "none":
         return f"Nothing changes: logits are the same at all offsets ({_where(worst)} and in the others)."
     least = min(
         (row for row in summary if row["offset"] == worst["offset"]), key=lambda row: row["change_rms"]
