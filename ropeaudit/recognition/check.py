@@ -37,7 +37,8 @@ class TableFinding:
     rows: one a pair; `size` is the column by how much it is off, in `unit`. hypotheses: the best first; none
     where the dump agrees. diagnosis: None where it agrees, and where nothing that was tried comes near.
     name: what the dump is called. nonfinite: how many of its `values` are nan or infinite. left: the share
-    of the error that the best hypothesis leaves.
+    of the error that the best hypothesis leaves. side: cos or sin, where all that is off is in that one; else
+    empty.
     """
 
     agrees: bool
@@ -50,6 +51,7 @@ class TableFinding:
     nonfinite: int
     values: int
     left: float
+    side: str
 
     @property
     def best(self) -> Hypothesis | None:
@@ -105,7 +107,9 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     else:
         diagnosis = _diagnosis(right, best, left, work)
     agrees, sizes = not work.off.any(), (nonfinite, work.values.size, left)
-    return TableFinding(agrees, rows, right + rest, diagnosis, dump.name, work.size, work.unit, *sizes)
+    return TableFinding(
+        agrees, rows, right + rest, diagnosis, dump.name, work.size, work.unit, *sizes, work.side
+    )
 
 
 def _diagnosis(
@@ -131,7 +135,7 @@ def _diagnosis(
 class FrequencyList:
     """A dumped inv_freq, or its inverses."""
 
-    size, unit, things = "relative_error", "relative", "frequencies"
+    size, unit, things, side = "relative_error", "relative", "frequencies", ""
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         self.values = np.zeros(0) if dump.frequencies is None else dump.frequencies

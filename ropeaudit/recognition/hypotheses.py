@@ -58,8 +58,11 @@ class Hypothesis:
 
     @property
     def another_setting(self) -> bool:
-        """Whether values are those of a setting, or of positions, that is not the expected one."""
-        parts = () if self.diagnosis is None else self.diagnosis.parts()
+        """Whether values are those of a setting, or of positions, that is not the expected one.
+
+        cos and sin of two settings are those of none.
+        """
+        parts = () if self.diagnosis is None or self.diagnosis.where.sides else self.diagnosis.parts()
         return any(kinds()[one.code].group in ("setting", "positions") for one in parts)
 
 

@@ -100,6 +100,22 @@ def recovered(points: NDArray[np.complex128]) -> Array:
     return np.asarray(theta)
 
 
+def recovered_alone(values: Array, *, sine: bool) -> Array:
+    """Return the frequencies that cos or sin alone shows: of two phases, the one nearer to what is predicted.
+
+    Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.
+    """
+    with np.errstate(all="ignore"):
+        phases, n = (np.arcsin if sine else np.arccos)(np.clip(np.nan_to_num(values), -1, 1)), len(values)
+    theta, at = phases[1].copy(), 1
+    while at < n - 1:
+        at = min(2 * at, n - 1)
+        rest = np.stack([phases[at], (math.pi if sine else 0) - phases[at]]) - theta * at
+        rest -= 2 * math.pi * np.round(rest / (2 * math.pi))
+        theta += np.where(np.abs(rest[0]) <= np.abs(rest[1]), *rest) / at
+    return np.asarray(theta)
+
+
 @dataclass(frozen=True, slots=True)
 class Usual:
     """The frequencies of columns (c,), the setting that has them, and that in words."""

@@ -1,6 +1,7 @@
 """A dumped table of cos and sin: which pairs are off from which position, and what explains it.
 
-cos and sin are compared as points: distances on the circle, radians.
+cos and sin are compared as points: distances on the circle, radians. Where all values of one are right, the
+other is explained by its own values alone.
 Letters: n positions, s positions that are compared, p pairs.
 """
 
@@ -20,7 +21,7 @@ from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.recognition import allowance, hypotheses
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.hypotheses import Hypothesis
-from ropeaudit.recognition.inferred import recovered
+from ropeaudit.recognition.inferred import recovered, recovered_alone
 from ropeaudit.recognition.variants import CASTS, FORMS, other_factors, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
@@ -35,6 +36,7 @@ _FEW_ROWS = 4  # that may be off beside a table that is right
 _SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
 _FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, rounded
 _NEAR = 1e-2  # relative: an attention factor that may be a usual one
+_ALONE = 0.5  # how far-fetched it is that cos is of other angles than sin
 _STEPS = ("position", "frequency", "angle")
 
 
@@ -43,6 +45,7 @@ class _AngleTable:
     """Angles (s, p) that a table may hold the cos and sin of, and the frequencies for their slack (p,).
 
     rounded: angles were rounded after they were formed. setting: another one whose angles these are.
+    at: the positions (s,) that they are of, if not those of the rows.
     """
 
     diagnosis: Diagnosis | None
@@ -51,6 +54,7 @@ class _AngleTable:
     cost: float
     rounded: bool = False
     setting: RopeSetting | None = None
+    at: Array | None = None
 
 
 class CosSinTable:
@@ -61,28 +65,38 @@ class CosSinTable:
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
         cos, sin = (nothing if part is None else part for part in (dump.cos, dump.sin))
-        self.values = cos + 1j * sin
-        self.setting, self.exact = setting, exact
+        self.values = np.stack([cos, sin], axis=-1).view(np.complex128)[..., 0]
+        self.setting, self.exact, self.of_angles = setting, exact, dump.angles
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
-        # set by `rows`: the position at which every pair is first off, and most, and whether it is off
-        self.first, self.worst = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        # set by `rows`: the positions at which every pair is first off, last, and most, and whether it is off
+        self.first, self.last, self.worst = np.zeros((3, 0), np.int64)
         self.off = np.zeros(0, bool)
+        self.sides = np.ones(2, bool)  # cos, sin: whether it is to be explained; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair: the frequency recovered, the largest error and where it begins."""
         n, pairs = self.values.shape
-        largest, first, worst = np.zeros(pairs), np.full(pairs, n), np.zeros(pairs, np.int64)
+        largest, sides = np.zeros(pairs), np.zeros(2, bool)
+        first, last, worst = np.full(pairs, n), np.full(pairs, -1), np.zeros(pairs, np.int64)
         for start in range(0, n, _CHUNK):
             positions = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
             cos, sin = distance_table(positions, self.setting)
-            errors = np.abs(self.values[start : start + _CHUNK] - (cos[0] + 1j * sin[0]))
-            wrong = ~(errors <= self.slack(self.exact, positions))
+            apart = self.values[start : start + _CHUNK] - (cos[0] + 1j * sin[0])
+            errors, slack = np.abs(apart), self.slack(self.exact, positions)
+            wrong = ~(errors <= slack)
+            sides |= [not np.all(np.abs(part) <= slack) for part in (apart.real, apart.imag)]
             begins = np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n)
-            first = np.minimum(first, begins)
+            ends = np.where(wrong.any(axis=0), positions.size + start - 1 - wrong[::-1].argmax(axis=0), -1)
+            first, last = np.minimum(first, begins), np.maximum(last, ends)
             worst = np.where(errors.max(axis=0) > largest, start + errors.argmax(axis=0), worst)
             largest = np.maximum(largest, errors.max(axis=0))
-        self.first, self.worst, self.off = first, worst, first < n
+        self.first, self.last, self.worst, self.off = first, last, worst, first < n
+        if self.off.any() and sides.any() and not self.of_angles:
+            self.sides = sides
+        if self.side:
+            own = self.values.real if self.side == "cos" else self.values.imag
+            self.recovered = recovered_alone(own / self.factor, sine=self.side == "sin")
         relative = (self.recovered - self.exact) / hypotheses.reference_sizes(self.exact)
         for i in range(pairs):
             yield {
@@ -94,6 +108,11 @@ class CosSinTable:
                 "first_position_off": int(first[i]) if self.off[i] else None,
                 "off": "yes" if self.off[i] else "no",
             }
+
+    @property
+    def side(self) -> str:
+        """Return cos or sin, where all that is off is in that one; else nothing."""
+        return "" if self.sides.all() else ("cos", "sin")[int(self.sides.argmax())]
 
     def slack(self, theta: Array, positions: Array, other: RopeSetting | None = None) -> Array:
         """Return the error that float32 arithmetic accounts for, in this setting or another.
@@ -114,7 +133,7 @@ class CosSinTable:
         chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), begun, self.worst)
         positions = np.unique(np.concatenate(chosen)).astype(np.float64)
         points = self.values[positions.astype(np.int64)]
-        for fmt in (None, *hypotheses.formats_holding(np.concatenate([points.real, points.imag]))):
+        for fmt in (None, *hypotheses.formats_holding(np.stack([points.real, points.imag])[self.sides])):
             for factor, fault, extra in self._factors(points):
                 if factor == self.factor and (lone := self._of_rows(points, positions, fmt)):
                     yield lone
@@ -126,24 +145,41 @@ class CosSinTable:
     ) -> Hypothesis | None:
         """Return that a few rows alone are off, and the rest is as expected, cast or not; else None."""
         n, pairs = len(self.values), hypotheses.allowed_strays(self.exact.size)
-        missed = self._missed(points, positions, fmt).sum(axis=0)
+        missed = self._missed(points, positions, fmt)[self.sides].sum(axis=0)
         most = min(_FEW_ROWS, hypotheses.allowed_strays(n))
         if not (0 < np.count_nonzero(missed) <= most and missed.max() > pairs):
             return None
-        rows = np.flatnonzero(self._all_missed(fmt).any(axis=0))
+        off = self._all_missed(fmt) > 0
+        rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
         if rows.size > _FEW_ROWS:
             return None
         diagnosis = hypotheses.entries_off("rows", tuple(rows.tolist()), n)
-        diagnosis = replace(diagnosis, where=self.where(fmt))
+        diagnosis = replace(
+            diagnosis,
+            values={**diagnosis.values, **self._exchanged(rows, fmt)},
+            where=Where(sides=() if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())),
+        )
         if fmt is not None:
             diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded({"table": fmt})])))
         none = np.zeros(self.exact.size, np.bool_)
         return hypotheses.hypothesis(diagnosis, none, np.zeros(1), 0.5 + hypotheses.cast_cost(fmt))
 
-    def where(self, fmt: Format | None = None) -> Where:
-        """Return which of cos and sin alone is not as expected, cast or not; nothing where both are."""
-        off = self._all_missed(fmt).any(axis=1)
-        return Where(sides=() if off.all() else tuple(np.array(["cos", "sin"])[off].tolist()))
+    def where(self) -> Where:
+        """Return where pairs are off: in cos or sin alone, at one position alone."""
+        first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
+        return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
+
+    def _exchanged(self, rows: NDArray[np.int64], fmt: Format | None) -> dict[str, tuple[int, ...]]:
+        """Return which of rows that are off each of them holds, where each holds one; else nothing."""
+        holds = [
+            [
+                int(at)
+                for at in rows
+                if not self._missed(self.values[[row]], np.array([at]), fmt)[self.sides].any()
+            ]
+            for row in rows
+        ]
+        return {"holds": tuple(one[0] for one in holds)} if all(len(one) == 1 for one in holds) else {}
 
     def _all_missed(self, fmt: Format | None) -> NDArray[np.int64]:
         """Return `_missed` of the whole table. Shapes: -> (2, n)."""
@@ -183,19 +219,23 @@ class CosSinTable:
                 factor, fault, extra = own, None, 0.0
         angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
         cos, sin = factor * np.cos(angles), factor * np.sin(angles)
-        slack = self.slack(table.theta, positions, table.setting)
-        missed = np.mean(~self._fits(points, angles, factor, slack, fmt).all(axis=0), axis=0)
+        slack = self.slack(table.theta, positions if table.at is None else table.at, table.setting)
+        fits = self._fits(points, angles, factor, slack, fmt)
+        missed = np.mean(~fits[self.sides].all(axis=0), axis=0)
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
-        errors = np.abs(points - (hypotheses.cast(cos, fmt) + 1j * hypotheses.cast(sin, fmt)))
+        apart = np.stack([points.real - hypotheses.cast(cos, fmt), points.imag - hypotheses.cast(sin, fmt)])
+        errors = np.linalg.norm(apart[self.sides], axis=0)
         diagnosis = hypotheses.together(fault, table.diagnosis, hypotheses.rounded({"table": fmt}))
         cost = table.cost + extra + hypotheses.cast_cost(fmt)
+        if diagnosis is not None and not fits[~self.sides].all():
+            diagnosis, cost = replace(diagnosis, where=Where(sides=(self.side,))), cost + _ALONE
         return hypotheses.hypothesis(diagnosis, strays, errors, cost, table.setting)
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, Diagnosis | None, float]]:
         """Return the attention factor that is expected, and the one that the lengths of the points show."""
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
-        seen = float(np.median(np.abs(points)))
+        seen = self.factor if self.side else float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
             usual = [one for one in other_factors(self.factor) if abs(seen / one - 1) < _NEAR]
             for factor in usual + [float(f"{seen:.{k}g}") for k in (3, 6)]:
@@ -205,16 +245,21 @@ class CosSinTable:
 
     def _angles(self, positions: Array) -> Iterator[_AngleTable]:
         """Yield the angles that the table may hold."""
-        at, exact = positions[:, None], self.exact
+        at, exact, n = positions[:, None], self.exact, len(self.values)
         yield _AngleTable(None, at * exact, exact, 0.0)
+        for by in (1, -1):
+            rolled = Diagnosis("positions-off", {"by": by}, also=(Diagnosis("wrap", {"size": n}),))
+            yield _AngleTable(rolled, (at + by) % n * exact, exact, 1.5, at=(positions + by) % n)
+        if not self.side:
+            yield _AngleTable(Diagnosis("cos-sin-swapped"), math.pi / 2 - at * exact, exact, 1.0)
         for fault, angles in (
             (Diagnosis("positions-off", {"by": 1}), (at + 1) * exact),
             (Diagnosis("wrong-direction"), -at * exact),
-            (Diagnosis("cos-sin-swapped"), math.pi / 2 - at * exact),
             (Diagnosis("first-position-only"), 0 * at * exact),
-            (Diagnosis("positions-reversed"), (len(self.values) - 1 - at) * exact),
         ):
             yield _AngleTable(fault, angles, exact, 1.0)
+        reverse = n - 1 - positions
+        yield _AngleTable(Diagnosis("positions-reversed"), reverse[:, None] * exact, exact, 1.0, at=reverse)
         if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
             yield _AngleTable(Diagnosis("wrap", {"size": begin}), at % begin * exact, exact, 1.0)
             last = begin - 1

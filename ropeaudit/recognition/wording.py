@@ -159,6 +159,8 @@ def _more(one: Diagnosis) -> str:
     values: Mapping[str, Any] = one.values
     if "held" in values:
         return f", and every number of it is a {values['held']} number"
+    if "holds" in values:
+        return f", which hold the values of rows {_runs(values['holds'])}"
     if one.code == "nonfinite" and "recipes" in values:
         return f", as {', '.join(values['recipes'])}"
     if one.code == "attention-factor":

@@ -19,7 +19,8 @@ Array = NDArray[np.float64]
 class Dump:
     """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c).
 
-    inverse: the frequencies are stored as their inverses, whose values a cast has rounded.
+    inverse: the frequencies are stored as their inverses, whose values a cast has rounded. angles: angles are
+    stored, of which cos and sin were taken.
     """
 
     spec: str
@@ -28,6 +29,7 @@ class Dump:
     cos: Array | None = None
     sin: Array | None = None
     inverse: bool = False
+    angles: bool = False
 
     def folded(self, pairs: int) -> Dump:
         """Return the dump with one column a pair, where each stands twice: in halves or side by side.

@@ -25,6 +25,7 @@ from ropeaudit.recognition import variants
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.hypotheses import Hypothesis
+from ropeaudit.recognition.inferred import recovered_alone
 from ropeaudit.recognition.wording import sentence
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
@@ -332,6 +333,118 @@ def test_cos_or_sin_that_is_right_is_not_called_wrong(
             assert one.diagnosis is not None
             assert (one.diagnosis.code, one.diagnosis.where.sides) == ("entries-off", sides)
             assert (one.diagnosis.values["things"], one.diagnosis.values["entries"]) == entries
+
+
+OFF_BY_ONE = tuple(part[1:] for part in table(RIGHT, 513))
+ROLLED, BACK = (tuple(np.roll(part, -by, axis=0) for part in table(RIGHT, 512)) for by in (1, -1))
+HALVES = tuple(0.5 + part / 4 for part in table(RIGHT, 512))  # of no angles
+
+
+@pytest.mark.parametrize("side", ["cos", "sin"])
+@pytest.mark.parametrize(
+    ("parts", "code", "named"),
+    [
+        (OFF_BY_ONE, "positions-off", {"by": 1}),
+        (ROLLED, "positions-off+wrap", {"by": 1, "size": 512}),
+        (BACK, "positions-off+wrap", {"by": -1, "size": 512}),
+        (table(BASE, 512), "wrong-base", {"base": 5e5}),
+        (table(inv(RopeSetting.of(128, base=23450.0)), 512), "wrong-base", {"base": 23450.0}),
+        (table(BASE, 512, stored="bf16"), "wrong-base+narrow-table", {"base": 5e5, "table": "bfloat16"}),
+        (table(RIGHT, 512, stored="fp16"), "narrow-table", {"table": "float16"}),
+        (table(cast(RIGHT, "bf16"), 512), "narrow-frequencies", {"frequency": "bfloat16"}),
+        (tuple(part[::-1] for part in table(RIGHT, 512)), "positions-reversed", {}),
+        (table(RIGHT, 512)[::-1], "", {}),  # both cos, or both sin: they are not swapped
+        (HALVES, "", {}),
+        (tuple(np.nan * part for part in HALVES), "nonfinite", {}),
+    ],
+    ids=[
+        *(
+            "positions",
+            "rolled",
+            "rolled back",
+            "base",
+            "a rare base",
+            "base and cast",
+            "cast",
+            "frequencies",
+            "reversed",
+        ),
+        *("the other one", "of no angles", "nan"),
+    ],
+)
+def test_of_cos_and_sin_the_one_that_is_right_is_not_blamed_for_the_other(
+    tmp_path: object, side: str, parts: tuple[np.ndarray, ...], code: str, named: dict[str, float | str]
+) -> None:
+    arrays = dict(zip(("cos", "sin"), table(RIGHT, 512), strict=True))
+    arrays[side] = parts[side == "sin"]
+    buffers = {one.what: one for one in module(npz(f"{tmp_path}/x.npz", **arrays), base=1e6).buffers}
+    wrong = buffers.pop(side)
+    (right,) = buffers.values()
+    assert (right.agrees, right.wrong, right.error, right.drift_near) == (True, False, None, None)
+    assert wrong.agrees is False
+    assert codes(wrong.diagnosis) == code, wrong.finding
+    assert values_of(wrong.diagnosis).items() >= named.items()
+    assert wrong.diagnosis is None or code == "nonfinite" or wrong.diagnosis.where.sides == (side,)
+    if wrong.diagnosis is not None and code not in ("nonfinite", "narrow-table"):
+        assert wrong.finding.startswith(f"{side} alone: "), wrong.finding
+
+
+@pytest.mark.parametrize("n", [40, 512, 9000])
+def test_cos_or_sin_alone_shows_the_frequencies(n: int) -> None:
+    """To what rounding to float32 leaves where cos is 1, or sin is, which is half of its digits."""
+    for part, sine in zip(table(RIGHT, n, stored="fp32"), (False, True), strict=True):
+        shown = recovered_alone(part, sine=sine)
+        assert np.all(np.abs(shown - RIGHT) * (n - 1) <= 2.0**-11), (sine, n)
+
+
+def test_a_sin_of_the_other_sign_is_wrong_alone() -> None:
+    """And cos is that of the other direction as much: of which of the two it is, nothing is said."""
+    cos, sin = table(RIGHT, 512)
+    found = check(Dump("x", "the cos/sin table", cos=cos, sin=-sin), PLAIN)
+    assert (codes(found.diagnosis), found.side) == ("wrong-direction", "sin")
+    assert words(found).startswith("the other direction (")
+
+
+@pytest.mark.parametrize("sides", [("cos", "sin"), ("cos",), ("sin",)])
+@pytest.mark.parametrize(("rows", "held"), [((10, 11), (11, 10)), ((10, 11, 12), (12, 10, 11))])
+def test_rows_that_are_exchanged_say_which_they_hold(
+    sides: tuple[str, ...], rows: tuple[int, ...], held: tuple[int, ...]
+) -> None:
+    parts = dict(zip(("cos", "sin"), (part.copy() for part in table(RIGHT, 512)), strict=True))
+    for side in sides:
+        parts[side][list(rows)] = parts[side][list(held)]
+    found = check(Dump("x", "the cos/sin table", cos=parts["cos"], sin=parts["sin"]), PLAIN)
+    assert values_of(found.diagnosis).items() >= {"entries": rows, "holds": held}.items()
+    text = words(found)
+    assert f"which hold the values of rows {', '.join(map(str, held))}; by up to" in text, text
+    assert "nothing that was tried" not in text
+
+
+def test_a_row_that_another_overwrote_is_not_called_exchanged() -> None:
+    cos, sin = (part.copy() for part in table(RIGHT, 512))
+    cos[10], sin[10] = cos[11], sin[11]
+    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert "holds" not in values_of(found.diagnosis)
+    assert "nothing that was tried explains" in words(found)
+
+
+def test_where_one_position_alone_is_off_it_is_said() -> None:
+    cos, sin = table(RIGHT, 512)
+    sin[100, 7] *= -1
+    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert words(found).startswith("sin alone, position 100 alone: 1 of 64 pairs off: 7; by up to")
+    assert "first at" not in words(found)
+    sin[300, 7] *= -1
+    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert words(found).startswith("sin alone: 1 of 64 pairs off: 7; by up to")
+    assert ", first at position 100," in words(found)
+
+
+def test_nothing_is_said_of_cos_and_sin_where_angles_are_stored(tmp_path: object) -> None:
+    angles = np.arange(512)[:, None] * RIGHT
+    angles[100, 7] *= -1
+    (one,) = module(npz(f"{tmp_path}/x.npz", angles=angles), base=1e6).buffers
+    assert one.finding.startswith("position 100 alone: 1 of 64 pairs off: 7; by up to"), one.finding
 
 
 def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:

@@ -153,14 +153,16 @@ def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:
     """Return which rows or pairs are off, by how much, and what the others are."""
     few = [table.rows[pair] for pair in table.strays] or table.off
     largest = max(few, key=lambda row: abs(row[table.size]))
-    first = largest.get("first_position_off")
-    begin = "" if first is None or diagnosis.values["things"] == "rows" else f", first at position {first}"
+    first, told = largest.get("first_position_off"), diagnosis.where.position is not None
+    rows = diagnosis.values["things"] == "rows"
+    begin = "" if first is None or told or rows else f", first at position {first}"
+    unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
     rest = f"the rest agrees {_AGREES}"
     if diagnosis.also:
         rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
     return (
         f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
-        f"{table.unit}{begin}, which nothing that was tried explains; {rest}."
+        f"{table.unit}{begin}{unknown}; {rest}."
     )
 
 
@@ -287,8 +289,8 @@ def _buffers(
             near, far = drift.drifts(dump.folded(table.setting.pairs), table.setting)
     for buffer in parts:
         bad = buffer.stored.values.size - int(np.count_nonzero(np.isfinite(buffer.stored.values)))
-        cast, how = _cast(buffer.stored, bool(table and table.finding.agrees))
-        spared = len(parts) == 2 and table is not None and _spared(buffer, table.finding.diagnosis)
+        spared = len(parts) == 2 and table is not None and table.finding.side not in ("", buffer.what)
+        cast, how = _cast(buffer.stored, spared or bool(table and table.finding.agrees))
         rows = buffer.stored.values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
         yield Buffer(
             stored=buffer.stored,
@@ -299,8 +301,8 @@ def _buffers(
             how=how,
             agrees=False if bad else right if spared else agrees,
             error=None if spared else error,
-            drift_near=near,
-            drift_far=far,
+            drift_near=None if spared else near,
+            drift_far=None if spared else far,
             unseen=0 if most is None else max(0, rows - most),
             setting=table.setting if table else None,
             nonfinite=bad,
@@ -310,12 +312,6 @@ def _buffers(
             lone=dump is None,
             spared=spared,
         )
-
-
-def _spared(buffer: RopeBuffer, diagnosis: Diagnosis | None) -> bool:
-    """Return whether all that is wrong with a table of cos and sin is in the other."""
-    sides = () if diagnosis is None or diagnosis.also else diagnosis.where.sides
-    return bool(sides) and buffer.what not in sides
 
 
 def _times_float32(buffer: RopeBuffer, near: float | None, table: _ComparedTable | None) -> float | None:
@@ -391,7 +387,8 @@ def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None
         cos, sin = rope_values.both(values) or _side_by_side(values.squeeze())
     else:
         return None
-    return Dump(name, _NAMES.get(what, "the cos/sin table"), cos=_plane(cos, rows), sin=_plane(sin, rows))
+    called, angles = _NAMES.get(what, "the cos/sin table"), what == "angles"
+    return Dump(name, called, cos=_plane(cos, rows), sin=_plane(sin, rows), angles=angles)
 
 
 def _side_by_side(values: Array) -> tuple[Array, Array]:
