@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +49,7 @@ _NEAR_STARTS = (0, 64)
 _ROUNDED = 0.02  # of vectors: what roundings to bfloat16 leave
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
 _SHOWS = 0.9  # of the error, at most, is left by a fault beside roundings
-_LENGTH, _OTHERS = (
-    0.15,
-    0.1,
-)  # roundings to float8_e4m3 change lengths by 13 %; share of pairs that are longer
+_LENGTH, _OTHERS = 0.15, 0.5  # of a length, above what roundings change; of the pairs: see `misread`
 _IN_VAIN = 4  # times that two faults are looked for: q and k at two offsets
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
@@ -96,7 +93,8 @@ def explained(
     found: dict[str, Diagnosis] = {}
     fitted: Sequence[Fault] = ()
     for name, side in sides.items():
-        search = _Side(name, side, setting, dtype, rotator, searches or Searches(), fitted=fitted)
+        asked = name, side, setting, dtype, rotator
+        search = _Side(*asked, fitted=fitted, searches=searches or Searches())
         found[name] = search.diagnosis()
         fitted = search.fitted
     return _joined(found)
@@ -135,9 +133,9 @@ class _Side:
     setting: RopeSetting
     dtype: Format
     rotator: Rotator
-    searches: Searches
     near: bool = False  # whether the block is one that is probed
     fitted: Sequence[Fault] = ()  # what was solved for of the other side, then of this one
+    searches: Searches = field(default_factory=Searches)
 
     def __post_init__(self) -> None:
         self.index = 0 if self.name == "q" else 1
@@ -158,7 +156,7 @@ class _Side:
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
             found = self._two()
-        found = found or self._position() or Diagnosis(self._kind_of_unexplained())
+        found = found or self._position() or self._unexplained()
         return found if found.where.since is not None else replace(found, where=where)
 
     def _where(self) -> Where:
@@ -194,14 +192,15 @@ class _Side:
         )
         return self._equals(known)
 
-    def _kind_of_unexplained(self) -> str:
-        """Return the code of what nothing known explains: whether pairs have other lengths is seen."""
-        given, rotated, _ = self._vectors()
-        before, after = (np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (given, rotated))
+    def _unexplained(self) -> Diagnosis:
+        """Return that nothing explains it, or that most pairs of all heads have other lengths."""
+        x, y = self.block.given[self.index], self.block.rotated[self.index]
+        before, after = (np.abs(exact_rotation.complex_pairs(vectors, self.setting)) for vectors in (x, y))
         expected = before * attention_factor(self.setting.scaling)
         with np.errstate(invalid="ignore", over="ignore"):
-            others = np.mean(np.abs(after - expected) > _LENGTH * expected)
-        return "not-a-rotation" if others >= _OTHERS else "unexplained"
+            others = float(np.mean(np.abs(after - expected) > _LENGTH * expected))
+        every = bool(self.side.heads.all()) and others > _OTHERS
+        return Diagnosis("not-a-rotation" if every else "unexplained")
 
     def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
         """Return those of some faults that hold here and at other positions; the first, with its equals."""

@@ -577,8 +577,19 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
 
 
 def summary_row(**values) -> dict:
-    usual = {"dtype": "bf16", "offset": 1000, "verdict": "none", "change_rms": 0.0, "structural_rms": 0.0}
-    return usual | {"precision_rms": 0.0, "source": "random", "tokens": 24, "score_drift_max": 1.0} | values
+    usual = {"dtype": "bf16", "offset": 1000, "verdict": "none", "cause": "none"}
+    return (
+        usual
+        | {
+            "change_rms": 0.0,
+            "structural_rms": 0.0,
+            "precision_rms": 0.0,
+            "source": "random",
+            "tokens": 24,
+            "score_drift_max": 1.0,
+        }
+        | values
+    )
 
 
 def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_changes() -> None:
