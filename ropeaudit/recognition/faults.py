@@ -111,9 +111,12 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
     """Yield other settings that code usually has in the place of the one that is asked for."""
     layout: Layout = "interleaved" if asked.layout == "half" else "half"
     yield Fault(Diagnosis("wrong-layout", {"layout": layout}), functools.partial(replace, layout=layout))
+    factor = attention_factor(asked.scaling)
     if asked.scaling.kind not in ("default", "explicit"):
         told = Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
-        yield Fault(told, functools.partial(replace, scaling=DEFAULT))
+        yield from _with_and_without(
+            factor, Fault(told, functools.partial(replace, scaling=DEFAULT)), DEFAULT
+        )
     d = asked.head_dim
     for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, 128, 64)):
         if dims not in (asked.rotary_dim, 0):
@@ -133,11 +136,18 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
         if scaling != asked.scaling:
             told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
-            yield Fault(told, functools.partial(replace, scaling=scaling))
-    factor = attention_factor(asked.scaling)
+            other = Fault(told, functools.partial(replace, scaling=scaling))
+            yield from _with_and_without(factor, other, scaling)
     for seen in other_factors(factor):
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
         yield Fault(told, turn=functools.partial(lengthened, seen / factor))
+
+
+def _with_and_without(factor: float, fault: Fault, scaling: Scaling) -> Iterator[Fault]:
+    """Yield a fault with another scaling; then with the attention factor that is asked for, if it differs."""
+    yield fault
+    if (own := attention_factor(scaling)) != factor:
+        yield replace(fault, turn=functools.partial(lengthened, factor / own))
 
 
 def _other_scalings(asked: Scaling) -> Iterator[Scaling]:

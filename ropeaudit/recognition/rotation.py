@@ -8,6 +8,7 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,8 +34,8 @@ from ropeaudit.recognition.faults import (
     of_roundings,
 )
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.variants import of_frequencies
-from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.recognition.variants import BASES, of_frequencies
+from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
@@ -50,6 +51,7 @@ _ROUNDED = 0.02  # of vectors: what roundings to bfloat16 leave
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
 _SHOWS = 0.9  # of the error, at most, is left by a fault beside roundings
 _LENGTH, _OTHERS = 0.15, 0.5  # of a length, above what roundings change; of the pairs: see `misread`
+_LENGTHS = 1e-3  # of a base: about what a token more changes at a length of some thousands
 _IN_VAIN = 4  # times that two faults are looked for: q and k at two offsets
 _TOGETHER = (  # kinds of faults of which two are looked for
     *((SETTING, POSITIONS), (SETTING, OPERANDS), (POSITIONS, OPERANDS), (SETTING, SETTING)),
@@ -156,7 +158,7 @@ class _Side:
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
             found = self._two()
-        found = found or self._position() or self._unexplained()
+        found = self._of_length(found or self._position() or self._unexplained())
         return found if found.where.since is not None else replace(found, where=where)
 
     def _where(self) -> Where:
@@ -191,6 +193,23 @@ class _Side:
             if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault)
         )
         return self._equals(known)
+
+    def _of_length(self, found: Diagnosis) -> Diagnosis:
+        """Return a base that dynamic scaling has at another length as that scaling; else what was found."""
+        base, asked = float(found.values.get("base", 0.0)), self.setting  # type: ignore[arg-type]
+        if found.code != "wrong-base" or asked.scaling.kind != "dynamic" or base in BASES:
+            return found
+
+        def effective(length: int) -> float:
+            return effective_base(replace(asked, length=length))
+
+        wanted = effective_base(replace(asked, base=base))
+        length = bisect.bisect_left(range(2**24), wanted, key=effective)
+        seen = next((n for n in (length, length - 1) if abs(effective(n) / wanted - 1) < _LENGTHS), 0)
+        if effective(seen) == asked.base:
+            return found
+        values = {"seen": f"dynamic(length={seen})", "asked": f"dynamic(length={asked.length})"}
+        return replace(found, code="other-scaling", values=values)
 
     def _unexplained(self) -> Diagnosis:
         """Return that nothing explains it, or that most pairs of all heads have other lengths."""
@@ -341,10 +360,17 @@ class _Side:
             turns = exact_rotation.rotations(other, seen, self.dtype)
         return w, z, fault.turned(exact_rotation.complex_pairs(inner, other), turns)
 
-    def _distance(self, fault: Fault) -> float:
-        """Return how far a fault leaves the first wrong vector from what came back, relative."""
+    def _shows(self, fault: Fault) -> bool:
+        """Return whether a fault explains a part of the error, whatever roundings leave of it."""
+        if fault.crossed and not self._changes(fault):
+            return False
+        numbers = range(len(self.off))  # one that is of some heads or rows alone shows in those
+        return any(self._distance(fault, n) <= _SHOWS * self._distance(_RIGHT, n) for n in numbers)
+
+    def _distance(self, fault: Fault, number: int = 0) -> float:
+        """Return how far a fault leaves a wrong vector from what came back, relative."""
         every = np.arange(self.block.at.size)[-_COMPARED:]
-        b, h = self.off[0]
+        b, h = self.off[number]
         (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), every)
         w, _, expected = self._expected(fault, given, rotated, seen)
         return _rms(w - expected)
@@ -425,22 +451,19 @@ class _Side:
         return self._equals([Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)])
 
     def _two(self) -> Diagnosis | None:
-        """Return two faults that together explain the side, of two kinds, or two settings.
-
-        Or one format whose roundings explain all of it: what else there may be is no larger than they are.
-        """
-        if found := self._narrow_output():
-            return found
+        """Return two faults that together explain the side, of two kinds, or two settings."""
         given, rotated, _ = self._vectors()
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
         known = (one for one in faults(self.setting, self.first) if not one.crossed or self._changes(one))
         every = [*known, *self._fitted(), *sized, *of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
+        beside = {group: list(filter(self._shows, by[group])) for group in groups[:3]}  # beside roundings
 
         def pairs() -> Iterator[Fault]:
             for first, second in _TOGETHER:
-                both: Iterable[tuple[Fault, Fault]] = itertools.product(by[first], by[second])
+                those = (beside if second == ROUNDINGS else by)[first]
+                both: Iterable[tuple[Fault, Fault]] = itertools.product(those, by[second])
                 if first == second:
                     both = itertools.combinations(by[first], 2)
                 for one, other in both:
@@ -451,11 +474,10 @@ class _Side:
                     yield one.beside(other)
 
         if self.searches.in_vain >= _IN_VAIN:
-            return None
-        found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING]))
-        found = found or self._nearer() or self._coarse(every)
+            return self._narrow_output()
+        found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING])) or self._nearer()
         self.searches.in_vain += found is None
-        return found
+        return found or self._narrow_output() or self._coarse(every)
 
     def _nearer(self) -> Diagnosis | None:
         """Return what is rounded, told at positions near 0, where float32 angles add little of their own."""
@@ -465,9 +487,8 @@ class _Side:
             there = replace(self, side=replace(self.side, block=near), near=True)
             if there._holds(_RIGHT, near):
                 return None
-            most = _SHOWS * self._distance(_RIGHT)
             known = [one for one in faults(self.setting, self.first) if there._comes_near(one)]
-            known = [one for one in known if self._distance(one) <= most]
+            known = list(filter(self._shows, known))
             rounded = list(of_roundings(self.dtype))
             both = (one.beside(other) for one, other in itertools.product(known, rounded))
             for some in (rounded, both):

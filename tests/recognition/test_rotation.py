@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
 from ropeaudit.subjects.calling import loading
@@ -585,8 +587,8 @@ def test_one_head_does_not_tell_its_number_from_no_rotation() -> None:
         assert {one.code for one in found.alternatives} == codes_of_equals
 
 
-def test_two_faults_are_not_looked_for_where_one_format_explains_all(monkeypatch) -> None:
-    """Float64 code that rotates in float32: the search of two took a minute and a half, and found none."""
+def test_faults_that_explain_nothing_are_not_tried_beside_every_rounding(monkeypatch) -> None:
+    """Float64 code that rotates in float32: 60,000 trials took a minute and a half; now a few thousand."""
     setting, dtype = RopeSetting.of(64), parse("fp64")
 
     def single(x, positions):
@@ -594,13 +596,18 @@ def test_two_faults_are_not_looked_for_where_one_format_explains_all(monkeypatch
         (a, b), cos, sin = x.float().chunk(2, -1), angles.cos().float(), angles.sin().float()
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
-    own = OwnCode("own", single, "bhsd")
-    vectors = verification.GivenVectors(
-        *np.random.default_rng(0).standard_normal((2, 2, 32, 64)), np.arange(32)
-    )
-    monkeypatch.setattr(rotation._Side, "_nearer", lambda self: pytest.fail("it looks for two"))
-    found = verification.check(own.rotator(setting, dtype), setting, dtype, vectors, 100).diagnosis
+    own, tried, fits = OwnCode("own", single, "bhsd"), [], rotation._Side._fits
+
+    def counted(self, *arguments, **rest):
+        tried.append(1)
+        return fits(self, *arguments, **rest)
+
+    monkeypatch.setattr(rotation._Side, "_fits", counted)
+    x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    vectors = verification.GivenVectors(*x, np.arange(32))
+    found = verification.check(own.rotator(setting, dtype), setting, dtype, vectors, 1000).diagnosis
     assert found.code == "narrow-output"
+    assert len(tried) < 6000
 
 
 def test_what_was_looked_for_in_vain_is_not_looked_for_at_every_offset() -> None:
@@ -613,3 +620,48 @@ def test_what_was_looked_for_in_vain_is_not_looked_for_at_every_offset() -> None
         given = own.rotator(setting, FP32), setting, FP32, vectors, offset
         assert not verification.check(*given, searches=searches).diagnosis.explains
     assert searches.in_vain == 4
+
+
+@pytest.mark.parametrize(
+    ("scaling_text", "factor", "stretch", "code"),
+    [
+        ("yarn:factor=4,original=512", 1.0, 1.0, "missing-scaling"),
+        ("yarn:factor=4,original=512", 1.0, 2.0, "other-scaling"),
+        ("yarn:factor=4,original=512", None, 1.0, "missing-scaling"),
+    ],
+)
+def test_scaling_is_named_whether_its_attention_factor_is_kept_or_not(
+    scaling_text, factor, stretch, code
+) -> None:
+    """A kernel without the scaling and with its factor was: factor twice in q, k 1.14 times as long."""
+    setting = RopeSetting.of(64, scaling=scaling(scaling_text))
+    kept = attention_factor(setting.scaling) if factor else 1.0
+    used = setting.scaling if stretch == 1 else scaling("yarn:factor=2,original=512")
+    other = replace(setting, scaling=scaling("default") if stretch == 1 else used)
+
+    def rotate(x, positions):
+        y = exactly.rotated(x.double().numpy(), positions.numpy(), other)
+        return torch.from_numpy(y * kept / attention_factor(other.scaling)).to(x.dtype)
+
+    own = OwnCode("own", rotate, "bhsd")
+    x = np.random.default_rng(0).standard_normal((2, 2, 64, 64))
+    vectors = verification.GivenVectors(*x, np.arange(64))
+    found = verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 1000).diagnosis
+    assert (found.code, found.also, found.where) == (code, (), Where())
+
+
+def test_dynamic_scaling_of_another_length_is_no_other_base() -> None:
+    setting = RopeSetting.of(64, scaling=scaling("dynamic:factor=4,maximum=1024"), length=4096)
+
+    def rotate(x, positions):
+        y = exactly.rotated(x.double().numpy(), positions.numpy(), replace(setting, length=2000))
+        return torch.from_numpy(y).to(x.dtype)
+
+    own = OwnCode("own", rotate, "bhsd")
+    x = np.random.default_rng(0).standard_normal((2, 2, 64, 64))
+    vectors = verification.GivenVectors(*x, np.arange(64))
+    found = verification.check(
+        own.rotator(setting, parse("bf16")), setting, parse("bf16"), vectors, 1000
+    ).diagnosis
+    assert found.code == "other-scaling"
+    assert (found.values["seen"], found.values["asked"]) == ("dynamic(length=2000)", "dynamic(length=4096)")
