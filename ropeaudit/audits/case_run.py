@@ -172,7 +172,7 @@ class CaseRun:
             return verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
 
         with _reported([subject]):
-            return verification.with_rows(check, subject.by_batch())
+            return verification.with_rows(check, subject.by_batch(), offset)
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""

@@ -34,7 +34,7 @@ from ropeaudit.recognition.faults import (
     of_roundings,
 )
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.variants import BASES, of_frequencies
+from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -195,21 +195,21 @@ class _Side:
         return self._equals(known)
 
     def _of_length(self, found: Diagnosis) -> Diagnosis:
-        """Return a base that dynamic scaling has at another length as that scaling; else what was found."""
-        base, asked = float(found.values.get("base", 0.0)), self.setting  # type: ignore[arg-type]
-        if found.code != "wrong-base" or asked.scaling.kind != "dynamic" or base in BASES:
+        """Return beside a base the length at which dynamic scaling has it: one call does not tell which."""
+        asked = self.setting
+        if found.code != "wrong-base" or asked.scaling.kind != "dynamic":
             return found
 
         def effective(length: int) -> float:
             return effective_base(replace(asked, length=length))
 
-        wanted = effective_base(replace(asked, base=base))
+        wanted = effective_base(replace(asked, base=float(str(found.values["base"]))))
         length = bisect.bisect_left(range(2**24), wanted, key=effective)
         seen = next((n for n in (length, length - 1) if abs(effective(n) / wanted - 1) < _LENGTHS), 0)
         if effective(seen) == asked.base:
             return found
         values = {"seen": f"dynamic(length={seen})", "asked": f"dynamic(length={asked.length})"}
-        return replace(found, code="other-scaling", values=values)
+        return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
 
     def _unexplained(self) -> Diagnosis:
         """Return that nothing explains it, or that most pairs of all heads have other lengths."""

@@ -185,11 +185,11 @@ def check(
     return Places(seen[worst].excess, worst, *seen[worst].place, found, first)
 
 
-def with_rows(check_at: Callable[[int], Places], by_batch: bool) -> Places:
+def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:
     """Return the worst of a call alike for both batch elements and, `by_batch`, one with a row for each.
 
     check_at: `check` by its batch_step. A table may end between the last position that was asked for and that
-    of the other batch element: what the second call raises is nothing that was asked for.
+    of the other batch element, which then stands before it, where there is room.
     """
     results = [check_at(0)]
     if by_batch:
@@ -197,8 +197,9 @@ def with_rows(check_at: Callable[[int], Places], by_batch: bool) -> Places:
             results.append(check_at(BATCH_STEP))
         except RopeAuditError:
             raise
-        except Exception:  # noqa: S110  # whatever other people's code raises
-            pass
+        except Exception:  # whatever other people's code raises
+            if offset >= BATCH_STEP:
+                results.append(check_at(-BATCH_STEP))
     return worst(results)
 
 

@@ -577,14 +577,14 @@ def test_what_nothing_explains_and_changes_lengths_is_no_rotation() -> None:
     assert kept[0].diagnosis == Diagnosis("unexplained")
 
 
-def test_one_head_does_not_tell_its_number_from_no_rotation() -> None:
+@pytest.mark.parametrize("heads", [1, 2])
+def test_no_rotation_is_not_the_number_of_the_head(heads) -> None:
+    """One head, whose number is 0, does not tell them apart; two do."""
     own, setting = OwnCode("own", lambda x, positions: x.clone(), "bhsd"), RopeSetting.of(64)
-    for heads, codes_of_equals in ((1, set()), (2, set())):
-        x = np.random.default_rng(0).standard_normal((2, heads, 32, 64))
-        vectors = verification.GivenVectors(*x, np.arange(32))
-        found = verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 100).diagnosis
-        assert found.code == "no-rotation"
-        assert {one.code for one in found.alternatives} == codes_of_equals
+    x = np.random.default_rng(0).standard_normal((2, heads, 32, 64))
+    vectors = verification.GivenVectors(*x, np.arange(32))
+    found = verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 100).diagnosis
+    assert (found.code, found.alternatives) == ("no-rotation", ())
 
 
 def test_faults_that_explain_nothing_are_not_tried_beside_every_rounding(monkeypatch) -> None:
@@ -650,18 +650,22 @@ def test_scaling_is_named_whether_its_attention_factor_is_kept_or_not(
     assert (found.code, found.also, found.where) == (code, (), Where())
 
 
-def test_dynamic_scaling_of_another_length_is_no_other_base() -> None:
+@pytest.mark.parametrize("changed", [{"length": 2000}, {"base": 6000.0}])
+def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed) -> None:
     setting = RopeSetting.of(64, scaling=scaling("dynamic:factor=4,maximum=1024"), length=4096)
 
     def rotate(x, positions):
-        y = exactly.rotated(x.double().numpy(), positions.numpy(), replace(setting, length=2000))
+        y = exactly.rotated(x.double().numpy(), positions.numpy(), replace(setting, **changed))
         return torch.from_numpy(y).to(x.dtype)
 
-    own = OwnCode("own", rotate, "bhsd")
+    own, dtype = OwnCode("own", rotate, "bhsd"), parse("bf16")
     x = np.random.default_rng(0).standard_normal((2, 2, 64, 64))
     vectors = verification.GivenVectors(*x, np.arange(64))
-    found = verification.check(
-        own.rotator(setting, parse("bf16")), setting, parse("bf16"), vectors, 1000
-    ).diagnosis
-    assert found.code == "other-scaling"
-    assert (found.values["seen"], found.values["asked"]) == ("dynamic(length=2000)", "dynamic(length=4096)")
+    found = verification.check(own.rotator(setting, dtype), setting, dtype, vectors, 1000).diagnosis
+    by_code = {one.code: one.values for one in (found, *found.alternatives)}
+    assert list(by_code) == ["other-scaling", "wrong-base"]
+    assert by_code["other-scaling"]["asked"] == "dynamic(length=4096)"
+    if "length" in changed:
+        assert by_code["other-scaling"]["seen"] == "dynamic(length=2000)"
+    else:
+        assert by_code["wrong-base"]["base"] == pytest.approx(6000, rel=1e-3)  # bfloat16 vectors tell no more

@@ -600,3 +600,19 @@ def test_nothing_returned_and_nothing_changed_is_no_call(tmp_path) -> None:
     (tmp_path / "nothing.py").write_text("def rope(x, positions):\n    return None\n")
     with pytest.raises(UsageError, match="returns None and leaves what it is given as it was"):
         loading.load(f"{tmp_path}/nothing.py:rope").fit(SETTING)
+
+
+def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused(tmp_path) -> None:
+    (tmp_path / "stops.py").write_text(
+        "import torch\n\n\ndef rope(x, positions):\n    if int(positions[0]) >= 4096:\n        return\n"
+        "    angles = positions[:, None] * 10000.0 ** (-torch.arange(0, 32, 2) / 32)\n"
+        "    (a, b), cos, sin = x.clone().chunk(2, -1), angles.cos(), angles.sin()\n"
+        "    x.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))\n"
+    )
+    rows = shift(
+        (0, 5000), "fp32", implementations=f"{tmp_path}/stops.py:rope", seq_len=16, head_dim=32, heads=2
+    )
+    assert [(one.verdict == "wrong_rotation", one.diagnosis) for one in rows] == [
+        (False, None),
+        (True, "no-rotation"),
+    ]

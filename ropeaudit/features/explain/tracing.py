@@ -148,7 +148,7 @@ def _faults(
             given = subject.rotator(), setting, subject.dtype, vectors, offset
             return verification.check(*given, afresh=subject.afresh, batch_step=step)
 
-        seen = verification.with_rows(check, subject.by_batch())
+        seen = verification.with_rows(check, subject.by_batch(), offset)
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found

@@ -58,8 +58,11 @@ class Rotator(ABC):
         return calls()
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Rotator:
-        """Return the same instance, called in another dtype, and in an environment where one is given."""
-        raise NotImplementedError
+        """Return the same instance, called in another dtype, and in an environment where one is given.
+
+        Raises: NotImplementedError where nothing is called, or in one way alone.
+        """
+        raise NotImplementedError  # what is looked up, and a way to call an instance, have no other dtype
 
 
 @dataclass(slots=True)

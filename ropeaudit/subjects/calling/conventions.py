@@ -156,8 +156,6 @@ class Convention:
             for old, vector in zip(before, vectors, strict=True)
         )
         changed_beside = tuple(role for role in beside if arrays.content(arguments[role]) != beside[role])
-        if returned is None and at.all() and not changed:
-            raise arrays.WrongShape("returns None and leaves what it is given as it was")
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
             returned = tuple(vectors) if "k" in arguments else vectors[0]
         first, second = arrays.parts(returned, "k" in arguments)

@@ -238,7 +238,17 @@ def _try(convention: Convention, function: Any, setting: RopeSetting, dtype: For
     x = x.astype(dtype.carrier)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     x64 = x.astype(np.float64)
-    values = convention(silent(function), x, positions, setting, dtype).values.astype(np.float64)
+    nothing: list[bool] = []
+
+    def called(*plain: Any, **named: Any) -> Any:
+        returned = function(*plain, **named)
+        nothing.append(returned is None)
+        return returned
+
+    answer = convention(silent(called), x, positions, setting, dtype)
+    if any(nothing) and not answer.changed:
+        raise arrays.WrongShape("returns None and leaves what it is given as it was")
+    values = answer.values.astype(np.float64)
     norm, fits = float(np.sqrt(np.mean(x**2))), []
     layouts: tuple[Layout, ...] = get_args(Layout)
     for layout in layouts:

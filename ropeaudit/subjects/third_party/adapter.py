@@ -51,9 +51,8 @@ class Adapter(Code):
         return self
 
     def __init__(self, entry: Entry) -> None:
-        self.name, self.layouts, self.dtypes, self._version = (
-            *(entry.name, entry.layouts, entry.dtypes, entry.version),
-        )
+        self.name, self.layouts = entry.name, entry.layouts
+        self.dtypes, self._version = entry.dtypes, entry.version
 
     @property
     def version(self) -> str:
