@@ -19,7 +19,7 @@ from typing import Any
 from ropeaudit import data
 from ropeaudit.audits import judging, records
 from ropeaudit.reports import Report, ReportForm, Row, heading, settings
-from ropeaudit.reports.charts import panels, svg
+from ropeaudit.reports.charts import svg
 from ropeaudit.reports.forms import markdown
 from ropeaudit.reports.html import ascii_only, definitions, element, listed, section, tag, text
 from ropeaudit.reports.numbers import exact, setting, styled
@@ -136,7 +136,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _charts(report: Report) -> str:
     """Return the charts of the worst subjects, with what their marks mean."""
-    charts, count = panels.charts(report.rows)
+    charts, count = svg.charts(report.rows)
     axes = svg.shared_axes(charts)
     figures = [
         element(
