@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import stat
 import time
@@ -53,7 +52,9 @@ class OutputFile:
         """Write the report, and its metadata beside it where its form wants them there. Raises: BadOutput."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
-            from ropeaudit.runtime import digests  # in-function: it loads NumPy
+            import json  # in-function, as digests, which load NumPy: most runs write no metadata
+
+            from ropeaudit.runtime import digests
 
             whole = {**report.metadata, self.form: digests.of_bytes(contents[0])}
             about = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
@@ -195,6 +196,8 @@ def _check(target: Path, about: str) -> None:
 
 def _ours(path: Path) -> bool:
     """Return whether a file holds the metadata of a report as ropeaudit writes them, and no report."""
+    import json
+
     try:
         result = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
