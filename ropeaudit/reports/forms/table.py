@@ -115,14 +115,10 @@ def _table(report: Report, layout: Layout) -> Iterator[list[Piece]]:
     right = [report.numeric(name) for name in layout.names]
     if report.header:
         yield from _row(layout, layout.headings, right, ["bold"] * len(right), above=True)
-        yield [("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * _width(layout), "")]
+        yield [("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * _total(layout.widths, layout.gap), "")]
     for place, row in enumerate(report.rows):
         cells = [column[place] for column in layout.cells]
         yield from _row(layout, cells, right, [_style(name, row) for name in layout.names])
-
-
-def _width(layout: Layout) -> int:
-    return sum(layout.widths) + layout.gap * (len(layout.widths) - 1)
 
 
 def _row(
@@ -217,7 +213,9 @@ def _sizes(report: Report, layout: Layout) -> dict[str, _Sizes]:
         natural, word = lengths[-1], max(map(len, title.split()), default=0)
         least = usual = natural
         if not report.numeric(name):
-            longest = max((columns_of_terminal(word) for cell in cells for word in _words(cell)), default=0)
+            longest = max(
+                (columns_of_terminal(word) for cell in cells for word in _BREAK.split(cell)), default=0
+            )
             least = min(longest, max(_LONGEST, word))
         if least < natural:
             usual = lengths[int(_USUAL * len(lengths))]
@@ -252,10 +250,6 @@ def _wrapped(text: str, width: int) -> str:
 
 def _total(widths: Sequence[int], gap: int) -> int:
     return sum(widths) + gap * max(0, len(widths) - 1)
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in _BREAK.split(text) if word]
 
 
 def _lines(text: str, width: int) -> list[str]:
