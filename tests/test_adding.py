@@ -16,7 +16,7 @@ from shutil import copytree, ignore_patterns
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SMALL = "--heads 1 --seq-len 8 --head-dim 8 --dtype fp32 --offset 0,7 -q"
+SMALL = "--heads 1 --seq-len 8 --head-dim 8 --dtype fp32 -q --offset 0,7"
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,29 @@ class Toy(Adapter):
 IMPLEMENTATIONS = {"toy": Toy}
 '''
 
-FORM = '''"""Counts."""
+FORM = '''"""TSV: the columns of CSV, parted by tabs; no text of ours holds one."""
 
-from ropeaudit.reports import Report
+import csv
+import io
+from collections.abc import Iterator
+
+from ropeaudit.reports import Report, ReportForm, Row
+from ropeaudit.reports.numbers import exact
 
 
 def render(report: Report) -> str:
-    """Return how many rows there are."""
-    return f"{len(report.rows)} rows\\n"
+    """Return a header and a line a row."""
+    lines = [list(report.columns)] * report.header
+    lines += [[exact(row[name]) for name in report.columns] for row in report.rows]
+    return "".join("\\t".join(cells) + "\\n" for cells in lines)
+
+
+def decode(content: bytes) -> Iterator[Row]:
+    """Yield the rows of a file."""
+    yield from csv.DictReader(io.StringIO(content.decode()), delimiter="\\t")
+
+
+FORM = ReportForm("TSV", render, decode, "\\t".join, metadata="beside", errors="backslashreplace")
 '''
 
 COMMAND = '''"""ropeaudit toy: the number of recipes."""
@@ -229,12 +244,18 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     ),
     "report form": (
         (
-            Place("reports/forms/toy.py", FORM),
-            Place(
-                "reports/__init__.py", '        ReportForm("toy", (".toy",)),\n', '        ReportForm("html",'
-            ),
+            Place("reports/forms/tsv.py", FORM),
+            Place("reports/__init__.py", '    "tsv": ListedForm((".tsv",)),\n', '    "html": ListedForm('),
         ),
-        {f"shift --recipe hf {SMALL} -f toy": "2 rows\n", f"shift --recipe hf {SMALL} -o x.toy": ""},
+        {
+            f"shift --recipe hf {SMALL} -f tsv": "\nhf\tfloat32\t7\t",
+            f"shift --recipe hf {SMALL} -o x.tsv": "\nhf               float32",
+            f"shift --recipe hf {SMALL} -f tsv -o /dev/stdout": "\nhf\tfloat32\t7\t",
+            f"shift --recipe hf {SMALL},1000 -o x.tsv --resume": "(3 of 3 cases)",
+            "report x.tsv -f csv": "\nhf,float32,1000,",
+            "report stdin.tsv -f tsv": "\nhf\tfloat32\t1000\t",
+            "report x.tsv -f markdown": "$ ropeaudit shift --recipe hf",
+        },
     ),
     "command": (
         (
@@ -346,6 +367,8 @@ def test_a_toy_is_added_in_the_places_of_the_table_and_works(kind, table, tmp_pa
     for place in places:
         place.touch(package)
     (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
+    (tmp_path / "stdin.tsv").symlink_to("/dev/stdin")
+    written = tmp_path / "x.tsv"
     number, where = table[kind]
     assert len(places) == number
     for named in {place.file for place in places}:
@@ -354,7 +377,10 @@ def test_a_toy_is_added_in_the_places_of_the_table_and_works(kind, table, tmp_pa
     for command, expected in calls.items():
         call = [sys.executable, "-P", "-m", "ropeaudit", *command.split()]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NO_COLOR": "1", "PYTHONWARNINGS": ""}
-        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+        given = written.read_text(encoding="utf-8") if written.exists() else ""
+        done = subprocess.run(
+            call, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", input=given
+        )
         assert done.returncode == 0, (command, done.stderr)
         assert expected in done.stdout, (command, done.stdout)
 

@@ -19,13 +19,11 @@ from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
 _MOST_NOTES = 8
-_NARROWEST = 20  # columns of a terminal
-_LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html": "xmlcharrefreplace"}
 
 
 def metadata(options: ReportOptions) -> dict[str, Any]:
     """Return the metadata of this run, none if no report asked for holds them: they take a while."""
-    if not options.outputs and options.form in ("table", "csv", "jsonl"):
+    if not options.outputs and reports.form_named(options.form).metadata != "within":
         return {}
     from ropeaudit.runtime.run_metadata import gather
 
@@ -34,27 +32,13 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
 
 def print_report(report: Report, screen: ScreenOptions) -> None:
     """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
-    out = streams.report()
-    if screen.form == "table" and (out.isatty() or _coloured(screen.color, out)):
-        from rich.console import Console
-
-        from ropeaudit.reports.forms import table
-
-        width = None if out.isatty() else table.WHOLE
-        plain = not _coloured(screen.color, out)
-        console = Console(
-            file=out,
-            width=width,
-            highlight=False,
-            force_terminal=not plain,
-            color_system=None if plain else "auto" if out.isatty() else "standard",
-            no_color=plain,
-        )
-        console.width = max(console.width, _NARROWEST)  # COLUMNS=0 would show nothing
-        table.show(report, console)
+    out, form = streams.report(), reports.form_named(screen.form)
+    coloured = _coloured(screen.color, out)
+    if form.show and (out.isatty() or coloured):
+        form.show(report, out, coloured)
     else:
-        if screen.form in _LOSSLESS and isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors=_LOSSLESS[screen.form])  # data may be ugly, but not lost
+        if form.errors and isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
         out.write(reports.render(screen.form, report))
     out.flush()
 
@@ -103,7 +87,7 @@ def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> N
 
 def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options.form == "markdown":
+    if reports.form_named(options.form).notes:
         return
     if options.quiet:
         for text in report.refusals[:_MOST_NOTES]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import stat
 import time
@@ -39,7 +38,8 @@ class OutputFile:
                 self.files.append(_stream(path))
             else:
                 for number, target in enumerate(self.targets):
-                    self.files.append(_beside(target, number > 0))
+                    about = reports.form_named(form).title if number else ""
+                    self.files.append(_beside(target, about))
         except BaseException:
             self.discard()
             raise
@@ -49,12 +49,14 @@ class OutputFile:
         return not self.stream and self.targets[0].exists()
 
     def write(self, report: Report) -> None:
-        """Write the report; beside a CSV its metadata go to NAME.meta.json. Raises: BadOutput."""
+        """Write the report, and its metadata beside it where its form wants them there. Raises: BadOutput."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
-            from ropeaudit.runtime import digests  # in-function: it loads NumPy
+            import json  # in-function, as digests, which load NumPy: most runs write no metadata
 
-            whole = {**report.metadata, "csv": digests.of_bytes(contents[0])}
+            from ropeaudit.runtime import digests
+
+            whole = {**report.metadata, self.form: digests.of_bytes(contents[0])}
             about = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
             contents.append(about.encode("utf-8", "backslashreplace"))
         self.fill(contents)
@@ -90,13 +92,8 @@ class OutputFile:
 
 
 def targets(path: str, form: str) -> list[str]:
-    """Return the files that are replaced for a path: that behind it, and beside a CSV its metadata."""
-    return [paths.behind(one) for one in (path, metadata_of(path))][: 2 if form == "csv" else 1]
-
-
-def metadata_of(path: str) -> str:
-    """Return where the metadata of a CSV stand."""
-    return f"{path}.meta.json"
+    """Return the files that are replaced for a path: that behind it, and its metadata beside it, if any."""
+    return [paths.behind(one) for one in (path, reports.beside(path))][: 1 + reports.has_file_beside(form)]
 
 
 def part_of(path: str) -> str:
@@ -158,11 +155,11 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
     import click
 
     context = click.get_current_context(silent=True)
-    return str(context.params.get("form", "table")) if context else "table"
+    return str(context.params.get("form", reports.FORMS[0])) if context else reports.FORMS[0]
 
 
-def _beside(target: Path, about: bool = False) -> IO[bytes]:
-    """Open a file in the folder of `target`, which is to hold a report or what is said `about` one.
+def _beside(target: Path, about: str = "") -> IO[bytes]:
+    """Open a file in the folder of `target`, which is to hold a report, or the metadata of a form `about`.
 
     Raises: BadOutput.
     """
@@ -176,7 +173,7 @@ def _beside(target: Path, about: bool = False) -> IO[bytes]:
         raise BadOutput(f"-o {str(target)!r} cannot be written: {reason}; give another place") from None
 
 
-def _check(target: Path, about: bool) -> None:
+def _check(target: Path, about: str) -> None:
     """Raise BadOutput if there is something at `target` that a report must not take the place of."""
     if atomic_files.may_be_cleared(target.name):
         raise BadOutput(f"-o {str(target)!r} has a name of ropeaudit's own, which runs remove; give another")
@@ -192,13 +189,15 @@ def _check(target: Path, about: bool) -> None:
         raise BadOutput(f"-o {str(target)!r} is write-protected; give another place")
     if about and there.st_size and not _ours(target):
         raise BadOutput(
-            f"{str(target)!r} is there and not from ropeaudit as the metadata of a CSV, which go there; "
+            f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go there; "
             "move it, or give another -o"
         )
 
 
 def _ours(path: Path) -> bool:
-    """Return whether a file holds the metadata of a CSV as ropeaudit writes them, and no report."""
+    """Return whether a file holds the metadata of a report as ropeaudit writes them, and no report."""
+    import json
+
     try:
         result = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import os
@@ -12,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 
+from ropeaudit import reports
 from ropeaudit.console import output_files
-from ropeaudit.errors import UsageError
-from ropeaudit.reports import REGISTRY
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports.tickets.trackers import TRACKERS
 from ropeaudit.runtime import paths, streams
 
@@ -129,8 +130,10 @@ def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
 def _files_of(name: str, path: str) -> Iterator[str]:
     """Yield the files that an option writes for a path: that itself and those that get its name and more."""
     yield path
-    if name == "outputs" and path.lower().endswith(REGISTRY["csv"].suffixes):
-        yield output_files.metadata_of(path)
+    if name == "outputs":
+        with contextlib.suppress(UnknownName):  # a picture
+            if reports.has_file_beside(reports.form_of(path)):
+                yield reports.beside(path)
     if name == "save_qk":  # a file a layer type, where a model has several
         from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
 

@@ -180,9 +180,12 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
     form = reports.form_of(name)
     if not os.path.exists(name):
         return []
-    if form not in ("csv", "json", "jsonl"):
-        raise BadInput(f"--resume reads .csv, .json and .jsonl, and {name!r} is there; remove it")
-    read = reading.read(name) if form == "json" else _lines(name, form)
+    if form not in reports.FORMS or not reports.form_named(form).decode:
+        read_too = [one for one in reports.FORMS if reports.form_named(one).decode]
+        *some, last = (reports.REGISTRY[one].suffixes[0] for one in read_too)
+        raise BadInput(f"--resume reads {', '.join(some)} and {last}, and {name!r} is there; remove it")
+    begins = reports.form_named(form).begins
+    read = _lines(name, begins(records.FIRST)) if begins else reading.read(name)
     rows = reading.records_of(name, read)
     for column in columns(rows):
         if not records.COLUMNS[column].sentence and any(column not in row for row in read):
@@ -193,22 +196,20 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
     return rows
 
 
-def _lines(name: str, form: str) -> list[reports.Row]:
-    """Return the rows of a .csv or .jsonl; of the last line, if it is torn, none. Raises: BadInput."""
+def _lines(name: str, begun: str) -> list[reports.Row]:
+    """Return the rows of a file of lines; of the last one, if it is torn, none.
+
+    begun: how such a file begins; of one without a line's end no more than that may have been written.
+    Raises: BadInput.
+    """
     try:
         content = Path(name).read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
-        if not whole and not _begun(content, form):
+        if not whole and not (content.startswith(begun.encode()) or begun.encode().startswith(content)):
             raise BadInput(f"{name!r} is not a report of ropeaudit; move it away, or give another -o")
-        return reading.parse(name, form, whole.decode()) if whole else []
+        return reading.read(name, whole.decode()) if whole else []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _begun(content: bytes, form: str) -> bool:
-    """Return whether a file without a line's end is a report of which no more than that was written."""
-    begun = (f'{{"{records.FIRST[0]}": ' if form == "jsonl" else ",".join(records.FIRST)).encode()
-    return content.startswith(begun) or begun.startswith(content)
 
 
 def refuse_foreign(path: str, rows: Sequence[Record]) -> None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import TYPE_CHECKING
 
 from ropeaudit.arithmetic.doubledouble import PI, precise
-from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.axial import AxialRope
 
 _ONE = Decimal(1)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar, cast
 
 from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.reports import numbers
@@ -19,35 +19,55 @@ Row = Mapping[str, Any]
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class ReportForm:
-    """How a report is written: `forms/NAME.py` has render(report), which returns text, or bytes if binary.
+class ListedForm(NamedTuple):
+    """What is known of a form before its file is loaded. suffixes: of the files that hold it.
 
-    suffixes: of the files that hold it. data: whether decode(bytes) there returns the rows of such a file.
-    binary: it goes into files alone. package: what it needs, which the extra called NAME installs.
+    binary: it goes into files alone, and a run that was broken off does not go on from one.
     """
 
-    name: str
     suffixes: tuple[str, ...]
-    data: bool = False
     binary: bool = False
-    package: str = ""
 
 
-# The one list of forms, a line each.
+# The one list of forms, a line each: the rest is said by FORM in forms/NAME.py.
 REGISTRY = {
-    form.name: form
-    for form in (
-        ReportForm("table", (".txt",)),
-        ReportForm("csv", (".csv",), data=True),
-        ReportForm("json", (".json",), data=True),
-        ReportForm("jsonl", (".jsonl", ".ndjson"), data=True),
-        ReportForm("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
-        ReportForm("markdown", (".md", ".markdown")),
-        ReportForm("html", (".html", ".htm")),
-    )
+    "table": ListedForm((".txt",)),
+    "csv": ListedForm((".csv",)),
+    "json": ListedForm((".json",)),
+    "jsonl": ListedForm((".jsonl", ".ndjson")),
+    "parquet": ListedForm((".parquet",), binary=True),
+    "markdown": ListedForm((".md", ".markdown")),
+    "html": ListedForm((".html", ".htm")),
 }
-FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)
+FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
+
+
+class ReportForm(NamedTuple):
+    """How a report is written and read; whoever treats forms differently asks this, not their names.
+
+    title: its name in a sentence. render: from a report to text, with a newline at its end, or bytes if it is
+    binary. decode: from the content of a file to its rows; None for forms that people alone read.
+    begins: where each line but a header is a row, so that all whole lines of a torn file can be read: how a
+    file of rows with these columns begins.
+    metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere. about: from the
+    content of a file that people do not read alone to the metadata in it.
+    finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
+    show: prints it to a terminal, or with True to what shall have colours as one has.
+    errors: what stdout does with characters that its encoding lacks; empty for what any text gets.
+    package: what it needs, which the extra called like the form installs.
+    """
+
+    title: str
+    render: Callable[[Report], str | bytes]
+    decode: Callable[[bytes], Iterable[Row]] | None = None
+    begins: Callable[[Sequence[str]], str] | None = None
+    metadata: Literal["within", "beside", "nowhere"] = "nowhere"
+    about: Callable[[bytes], Any] | None = None
+    finding: bool = False
+    notes: bool = False
+    show: Callable[[Report, TextIO, bool], None] | None = None
+    errors: str = ""
+    package: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +112,32 @@ class Report:
         return without_constants(replace(self, rows=rows, folded=None, constant=()), self.constant)
 
     def full_legend(self) -> str:
-        """Return how to read the columns that are shown, after what holds in all rows."""
-        from ropeaudit.reports.fitting import explained  # in-function: it builds on reports
+        """Return what holds in all rows, then the legend without what it says of columns that are not shown.
 
-        texts = ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in self.said_once.items())
+        A legend explains "heading: words", one behind the other, with a semicolon or a full stop; a heading
+        may be the beginning of those of several columns.
+        """
+        texts = ", ".join(f"{heading(name)} {text}" for name, text in self.said_once.items())
         once = f"In all {len(self.rows)} rows: {texts}." if texts else ""
-        return "\n".join(filter(None, [once, explained(self)]))
+        shown = [heading(name) for name in (*self.screen, *self.said_once)]
+        hidden = [heading(name) for name in self.declared]
+        text, gone = "", False
+        for part, space in re.findall(r"(.+?(?:[;.](?=\s)|$))(\s*)", self.legend, re.DOTALL):
+            word, colon, _ = part.lower().partition(":")
+            if colon:
+                gone = any(name.startswith(word) for name in hidden) and not any(
+                    name.startswith(word) for name in shown
+                )
+            elif part[:1].isupper():  # a sentence of its own
+                gone = False
+            text += "" if gone else part + space
+        text = text.rstrip()
+        explained = f"{text[:-1]}." if text.endswith(";") else text
+        return "\n".join(filter(None, [once, explained]))
+
+    def numeric(self, name: str) -> bool:
+        """Return whether a column holds numbers, which stand to the right."""
+        return any(isinstance(row[name], (int, float)) for row in self.rows)
 
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""
@@ -149,12 +189,22 @@ def without_constants(report: Report, names: Iterable[str]) -> Report:
     return replace(report, screen=left, said_once={**report.said_once, **texts})
 
 
+def heading(name: str) -> str:
+    """Return a column's name as a heading."""
+    return name.replace("_", " ")
+
+
+def form_named(name: str) -> ReportForm:
+    """Return a form of the registry."""
+    form: ReportForm = import_module(f"ropeaudit.reports.forms.{name}").FORM
+    return form
+
+
 def render(form: str, report: Report) -> str:
     """Return the report as text in the named form, with a newline at its end. Raises: UnknownName."""
     if form not in FORMS:
         raise UnknownName("report format", form, FORMS)
-    text: str = _module(form).render(report)
-    return text
+    return cast(str, form_named(form).render(report))
 
 
 def encoded(form: str, report: Report) -> bytes:
@@ -162,26 +212,26 @@ def encoded(form: str, report: Report) -> bytes:
 
     Raises: UnknownName.
     """
-    if form in REGISTRY and REGISTRY[form].binary:
-        content: bytes = _module(form).render(report)
-        return content
-    return render(form, report).encode("utf-8", "backslashreplace")
+    if form not in REGISTRY:
+        raise UnknownName("report format", form, REGISTRY)
+    content = form_named(form).render(report)
+    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
 
 
-def decoded(form: str, content: bytes) -> Iterable[Row]:
-    """Return the rows of a data file as they stand there. Damaged content raises errors of many kinds."""
-    rows: Iterable[Row] = _module(form).decode(content)
-    return rows
+def has_file_beside(form: str) -> bool:
+    """Return whether files of a form have their metadata beside them; False for what is no report."""
+    return form in REGISTRY and form_named(form).metadata == "beside"
 
 
-def _module(form: str) -> ModuleType:
-    return import_module(f"ropeaudit.reports.forms.{form}")
+def beside(path: str) -> str:
+    """Return where the metadata of a report stand that does not hold them itself."""
+    return f"{path}.meta.json"
 
 
 def check_installed(form: str) -> None:
     """Raise MissingPackage if a form needs a package that is not there, before any work is done."""
-    if form in REGISTRY and REGISTRY[form].package:
-        needed(REGISTRY[form].package, f"a .{form} file", form)
+    if form in REGISTRY and (package := form_named(form).package):
+        needed(package, f"a .{form} file", form)
 
 
 def needed(package: str, what: str, extra: str) -> None:
@@ -192,8 +242,8 @@ def needed(package: str, what: str, extra: str) -> None:
 
 def form_of(path: str) -> str:
     """Return the form that a file's suffix asks for. Raises: UnknownName."""
-    for form in REGISTRY.values():
-        if path.lower().endswith(form.suffixes):
-            return form.name
-    known = [suffix for form in REGISTRY.values() for suffix in form.suffixes]
+    for name, listed in REGISTRY.items():
+        if path.lower().endswith(listed.suffixes):
+            return name
+    known = [suffix for listed in REGISTRY.values() for suffix in listed.suffixes]
     raise UnknownName("kind of file", path, known)

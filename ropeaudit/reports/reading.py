@@ -26,17 +26,23 @@ T = TypeVar("T")
 _LARGEST = 2**128  # whole number; beyond any that is written
 
 
-def read(path: str) -> list[Row]:
+def read(path: str, text: str | None = None) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
+    text: what stands in the file, as far as it is to be read; by default all.
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
     Raises: BadInput, MissingPackage.
     """
     form = reports.form_of(path)
-    if not reports.REGISTRY[form].data:
+    decode = reports.form_named(form).decode
+    if decode is None:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
-    return completed(path, _parsed(path, lambda content: _rows(form, content)))
+
+    def typed(content: bytes) -> list[Row]:
+        return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
+
+    return completed(path, _parsed(path, typed, None if text is None else text.encode("utf-8")))
 
 
 def completed(path: str, rows: list[Row]) -> list[Row]:
@@ -101,15 +107,12 @@ _SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 
 
 def _about(path: str) -> dict[str, Any]:
-    """Return the metadata of a report: within a .json, beside a CSV if they are of it; else nothing."""
+    """Return the metadata of a report: those within it, or beside it if they are of it; else nothing."""
+    form = reports.form_of(path)
     try:
-        content = Path(path).read_bytes()
-        if reports.form_of(path) == "json":
-            about = json.loads(content)
-        else:
-            about = json.loads(Path(f"{path}.meta.json").read_bytes())
-            if about.get("csv") != digests.of_bytes(content):
-                about = {}
+        about = metadata(path)
+        if reports.has_file_beside(form) and about.get(form) != digests.of_bytes(Path(path).read_bytes()):
+            about = {}
         known = about if isinstance(about, dict) else {}
         return (
             known
@@ -120,25 +123,23 @@ def _about(path: str) -> dict[str, Any]:
         return {}
 
 
-def processor(path: str) -> str:
-    """Return what computed a report, see `run_metadata.processor`; empty where nothing says.
+def metadata(path: str) -> Any:
+    """Return the metadata that a report carries, in it or beside it, as they stand there: none for lines.
 
-    Metadata stands in a .json report, beside any other in NAME.meta.json.
+    Raises: OSError where there are none, and errors of many kinds where they are damaged.
     """
-    source = path if reports.form_of(path) == "json" else f"{path}.meta.json"
+    form = reports.form_named(reports.form_of(path))
+    if form.metadata == "beside":
+        return json.loads(Path(reports.beside(path)).read_bytes())
+    return form.about(Path(path).read_bytes()) if form.about else {}
+
+
+def processor(path: str) -> str:
+    """Return what computed a report, see `run_metadata.processor`; empty where nothing says."""
     try:
-        return run_metadata.processor(json.loads(Path(source).read_bytes()).get("environment"))
+        return run_metadata.processor(metadata(path).get("environment"))
     except _DAMAGED:
         return ""
-
-
-def parse(path: str, form: str, text: str) -> list[Row]:
-    """Return the rows that `text`, which stands in `path`, holds; see `read`. Raises: BadInput."""
-    try:
-        rows = _rows(form, text.encode("utf-8"))
-    except _DAMAGED as error:
-        raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}") from None
-    return completed(path, rows)
 
 
 def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
@@ -191,10 +192,10 @@ def _infinite(part: Any) -> Any:
     ]
 
 
-def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
-    """Read a file and parse it. Raises: BadInput."""
+def _parsed(path: str, parse: Callable[[bytes], T], content: bytes | None = None) -> T:
+    """Read a file, unless its content is given, and parse it. Raises: BadInput."""
     try:
-        content = Path(path).read_bytes()
+        content = Path(path).read_bytes() if content is None else content
     except OSError as error:
         raise BadInput(f"{path!r} cannot be read: {error.strerror or error}") from None
     try:
@@ -230,10 +231,6 @@ _DAMAGED = (
     OverflowError,
     csv.Error,
 )
-
-
-def _rows(form: str, content: bytes) -> list[Row]:
-    return [_typed(row, number) for number, row in enumerate(reports.decoded(form, content), 1)]
 
 
 def _typed(row: Mapping[str, Any], number: int) -> Row:

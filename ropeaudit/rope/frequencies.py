@@ -16,7 +16,7 @@ from ropeaudit.arithmetic import elementary
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName
-from ropeaudit.rope import axial_frequencies, scaled
+from ropeaudit.rope import scaled
 from ropeaudit.rope.setting import RopeSetting
 
 FrequencyForm: TypeAlias = Literal[
@@ -46,6 +46,8 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
     if setting.grid is not None:
+        from ropeaudit.rope import axial_frequencies  # in-function: most settings have no grid
+
         return axial_frequencies.frequencies(
             setting.grid.rope, form, fmt, lambda base, d: unscaled(base, d, form, fmt)
         )

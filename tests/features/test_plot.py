@@ -18,7 +18,7 @@ from ropeaudit.features.plot import pictures as plots
 from ropeaudit.features.plot.heatmap import draw as draw_heatmap
 from ropeaudit.main import main
 from ropeaudit.recipes import named
-from ropeaudit.reports.charts import panels, svg
+from ropeaudit.reports.charts import svg
 from ropeaudit.reports.numbers import part
 
 to_hex = pytest.importorskip("matplotlib.colors").to_hex
@@ -185,7 +185,7 @@ def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
 def test_a_page_and_a_picture_mark_the_same_offsets(sweep) -> None:
     rows = [row for row in sweep if row["implementation"] == "uniform"]
     (axes,) = drift.draw(rows).figure.axes
-    ((chart,), _) = panels.charts(rows)
+    ((chart,), _) = svg.charts(rows)
     plotted = svg.draw(chart, svg.shared_axes([chart]), 0)
     labels = re.findall(r'class="said"[^>]*>([\d,]+)<', plotted)
     assert sorted(text.xy[0] for text in axes.texts) == [mark.offset for mark in chart.marks] == [218, 2010]

@@ -12,8 +12,8 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.main import main
 from ropeaudit.reports import Report, render
 from ropeaudit.reports.drift import report as drift_report
-from ropeaudit.reports.fitting import columns_of_terminal, fitted, whole
 from ropeaudit.reports.forms import table
+from ropeaudit.reports.forms.table import columns_of_terminal, fitted, whole
 from ropeaudit.rope import presets
 
 NARROW = (80, 100)

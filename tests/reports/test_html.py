@@ -23,7 +23,7 @@ from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.report.report import merged
 from ropeaudit.main import main
 from ropeaudit.reports import Report
-from ropeaudit.reports.charts import panels, svg
+from ropeaudit.reports.charts import svg
 from ropeaudit.reports.charts.series import DataPoint, Mark, Series, position_format
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.numbers import printable
@@ -360,7 +360,7 @@ def test_first_inexact_positions() -> None:
 
 def test_drawings(snapshot) -> None:
     rows = [one.as_dict() for one in RESULTS]
-    charts, count = panels.charts(rows)
+    charts, count = svg.charts(rows)
     assert count == len(charts) == 2
     assert charts[0].title.startswith("uniform")  # the worst first
     assert charts[0].marks == [Mark(242, 257, "bfloat16"), Mark(16777202, 16777217, "float32")]
@@ -374,7 +374,7 @@ def test_drawings(snapshot) -> None:
 
 def test_places_on_the_drawing() -> None:
     points = [DataPoint(offset, value) for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
-    scale = svg.shared_axes([panels.Chart("t", "", "", [Series("a", points)], [])])
+    scale = svg.shared_axes([svg.Chart("t", "", "", [Series("a", points)], [])])
     assert scale.x(99) - scale.x(0) == pytest.approx(scale.x(9999) - scale.x(99))  # log10(1 + offset)
     assert scale.y(1e-4) - scale.y(1e-2) == pytest.approx(scale.y(1e-2) - scale.y(1.0))
     assert scale.y(1e-4) == pytest.approx(scale.bottom)
@@ -388,7 +388,7 @@ WILD = st.floats() | st.sampled_from([0.0, 5e-324, 1.7e308, math.inf, math.nan])
 @settings(max_examples=60, deadline=None)
 def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, float]]) -> None:
     rows = [RESULTS[0].as_dict() | {"offset": o, "drift_rms": d, "floor_rms": f} for o, d, f in values]
-    charts, _ = panels.charts(rows)
+    charts, _ = svg.charts(rows)
     scale = svg.shared_axes(charts)
     plotted = svg.draw(charts[0], scale, 0)
     assert not re.search(r"[\"(,MLVH ](nan|inf)[\",) ]", re.sub("<(title|desc).*?</|nan, inf", "", plotted))
@@ -400,13 +400,13 @@ def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, fl
 def test_many_points_and_many_drawings_are_thinned_to_the_worst() -> None:
     one = RESULTS[0].as_dict()
     rows = [one | {"offset": i, "drift_rms": 1.0 + (i == 777)} for i in range(5000)]
-    (line,) = panels.charts(rows)[0][0].lines
-    assert len(line.points) <= panels.MOST_POINTS
+    (line,) = svg.charts(rows)[0][0].lines
+    assert len(line.points) <= svg.MOST_POINTS
     assert (line.points[0].x, line.points[-1].x) == (0, 4999)
     assert 777 in [point.x for point in line.points]
     rows = [one | {"model": f"m{i}", "verdict": "growing", "drift_relative": i / 40} for i in range(40)]
-    charts, count = panels.charts(rows)
-    assert (len(charts), count) == (panels.MOST_CHARTS, 40)
+    charts, count = svg.charts(rows)
+    assert (len(charts), count) == (svg.MOST_CHARTS, 40)
     assert charts[0].title.startswith("uniform, m39")
     text = reports.render("html", Report(rows, list(records.COLUMNS), ["model", "verdict"]))
     assert "The 12 worst of 40 are drawn" in text
@@ -428,7 +428,7 @@ def test_seeds_share_a_line_and_the_largest_counts() -> None:
         RESULTS[0].as_dict() | {"seed": seed, "drift_rms": value}
         for seed, value in ((0, 0.1), (1, 0.3), (2, 0.2))
     ]
-    ((chart,), count) = panels.charts(rows)
+    ((chart,), count) = svg.charts(rows)
     assert count == 1
     assert [point.y for point in chart.lines[0].points] == [0.3]
 

@@ -17,7 +17,7 @@ from ropeaudit.audits import records
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 from ropeaudit.reports.drift import report as drift_report
-from ropeaudit.reports.reading import read
+from ropeaudit.reports.reading import processor, read
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,23 @@ def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.Capture
     about = json.loads(schema.metadata[b"ropeaudit"])
     assert about["schema"] == records.SCHEMA
     assert "angle" in about["stages"]["uniform float16"]
+
+
+@needs("pyarrow")
+def test_a_parquet_file_carries_how_it_was_made_as_json_does(tmp_path: Path, capsys) -> None:
+    paths = [f"{tmp_path / name}" for name in ("x.json", "x.parquet")]
+    small = ["--heads", "1", "--seq-len", "9", "--recipe", "uniform", "-q"]
+    assert main(["shift", *small, "-o", paths[0], "-o", paths[1]]) == 0
+    assert processor(paths[0]) == processor(paths[1]) != ""
+    carried = []
+    for path in paths:
+        capsys.readouterr()
+        assert main(["report", path, "-f", "json"]) == 0
+        (source,) = json.loads(capsys.readouterr().out)["sources"]
+        assert source.pop("file") == path
+        carried.append(source)
+    assert carried[0] == carried[1]
+    assert carried[0].keys() == {"rows", "command", "time", "environment", "stages"}
 
 
 def test_every_command_writes_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

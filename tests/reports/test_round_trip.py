@@ -33,7 +33,7 @@ def written(form: str, row: Record, name: str) -> str:
 @pytest.mark.parametrize("name", NAMES + FORMULAS)
 def test_names_come_back(name, form, row) -> None:
     text = written(form, row, name)
-    (result,) = reading.parse("x", form, text)
+    (result,) = reading.read(f"x.{form}", text)
     assert (result["implementation"], result["source"], result["offset"]) == (name, name, 7)
     if form == "jsonl":
         assert len(text.splitlines()) == 1
@@ -46,7 +46,7 @@ def test_names_come_back(name, form, row) -> None:
 def test_any_name_comes_back(form, row, name) -> None:
     if name.lower() == "nan":
         return
-    (result,) = reading.parse("x", form, written(form, row, name))
+    (result,) = reading.read(f"x.{form}", written(form, row, name))
     assert result["implementation"] == name
 
 
@@ -72,6 +72,6 @@ def test_a_file_name_that_is_no_text_is_the_same_in_every_report(tmp_path, row) 
     np.savez(path, q=np.ones((1, 3, 4)), k=np.ones((1, 3, 4)))
     one = next(shift(7, "fp32", "hf", qk=path))
     for form in ("csv", "json", "jsonl"):
-        (result,) = reading.records_of("x", reading.parse("x", form, written(form, one, one.source)))
+        (result,) = reading.records_of("x", reading.read(f"x.{form}", written(form, one, one.source)))
         assert result.source == one.source
         assert not math.isnan(result.drift_rms)

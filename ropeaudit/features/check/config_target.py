@@ -18,8 +18,8 @@ from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.features.module.drift import NEAR, drifts
+from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
-from ropeaudit.reports.setting_words import setting_words
 from ropeaudit.rope import hf_json
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope

@@ -66,13 +66,13 @@ def report(
     once. --by summarises them, --against compares them with an earlier report. With -o and without -f only
     the finding and the names of the files are printed.
     """
+    from ropeaudit import reports
     from ropeaudit.audits import comparison, records
     from ropeaudit.console import delivery
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
     from ropeaudit.features.report import analysis
     from ropeaudit.features.report import report as tables
-    from ropeaudit.reports import REGISTRY
     from ropeaudit.reports.comparison import report as of_changes
 
     _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
@@ -99,7 +99,8 @@ def report(
             columns = output.chosen_columns(
                 ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"
             )
-            data = any(REGISTRY[form].data for form in (output.form, *(file.form for file in targets)))
+            forms = map(reports.form_named, (output.form, *(file.form for file in targets)))
+            data = any(form.decode is not None for form in forms)
             made = tables.merged(files, columns, out.metadata(output), data)
         _deliver(made, targets, output)
     return delivery.judged(broken)

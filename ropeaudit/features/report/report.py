@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ropeaudit import reports
@@ -236,16 +234,15 @@ def _frozen(rows: Sequence[Record]) -> bool:
 
 
 def carried(path: str) -> dict[str, Any]:
-    """Return the command, time, environment and stages that a report carries, or "lacking": why it has none.
-
-    JSON holds them itself, CSV in NAME.meta.json beside it, JSON Lines nowhere.
-    """
-    form = reports.form_of(path)
-    if form == "jsonl":
-        return {"lacking": "JSON Lines carries no command and no environment; JSON does, and CSV beside it."}
-    holder = path if form == "json" else f"{path}.meta.json"
+    """Return the command, time, environment and stages that a report carries; "lacking" says why none."""
+    form = reports.form_named(reports.form_of(path))
+    if form.metadata == "nowhere":
+        return {
+            "lacking": f"{form.title} carries no command and no environment; JSON does, and CSV beside it."
+        }
+    holder = reports.beside(path) if form.metadata == "beside" else path
     try:
-        whole = json.loads(Path(holder).read_text(encoding="utf-8"))
+        whole = reading.metadata(path)
     except FileNotFoundError:
         return {"lacking": f"The command and the environment would stand in {holder}, which is not there."}
     except (OSError, ValueError, RecursionError):

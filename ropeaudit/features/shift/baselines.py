@@ -66,7 +66,8 @@ def opened(path: str | None, options: ReportOptions) -> Baseline | None:
     """Read the file of --baseline, before anything is measured; None without one. Raises: BadInput."""
     if path is None:
         return None
+    from ropeaudit.reports import form_named
     from ropeaudit.reports.reading import processor, read
 
-    announced = options.form not in ("table", "markdown") and not options.quiet
+    announced = not form_named(options.form).finding and not options.quiet
     return Baseline(path, read(path), processor(path), announced)

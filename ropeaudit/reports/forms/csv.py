@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ropeaudit.reports import Report, Row
+from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.numbers import exact
 
 _PLAIN = str.maketrans({",": ";", '"': "'", "\n": " ", "\r": " "})
@@ -86,3 +86,6 @@ class _Lines:
 
     def write(self, line: str) -> None:
         self.text.write(line[:-2] + "\n")
+
+
+FORM = ReportForm("CSV", render, decode, begins=",".join, metadata="beside", errors="backslashreplace")

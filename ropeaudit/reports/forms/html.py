@@ -18,9 +18,8 @@ from typing import Any
 
 from ropeaudit import data
 from ropeaudit.audits import judging, records
-from ropeaudit.reports import Report, Row, settings
-from ropeaudit.reports.charts import panels, svg
-from ropeaudit.reports.fitting import heading, is_number
+from ropeaudit.reports import Report, ReportForm, Row, heading, settings
+from ropeaudit.reports.charts import svg
 from ropeaudit.reports.forms import markdown
 from ropeaudit.reports.html import ascii_only, definitions, element, listed, section, tag, text
 from ropeaudit.reports.numbers import exact, setting, styled
@@ -137,7 +136,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _charts(report: Report) -> str:
     """Return the charts of the worst subjects, with what their marks mean."""
-    charts, count = panels.charts(report.rows)
+    charts, count = svg.charts(report.rows)
     axes = svg.shared_axes(charts)
     figures = [
         element(
@@ -220,7 +219,7 @@ def _table(report: Report, name: str, sortable: bool = False) -> str:
     sortable: headers are buttons, and numbers carry their full precision for the script that sorts.
     """
     names = list(report.screen)
-    numbers = {column for column in names if is_number(report.rows, column)}
+    numbers = {column for column in names if report.numeric(column)}
     head = "".join(_header(column, column in numbers, sortable) for column in names)
     body = "\n".join(_table_row(report, row, numbers, sortable) for row in report.rows)
     caption = element("caption", text(name))
@@ -345,3 +344,6 @@ def _shared(rows: Sequence[Row]) -> str:
             same[heading(name)] = setting(rows[0][name])
     inside = definitions(same)
     return f"<details open><summary>The same in every case</summary>{inside}</details>" if same else ""
+
+
+FORM = ReportForm("HTML", render, metadata="within", errors="xmlcharrefreplace")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ropeaudit.reports import Report, Row
+from ropeaudit.reports import Report, ReportForm, Row
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -45,3 +45,6 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)
+
+
+FORM = ReportForm("JSON", render, decode, metadata="within", about=json.loads, errors="backslashreplace")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ropeaudit.reports import Report, Row
+from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.forms.json import one_line, plain_row
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
@@ -28,3 +28,11 @@ def decode(content: bytes) -> Iterator[Row]:
     for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
         if line.strip():
             yield json.loads(line)
+
+
+def begins(names: Sequence[str]) -> str:
+    """Return how a file of rows with these columns begins."""
+    return f'{{"{names[0]}": '
+
+
+FORM = ReportForm("JSON Lines", render, decode, begins, errors="backslashreplace")

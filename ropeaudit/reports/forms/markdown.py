@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ropeaudit.reports import Report
-from ropeaudit.reports.fitting import heading, is_number
+from ropeaudit.reports import Report, ReportForm, heading
 from ropeaudit.reports.forms.csv import written
 from ropeaudit.reports.numbers import printable
 
@@ -44,7 +43,7 @@ def columns_explained(report: Report) -> str:
 def _table(report: Report) -> str:
     names = report.screen
     lines = [_line(heading(name) for name in names)]
-    lines.append(_line("---:" if is_number(report.rows, name) else "---" for name in names))
+    lines.append(_line("---:" if report.numeric(name) else "---" for name in names))
     lines += [_line(_escaped(report.shown(name, row[name])) for name in names) for row in report.rows]
     return "\n".join(lines)
 
@@ -73,3 +72,6 @@ def _escaped(text: str) -> str:
     for mark in "\\|<>*_`[]&":
         text = text.replace(mark, "\\" + mark)
     return text
+
+
+FORM = ReportForm("Markdown", render, metadata="within", finding=True, notes=True)

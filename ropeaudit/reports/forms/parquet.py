@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, ReportForm
 
 _KEY = b"ropeaudit"  # of the metadata
 
@@ -37,6 +37,15 @@ def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
     return result
 
 
+def about(content: bytes) -> Any:
+    """Return the metadata of a file, nothing if it has none. Raises: ValueError, OSError if damaged."""
+    import pyarrow
+    from pyarrow import parquet
+
+    held = parquet.read_schema(pyarrow.BufferReader(content)).metadata or {}
+    return json.loads(held.get(_KEY, b"{}"))
+
+
 def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
     """Return a column of one type, the declared one where its values leave it open: files fit together."""
     seen = [value for value in values if value is not None]
@@ -54,3 +63,6 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
 def _text(value: Any) -> str:
     """Text that UTF-8 can hold; names of files may hold bytes that are no text."""
     return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+FORM = ReportForm("Parquet", render, decode, metadata="within", about=about, package="pyarrow")

@@ -1,18 +1,41 @@
-"""The ticket of rows of code: the one that is worst out of tolerance, as the report says it."""
+"""The ticket of rows of code: the one that is worst out of tolerance, as the report says it.
+
+Its snippet calls own code as it was fitted, third-party code as its file says. Lines of it define
+rotate(y, at) of y (h, s, d) and positions (s,); x is that of `inputs`, the exponents.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ropeaudit.audits.records import Record
 from ropeaudit.reports import Report, drift, verdicts
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.reports.tickets import calls
-from ropeaudit.reports.tickets.reproduction import Reproduction
+from ropeaudit.reports.tickets import inputs, own_source
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet
 from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name, reproduction
+from ropeaudit.subjects import Subject, third_party
+from ropeaudit.subjects.calling import conventions, signatures
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.conventions import Convention
+from ropeaudit.subjects.calling.copies import is_module
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
+
+# axes of x -> what brings (h, s, d) there, and back
+_AXES = {
+    "bhsd": ("[None]", "[0]"),
+    "bshd": (".transpose(0, 1)[None]", "[0].transpose(0, 1)"),
+    "sbhd": (".transpose(0, 1)[:, None]", "[:, 0].transpose(0, 1)"),
+    "hsd": ("", ""),
+    "shd": (".transpose(0, 1)", ".transpose(0, 1)"),
+}
 
 
 def worst(results: Sequence[Record]) -> Record | None:
@@ -52,7 +75,7 @@ def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduct
     wanted = record.implementation, record.dtype, record.environment
     factory = next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
     subject = factory.make(record.setting, None) if record.axes == "none" else None
-    return reproduction(lambda: calls.snippet(record, subject))
+    return reproduction(lambda: snippet(record, subject))
 
 
 def _title(record: Record) -> str:
@@ -75,3 +98,158 @@ def _expected(record: Record) -> str:
         f"their RMS. Careful code in {record.dtype} drifts by {short(record.attainable_rms)} RMS near offset "
         f"0 at {record.seq_len} tokens, {percent(near)} of the scores' RMS, by prediction."
     )
+
+
+def snippet(record: Record, subject: Subject | None) -> Snippet:
+    """Return code that calls what a row called and prints its drift_rms. Raises: NoSnippet."""
+    if not isinstance(subject, Called):
+        raise NoSnippet("it has several position axes")
+    if record.nonfinite:
+        raise NoSnippet("its scores are nan or infinite")
+    code = subject.code
+    lines, both, file = (
+        _own(record, code) if isinstance(code, OwnCode) else (_third_party(record, code), False, "")
+    )
+    made = inputs.begin(record)
+    numpy = [line for line in made if line.startswith("import ")]
+    lines = [*lines, *_environment(code.environment, code.device.name)]
+    first = [line for line in lines if line.startswith(("from ", "import ", "sys."))]
+    rest = [line for line in lines if line not in first]
+    return Snippet(
+        (
+            *("import torch", *numpy, *first, *made[len(numpy) :], inputs.exact(record), *rest),
+            *inputs.end(record, _scores(record, both)),
+        ),
+        "drift_rms",
+        record.drift_rms,
+        f"{verdicts.called(record)} in {record.dtype} at offset {record.offset}",
+        file,
+    )
+
+
+def _third_party(record: Record, code: Code) -> list[str]:
+    """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
+    entry, d = third_party.entry_of(code.name), record.setting
+    if not code.device.is_cpu:
+        raise NoSnippet(f"{code.name} was called on {code.device.name}, where a snippet does not call it")
+    if not entry.snippet:
+        raise NoSnippet(f"{code.name} is called by more than a few lines")
+    if d.scaling.kind != "default":
+        raise NoSnippet(f"{code.name} with the scaling {d.scaling.kind} takes more than a few lines")
+    values = {
+        "head_dim": d.head_dim,
+        "rotary_dim": d.rotary_dim,
+        "base": d.base,
+        "dtype": f"torch.{record.dtype}",
+        "end": record.offset + record.seq_len,
+    }
+    lines = list(entry.snippet)
+    for key, value in values.items():
+        lines = [line.replace(f"<{key}>", str(value)) for line in lines]
+    return lines
+
+
+def _scores(record: Record, both: bool) -> str:
+    """Return the scores in float64 of what the code returns: an expression."""
+    shifted = f"at + {record.offset}" if record.offset >= 0 else f"at - {-record.offset}"
+    q, k = (f"rotate({y}, {shifted}){f'[{n}]' if both else ''}" for n, y in enumerate("qk"))
+    return f"{inputs.scale(record.setting)}({q}.double() @ {k}.double().mT)"
+
+
+def _environment(environment: Environment, device: str) -> list[str]:
+    """Return the lines behind rotate that call it in an environment. Raises: NoSnippet."""
+    if environment.kind == "none":
+        return []
+    if environment.kind == "compile":
+        return ["rotate = torch.compile(rotate)"]
+    if environment.kind == "tf32":
+        if environment.label(device) != environment.name:
+            raise NoSnippet("TF32 is emulated, by rounding the factors of matrix products")
+        return ['torch.set_float32_matmul_precision("high")']
+    name = f"torch.{environment.dtype}"
+    if environment.kind == "autocast":
+        return [f'rotate = torch.autocast("{device.partition(":")[0]}", dtype={name})(rotate)']
+    back = "torch.set_default_dtype(torch.float32)"
+    return [
+        "plain = rotate",
+        f"def rotate(y, at): torch.set_default_dtype({name}); z = plain(y, at); {back}; return z",
+    ]
+
+
+def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
+    """Return the lines that import and call own code, whether it takes q and k, and the file imported.
+
+    Raises: NoSnippet.
+    """
+    convention = code.fit(record.setting).convention
+    where, _, name = code.name.rpartition(":")
+    for cannot, why in (
+        (convention.engine == "jax", "the code takes jax arrays"),
+        (convention.engine == "numpy", "the code takes NumPy arrays"),
+        (code.changes, "--set changes the tables that the code is given"),
+        (_is_built(code.thing), "a class is built before it is called"),
+        (convention.order not in _AXES, f"the code takes axes {convention.order}"),
+    ):
+        if cannot:
+            raise NoSnippet(why)
+    lines, file = own_source.imported(where, name)
+    both = "k" in convention.signature.roles
+    place = "" if code.device.is_cpu else f".to({code.device.name!r})"
+    if place and is_module(code.thing):
+        lines = [*lines, f"{name} = {name}{place}"]
+    into, back = _AXES[convention.order]
+    call, back = f"{name}({_arguments(record, convention, place)})", back + (".cpu()" if place else "")
+    picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
+    body = f"({', '.join(picked)})" if both else picked[0]
+    rows = [f"    y = y{into}"] if into else []
+    return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, file
+
+
+def _is_built(thing: Any) -> bool:
+    return inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
+
+
+def _arguments(record: Record, convention: Convention, place: str) -> str:
+    """Return the arguments of a call: what each role is filled with, tensors moved. Raises: NoSnippet."""
+    parts = []
+    for keyword, role in convention.signature.arguments:
+        value = _argument(role, record, convention)
+        if place and role in ("q", "k", "x", "positions", "cos", "sin", "freqs"):
+            whole = value.isidentifier() or value.endswith((")", "]"))
+            value = f"{value if whole else f'({value})'}{place}"
+        parts.append(value if keyword is None else f"{keyword}={value}")
+    return ", ".join(parts)
+
+
+def _argument(role: str, record: Record, convention: Convention) -> str:
+    order = convention.order
+    if role in ("q", "k", "x"):
+        return "y"
+    if role == "positions":
+        return "at" if convention.rank == 1 else "at[None]"
+    if role in ("cos", "sin", "freqs"):
+        return _table(role, record, convention)
+    numbers: dict[str, Any] = {
+        "offset": "int(at[0])",
+        "seq_dim": order.index("s"),
+        "head_axis": order.index("h") if "h" in order else 0,
+    }
+    return str(numbers[role] if role in numbers else conventions.building_argument(role, record.setting))
+
+
+def _table(role: str, record: Record, convention: Convention) -> str:
+    """Return a table as the audit makes it: float64 rounded once to float32. Raises: NoSnippet."""
+    if convention.rank > 2:
+        raise NoSnippet("the code takes tables with an axis for each of x")
+    factor = inputs.factor(record.setting)
+    wide = "" if record.dtype == "float64" else ".float()"
+    angles = f"(at[:, None] * {inputs.theta(record.setting)})"
+    if role == "freqs":
+        table = f"({factor}torch.exp(1j * {angles[1:-1]}))" + ("" if not wide else ".to(torch.complex64)")
+    else:
+        table = f"({factor}{angles}.{role}()){wide}" if factor else f"{angles}.{role}(){wide}"
+        if convention.width == "half":
+            table += ".repeat(1, 2)"
+        elif convention.width != "pairs":
+            table += ".repeat_interleave(2, 1)"
+    return table if convention.rank == 1 else f"{table}[None]"

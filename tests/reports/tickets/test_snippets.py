@@ -5,7 +5,8 @@ from snippets import assert_small, printed, same_digits
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports.tickets import calls, own_source
+from ropeaudit.reports.tickets import drift as tickets
+from ropeaudit.reports.tickets import own_source
 from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet, compared, reproduced
 
 SMALL = {"qk": "randn", "heads": 2, "seq_len": 48, "head_dim": 32}
@@ -37,7 +38,7 @@ def snippets_of(audit: Audit) -> list[tuple[Snippet, float]]:
             if (one.name, one.dtype.name) == (record.implementation, record.dtype)
         )
         try:
-            snippet = calls.snippet(record, factory.make(record.setting, None))
+            snippet = tickets.snippet(record, factory.make(record.setting, None))
         except NoSnippet:
             continue
         assert_small(snippet)
@@ -92,7 +93,7 @@ def test_a_snippet_of_what_takes_more_than_a_few_lines_says_so(tmp_path) -> None
         )
         [record] = audit.run()
         with pytest.raises(NoSnippet, match=why):
-            calls.snippet(record, audit.factories()[0].make(record.setting, None))
+            tickets.snippet(record, audit.factories()[0].make(record.setting, None))
 
 
 OWN = '''"""Own code."""
