@@ -12,9 +12,8 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.conformance import raw_arrays
-from ropeaudit.conformance.case_files import VectorCase
-from ropeaudit.conformance.case_spec import CaseSpec
 from ropeaudit.conformance.returned_files import Returned
+from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting

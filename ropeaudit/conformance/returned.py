@@ -17,18 +17,18 @@ from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.conformance import (
-    case_files,
     misread,
     returned_drift,
     returned_files,
     returned_naming,
     returned_scores,
+    vector_case,
 )
-from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCode, factory
+from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
@@ -94,7 +94,7 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     code in the dtype explains is allowed.
     Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
     """
-    case = case_files.read(case_folder)
+    case = vector_case.read(case_folder)
     claimed = None if recipe is None else recipes.load(recipe).resolve(case.spec.dtype)
     returned = returned_files.read(case, output_folder)
     whole = _whole(case, returned)

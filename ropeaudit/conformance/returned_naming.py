@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ropeaudit.conformance.case_spec import CaseSpec
+from ropeaudit.conformance.vector_case import CaseSpec
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.verification import Places

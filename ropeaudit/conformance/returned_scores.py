@@ -12,10 +12,10 @@ import numpy as np
 
 from ropeaudit import bounds, recipes
 from ropeaudit.audits.judging import TOLERANCE
-from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
+from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.engine import measure
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.subjects.emulated import Emulated

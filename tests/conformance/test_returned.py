@@ -10,9 +10,9 @@ from vector_kernels import case, rotated, write, written
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.conformance import misread, raw_arrays, returned, returned_files, returned_naming
-from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
+from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where

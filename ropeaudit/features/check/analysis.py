@@ -10,7 +10,7 @@ from typing import Unpack
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import case_files, returned
+from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.errors import UsageError
@@ -161,7 +161,7 @@ def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Chec
 
     Raises: BadInput, UnknownName.
     """
-    case = case_files.read(target)
+    case = vector_case.read(target)
     spec, output = case.spec, Path(options.returned or "")
     if several and not output.suffix:
         output /= case.folder.resolve().name
