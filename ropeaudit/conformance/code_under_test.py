@@ -114,6 +114,4 @@ class CodeUnderTest:
 
     def allowed_at(self, position: int, pair: int) -> float:
         """Return the error that a rotated pair may have, over its length."""
-        if pair >= self.setting.pairs:  # a dim that is not rotated
-            return allowance.rounding_error(self.rule, self.setting)
-        return float(allowance.allowed(self.rule, self.setting, np.array([position]))[0, pair])
+        return allowance.allowed_at(self.rule, self.setting, position, pair)
