@@ -23,14 +23,13 @@ from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.records import Record
-from ropeaudit.conformance import drift_findings, raw_arrays, returned_files, vector_case
-from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance import raw_arrays, returned_files, score_drift, vector_case
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCode, factory
-from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
+from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
-from ropeaudit.conformance.yardstick import yardstick
 from ropeaudit.engine.measure import exact, of_scores
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -194,15 +193,12 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
     allowed = allowance.allowed_at(measured.rule, spec.setting, worst.position, worst.pair)
-    return judged(
+    return of_worst_pair(
         "gradient" if gradient else "rotation",
-        not off,
         f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}",
-        measured=worst.excess * allowed,
-        allowed=allowed,
-        unit="relative to the pair",
-        where=f"offset {offset}: {worst.side}, batch element {worst.batch}, head {worst.head}, position "
-        f"{worst.position}, pair {worst.pair}",
+        worst,
+        allowed,
+        where=f"offset {offset}: {worst.words}",
         diagnosis=found,
         remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
     )
@@ -220,9 +216,9 @@ def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Findin
     part = " of batch element 0"
     drifts = [MeasuredDrift.of_record(row, limit, part) for row, limit in zip(records, limits, strict=True)]
     return [
-        drift_findings.drift("drift", drifts, wanted, None),
-        drift_findings.growth(drifts, wanted, dtype, lambda _: records[-1].attainable_rms),
-        drift_findings.tolerance(drifts, claimed, setting, dtype),
+        score_drift.drift("drift", drifts, wanted, None),
+        score_drift.growth(drifts, wanted, dtype, lambda _: records[-1].attainable_rms),
+        score_drift.tolerance(drifts, claimed, setting, dtype),
     ]
 
 

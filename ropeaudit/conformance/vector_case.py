@@ -27,8 +27,12 @@ from ropeaudit.tensor_files import declared_sizes
 WANTS = ("rotated", "gradient", "scores")
 INTEGERS = ("int64", "int32")  # of positions
 BATCH = 2  # elements with random numbers of their own, so that what mixes them up is seen
-
 Entry: TypeAlias = dict[str, Any]  # of a file: its name, dtype and shape; of an input its digest too
+FORMAT, VERSION = "ropeaudit-vectors", 1
+MANIFEST, FLAT = "manifest.json", "manifest.txt"
+TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
+_LARGEST = 2**24  # bytes of a manifest
+_REMEDY = "write the case anew with `ropeaudit vectors`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +98,6 @@ class CaseSpec:
 
 def _entry(name: str, dtype: str, shape: tuple[int, ...]) -> Entry:
     return {"file": f"{name}.bin", "dtype": dtype, "shape": list(shape)}
-
-
-FORMAT, VERSION = "ropeaudit-vectors", 1
-MANIFEST, FLAT = "manifest.json", "manifest.txt"
-TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
 
 
 def sha256(content: bytes) -> str:
@@ -259,10 +258,6 @@ def _whole(content: Mapping[str, Any], name: str) -> int:
     if not 0 <= value < 2**63:
         raise ValueError(f"{name} {value}")
     return value
-
-
-_LARGEST = 2**24  # bytes of a manifest
-_REMEDY = "write the case anew with `ropeaudit vectors`"
 
 
 @dataclass(frozen=True, slots=True)
