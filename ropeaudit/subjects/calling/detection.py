@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -115,48 +115,77 @@ def _fit_in(
     order: str | None,
     place: Callable[[], Device],
 ) -> Fit:
-    """Return how to call it in a dtype. Raises: NoFit, UsageError, UnknownName."""
+    """Return how to call it in a dtype: the nearest fit with the first engine that has one.
+
+    Raises: NoFit, UsageError, UnknownName.
+    """
     if order is not None and order.lower() not in ORDERS:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
     function = make()
     device = place()
     orders = (order.lower(),) if order else ORDERS
-    failed: list[tuple[Signature, str]] = []
-    tables = False
+    sure = _SURE + dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
+    failed: list[tuple[Signature, Exception]] = []
     best: Fit | None = None
     for engine in _engines(function, device):
-        for convention in _conventions(
-            signatures.possible_signatures(function, name), orders, engine, device
-        ):
-            try:
-                candidate = _try(convention, make(), setting, dtype)
-                if best is None or candidate.rank < best.rank:
-                    _call_with_other_sizes(convention, make(), setting, dtype)
-            except RopeAuditError:
-                raise
-            except Exception as error:  # whatever other people's code raises is a finding
-                reason = str(error) if isinstance(error, arrays.WrongShape) else one_line(error)
-                failed.append((convention.signature, reason))
-                tables |= isinstance(error, arrays.TwoTables) and not signatures.takes_keys(function)
+        possible = signatures.possible_signatures(function, name)
+        for convention in _conventions(possible, orders, engine, device):
+            tried = _try(convention, make, setting, dtype, best)
+            if isinstance(tried, Exception):
+                failed.append((convention.signature, tried))
                 continue
-            if best is None or candidate.rank < best.rank:
-                best = candidate
-            if best.error < _sure(dtype):
+            best = tried
+            if best.error < sure:
                 break
         if best is not None and not best.misfit:
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
-        attempts = signatures.described(iter(failed))
-        unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
-        if places := next(filter(None, (advice(reason, device) for _, reason in failed)), ""):
-            raise UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")  # as in every dtype
-        raise NoFit(f"{unknown} {_wrapper(name, tables)}")
+        raise _uncallable(name, failed, device, takes_keys=signatures.takes_keys(function))
     refused = NoFit(
         f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
         f"audited. {_suggested_wrapper(name, setting)}"
     )
     refused.nearest = best
     raise refused
+
+
+def _try(
+    convention: Convention,
+    make: Callable[[], Any],
+    setting: RopeSetting,
+    dtype: Format,
+    best: Fit | None,
+) -> Fit | Exception:
+    """Return the better of the best fit so far and this one, or what it raises.
+
+    What is better must take other sizes too. Raises: RopeAuditError.
+    """
+    try:
+        fit = _nearest_layout(convention, make(), setting, dtype)
+        if best is not None and fit.rank >= best.rank:
+            return best
+        _call_with_other_sizes(convention, make(), setting, dtype)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises is a finding
+        return error.with_traceback(None)
+    return fit
+
+
+def _uncallable(
+    name: str, failed: Sequence[tuple[Signature, Exception]], device: Device, takes_keys: bool
+) -> UsageError:
+    """Return that nothing that was tried worked: of the device in every dtype, else in this one."""
+    reasons = [
+        (signature, str(error) if isinstance(error, arrays.WrongShape) else one_line(error))
+        for signature, error in failed
+    ]
+    attempts = signatures.described(iter(reasons))
+    unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
+    if places := next(filter(None, (advice(reason, device) for _, reason in reasons)), ""):
+        return UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")
+    tables = not takes_keys and any(isinstance(error, arrays.TwoTables) for _, error in failed)
+    return NoFit(f"{unknown} {_wrapper(name, tables)}")
 
 
 def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
@@ -166,11 +195,6 @@ def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
     if not device.is_cpu:
         return ("torch",)
     return ("numpy", "torch") if signatures.wants_numpy(function) else ("torch", "numpy")
-
-
-def _sure(dtype: Format) -> float:
-    """Return the relative RMS error of a right call: its numbers are rounded once, and sums before that."""
-    return _SURE + dtype.unit_roundoff
 
 
 def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Convention | None:
@@ -183,7 +207,7 @@ def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: For
     convention = replace(best.convention, rank=2)
     try:
         most = 2 * best.error + _SURE
-        takes_rows = convention.by_batch and _try(convention, make(), setting, dtype).error <= most
+        takes_rows = convention.by_batch and _nearest_layout(convention, make(), setting, dtype).error <= most
     except Exception:  # whatever other people's code raises: it takes no such positions
         return None
     return convention if takes_rows else None
@@ -228,7 +252,7 @@ def _conventions(
                 )
 
 
-def _try(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
+def _nearest_layout(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
     Raises: whatever the code raises.
