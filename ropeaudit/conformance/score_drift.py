@@ -57,16 +57,32 @@ class MeasuredDrift:
     @classmethod
     def of_cell(cls, cell: CellStatistics, length: int, offset: int, limit: Bound, part: str = "") -> Self:
         """Return what the engine measured."""
-        sizes, place = (_size(cell.drift.max), _size(cell.drift.rms)), cell.drift.place or (0, 0, 0)
-        return cls(length, offset, *sizes, place, cell.reference.rms, cell.error, limit, part)
+        return cls(
+            length=length,
+            offset=offset,
+            largest=_size(cell.drift.max),
+            rms=_size(cell.drift.rms),
+            place=cell.drift.place or (0, 0, 0),
+            reference_rms=cell.reference.rms,
+            error=cell.error,
+            limit=limit,
+            part=part,
+        )
 
     @classmethod
     def of_record(cls, row: Record, limit: Bound, part: str = "") -> Self:
         """Return what a row of an audit says."""
-        sizes = _size(row.drift_max), _size(row.drift_rms)
-        place = row.worst_head or 0, row.worst_query or 0, row.worst_key or 0
-        reference = row.reference_rms, row.reference_error
-        return cls(row.seq_len, row.offset, *sizes, place, *reference, limit, part)
+        return cls(
+            length=row.seq_len,
+            offset=row.offset,
+            largest=_size(row.drift_max),
+            rms=_size(row.drift_rms),
+            place=(row.worst_head or 0, row.worst_query or 0, row.worst_key or 0),
+            reference_rms=row.reference_rms,
+            error=row.reference_error,
+            limit=limit,
+            part=part,
+        )
 
     @property
     def tokens(self) -> str:

@@ -289,22 +289,24 @@ class _Explainer:
         sets = search.run(lambda share: self.on_progress(_SHARE_OF_WORK))
         self.on_progress(1.0)
         return Explanation(
-            self.case,
-            self.setting,
-            self.inputs,
-            self.recipe,
-            self.offset,
-            self.bench.scene.sample,
-            self.drift,
-            self.bench.reference,
-            self.bench.error,
-            blames.blames(self.bench, self.recipe, self.names, self.drift.rms, values, nonfinite, cancelling),
-            nonfinite,
-            accepted,
-            tuple(sets),
-            drift_parts,
-            parts.wavelengths(self.bench),
-            cancelling,
+            case=self.case,
+            setting=self.setting,
+            inputs=self.inputs,
+            recipe=self.recipe,
+            offset=self.offset,
+            sample=self.bench.scene.sample,
+            drift=self.drift,
+            reference=self.bench.reference,
+            error=self.bench.error,
+            blames=blames.blames(
+                self.bench, self.recipe, self.names, self.drift.rms, values, nonfinite, cancelling
+            ),
+            nonfinite=nonfinite,
+            tolerance=accepted,
+            remedies=tuple(sets),
+            parts=drift_parts,
+            wavelengths=parts.wavelengths(self.bench),
+            cancelling=cancelling,
         )
 
     def _values(self) -> dict[shares.Coalition, float]:

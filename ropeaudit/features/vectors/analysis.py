@@ -143,18 +143,18 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
         )
     fits(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
     spec = CaseSpec(
-        setting,
-        dtype,
-        heads,
-        kv_heads,
-        seq_len,
-        outline.seed or 0,
-        offsets,
-        context,
-        options.want,
-        options.positions,
-        options.tables,
-        case.model_name,
+        setting=setting,
+        dtype=dtype,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_len=seq_len,
+        seed=outline.seed or 0,
+        offsets=offsets,
+        context=context,
+        want=options.want,
+        positions=options.positions,
+        tables=options.tables,
+        model=case.model_name,
     )
     return spec, tuple(offset for offset in offsets if options.offsets and offset not in options.offsets)
 
