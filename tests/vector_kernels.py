@@ -10,8 +10,8 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import case_files, raw_arrays
-from ropeaudit.conformance.case_files import VectorCase
+from ropeaudit.conformance import raw_arrays, vector_case
+from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.features.vectors.analysis import vectors
 from ropeaudit.subjects.emulated import Emulated
 
@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"heads": 2, "kv_heads": 1, "seq_len": 48, "head_dim": 3
 def case(folder: Path, dtype: str = "bf16", offsets=(1000, 65536), **more: Any) -> VectorCase:
     """Write a small case and read it."""
     list(vectors(folder, dtype, offsets, **(SMALL | more)))
-    return case_files.read(folder)
+    return vector_case.read(folder)
 
 
 def write(path: Path, x: np.ndarray, dtype) -> None:

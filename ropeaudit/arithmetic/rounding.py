@@ -137,16 +137,16 @@ def _bitwise(dtype: np.dtype[Any], fmt: Format) -> _Bitwise:
     info = np.finfo(dtype)
     signed, drop = (np.int64 if dtype.itemsize == 8 else np.int32), info.nmant + 1 - fmt.precision
     return _Bitwise(
-        signed,
-        bool(fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"),
-        fmt.largest,
-        fmt.smallest_normal,
-        fmt.smallest_subnormal,
-        info.nmant + 1,
-        np.array(info.bits - 1 - drop, signed),
-        np.array(-1 << (drop - 1), signed),
-        np.array(1 - (1 << (drop - 1)), signed),
-        np.array(-1 << drop, signed),
+        dtype=signed,
+        narrow=bool(fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"),
+        largest=fmt.largest,
+        smallest_normal=fmt.smallest_normal,
+        spacing=fmt.smallest_subnormal,
+        carried=info.nmant + 1,
+        left=np.array(info.bits - 1 - drop, signed),
+        odd=np.array(-1 << (drop - 1), signed),
+        even=np.array(1 - (1 << (drop - 1)), signed),
+        kept=np.array(-1 << drop, signed),
     )
 
 

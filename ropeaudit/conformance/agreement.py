@@ -7,6 +7,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -16,19 +17,41 @@ from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.conformance import whole_calls
-from ropeaudit.conformance.call_forms import CallForm
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged
-from ropeaudit.conformance.whole_calls import WholeCall
+from ropeaudit.conformance.finding import PAIR, Finding, judged
+from ropeaudit.conformance.whole_calls import Both, WholeCall
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide
-from ropeaudit.subjects import exact_rotation
+from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
 
-PAIR = "relative to the pair"
+
+@dataclass(slots=True)
+class CallForm(Rotator):
+    """One instance that is called in a way of its own."""
+
+    rotator: Rotator
+
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before; see `OwnRotator`."""
+        return self.rotator.has_past
+
+    def rows_of_call(self, row: int, length: int) -> slice:
+        """Return which of so many rows the call takes that takes a row."""
+        return slice(0, length)
+
+    @abstractmethod
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated. Shapes: (b, h, s, d) twice, (s,) or (b, s) -> two arrays like q and k."""
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
+        rotated: FloatArray = self.rotate_both(x[None], x[None], at)[int(key)][0]
+        return rotated
 
 
 @dataclass(slots=True)
@@ -133,15 +156,16 @@ class Agreement:
             apart = np.abs(y[different].astype(np.float64) - expected[different].astype(np.float64))
         self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max()))
         over = whole_calls.excess(self.code, x, y, mine)
-        if wrong.any():
-            apart, right = self._apart(x, expected, y, mine), over <= 1
-            corrected = wrong & right & ~(apart <= 1)
-            near = np.where(right & ~wrong, np.minimum(apart, over), apart)
-            if self.right_passes:
-                self.corrects |= bool(corrected.any())
-                near[corrected] = over[corrected]
-            return np.where(wrong | right, near, over)
-        return over
+        if not wrong.any():
+            return over
+        apart, right = self._apart(x, expected, y, mine), over <= 1
+        corrected = wrong & right & ~(apart <= 1) & self.right_passes
+        self.corrects |= bool(corrected.any())
+        # plain call:    right here           wrong here
+        #   right        the smaller of both  over
+        #   wrong        apart; over where a correction passes
+        cases = [right & ~wrong, corrected | ~(wrong | right)]
+        return np.select(cases, [np.minimum(apart, over), over], apart)
 
     def _apart(self, x: FloatArray, expected: FloatArray, y: FloatArray, mine: CalledBlock) -> Array:
         """Return the distance of the two over twice the allowance. Shapes: -> (b, h, s, p)."""
@@ -191,3 +215,12 @@ def _some(block: CalledBlock, rows: slice) -> CalledBlock:
     """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
     given, rotated = (tuple(x[:, :, rows] for x in pair) for pair in (block.given, block.rotated))
     return CalledBlock(block.at[rows], (given[0], given[1]), (rotated[0], rotated[1]), block.batch_step)
+
+
+def worst(agreements: list[Agreement]) -> Agreement:
+    """Return the first that failed, or the one with the largest error, with the bits of all counted."""
+    failed = [agreement for agreement in agreements if agreement.failed]
+    chosen = failed[0] if failed else max(agreements, key=lambda agreement: agreement.excess)
+    differing = sum(agreement.differing for agreement in agreements)
+    chosen.differing, chosen.elements = differing, sum(agreement.elements for agreement in agreements)
+    return chosen

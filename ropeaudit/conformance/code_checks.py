@@ -8,16 +8,14 @@ from dataclasses import replace
 
 from ropeaudit.conformance import (
     answers,
-    batches,
     compiled,
-    decode,
     drift,
     environments,
     every_position,
     gradient,
+    split_calls,
     state,
     strides,
-    table_end,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
@@ -29,13 +27,13 @@ CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
 
 # name of the first finding -> the check
 CHECKS: dict[str, CodeCheck] = {
-    "table end": table_end.table_end,
+    "table end": every_position.table_end,
     "rotation": every_position.places,
     "short calls": every_position.short_calls,
     "batch rows": every_position.batch_rows,
-    "decode": decode.decode,
-    "pieces": decode.pieces,
-    "alone": batches.alone,
+    "decode": split_calls.decode,
+    "pieces": split_calls.pieces,
+    "alone": split_calls.alone,
     "strides": strides.strided,
     "compiled": compiled.compiled,
     "state": state.state,

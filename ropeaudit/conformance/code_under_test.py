@@ -14,8 +14,9 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition import allowance
+from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.rotation import Searches
+from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, Rotator
@@ -112,8 +113,14 @@ class CodeUnderTest:
         fit = self.tested.fit(self.setting)
         return fit is not None and "k" in fit.convention.signature.roles
 
+    def check(self, rotator: Rotator, vectors: GivenVectors, offset: int, batch_step: int = 0) -> Places:
+        """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
+        call = rotator, self.setting, self.dtype, vectors, offset
+        searches = self.seen.searches
+        return verification.check(
+            *call, afresh=self.afresh, rule=self.rule, batch_step=batch_step, searches=searches
+        )
+
     def allowed_at(self, position: int, pair: int) -> float:
         """Return the error that a rotated pair may have, over its length."""
-        if pair >= self.setting.pairs:  # a dim that is not rotated
-            return allowance.rounding_error(self.rule, self.setting)
-        return float(allowance.allowed(self.rule, self.setting, np.array([position]))[0, pair])
+        return allowance.allowed_at(self.rule, self.setting, position, pair)

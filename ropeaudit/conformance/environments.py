@@ -33,8 +33,6 @@ _REMEDIES = {
     "tf32": "multiply element by element: positions[:, None] * inv_freq",
     "default-dtype": "give each tensor its dtype where it is made: torch.arange(..., dtype=torch.float32)",
 }
-
-
 _KEEP = "return x's dtype: .to(x.dtype) behind the rotation"
 
 
@@ -45,7 +43,8 @@ def check_name(environment: Environment) -> str:
 
 def of_check(name: str) -> list[str]:
     """Return the environment that a check is about, by the name of `check_name`; none for other checks."""
-    return [one.name for one in environments.ENVIRONMENTS.values() if name == check_name(one)]
+    known = environments.ENVIRONMENTS.values()
+    return [environment.name for environment in known if name == check_name(environment)]
 
 
 def under(code: CodeUnderTest) -> Iterator[Finding]:
@@ -71,50 +70,49 @@ def rule(code: CodeUnderTest, environment: Environment) -> Resolved:
 
 
 def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: Code) -> Finding:
+    """Return whether what is called in an environment is right; if not, what narrows it and what is left."""
     length, last = min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets
     called = Called(placed, code.setting, code.dtype)
-    seen = Agreement(code, name, called.rotator(), called.rotator, right_passes=True)
-    wholes = [whole_call(code, offset, length) for offset in offsets]
-    seen.take_all(wholes)
-    listed = ", ".join(map(str, offsets))
-    finding = seen.finding(name, f"{environment.does}; {length} positions from {listed} on")
+    agreement = Agreement(code, name, called.rotator(), called.rotator, right_passes=True)
+    agreement.take_all([whole_call(code, offset, length) for offset in offsets])
+    tried = f"{environment.does}; {length} positions from {', '.join(map(str, offsets))} on"
+    finding = agreement.finding(name, tried)
     finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
-    if seen.raised:
+    if agreement.raised:
         return finding
-    reason = exposure.cause(placed, code.setting, code.dtype)
+    cause = exposure.cause(placed, code.setting, code.dtype)
     returned, by_right = _other_dtype(code, environment, called)
-    if not finding.failed:
-        passed = [f"{reason}, within what is allowed here"] if reason else []
-        if not by_right:
-            return _of_dtype(finding, returned, passed)
-        return replace(finding, detail="; ".join([finding.detail, *passed, *returned]))
-    shown = sorted({offsets[seen.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
-    measured = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
-    clauses = "; ".join(str(one) for one in measured if one is not None and one.shows)
-    parts = [text for text in (reason, clauses) if text]
-    detail = "; ".join([": ".join(parts) if parts else finding.detail, *returned])
-    remedy = _REMEDIES.get(environment.kind, "") if reason else ""
-    return replace(finding, detail=detail, remedy=remedy)
+    if finding.failed:
+        shown = sorted({offsets[agreement.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
+        left = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
+        consequences = "; ".join(str(one) for one in left if one is not None and one.shows)
+        words = ": ".join(filter(None, (cause, consequences))) or finding.detail
+        remedy = _REMEDIES.get(environment.kind, "") if cause else ""
+        return replace(finding, detail="; ".join(filter(None, (words, returned))), remedy=remedy)
+    within = f"{cause}, within what is allowed here" if cause else ""
+    if by_right:
+        return replace(finding, detail="; ".join(filter(None, (finding.detail, within, returned))))
+    values = f"its values are within what is allowed ({finding.measured:.3g} of {finding.allowed:.3g})"
+    detail = "; ".join(filter(None, (returned, values, within, finding.detail)))
+    return Finding(name, "fail", detail, differing=finding.differing, remedy=_KEEP)
 
 
-def _of_dtype(finding: Finding, returned: list[str], passed: list[str]) -> Finding:
-    """Return the finding of code that fails for the dtype that it returns, and not for a number."""
-    within = f"its values are within what is allowed ({finding.measured:.3g} of {finding.allowed:.3g})"
-    detail = "; ".join([*returned, within, *passed, finding.detail])
-    return Finding(finding.check, "fail", detail, differing=finding.differing, remedy=_KEEP)
-
-
-def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) -> tuple[list[str], bool]:
+def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) -> tuple[str, bool]:
     """Return in a clause what dtype comes back other than clean, and whether it is the environment's own."""
     clean, rotator = answer_of(code), called.rotator()
     if clean is None or not isinstance(rotator, OwnRotator):
-        return [], True
+        return "", True
     q, k = given_vectors(code, min(_SHORT, code.up_to))
     under = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
     dtypes = {under.dtype, under.keys_dtype} - {clean.dtype, clean.keys_dtype}
-    own = environment.dtype if environment.kind == "autocast" else None
-    given, names = torch_arrays.spelled(code.dtype), " and ".join(sorted(dtypes))
-    words = f"{names} comes back for {given} (clean: {clean.dtype})"
-    return [words] if dtypes else [], dtypes <= ({torch_arrays.spelled(own)} if own else set())
+    if not dtypes:
+        return "", True
+    own = (
+        {torch_arrays.spelled(environment.dtype)}
+        if environment.kind == "autocast" and environment.dtype
+        else set()
+    )
+    given = torch_arrays.spelled(code.dtype)
+    return f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})", dtypes <= own

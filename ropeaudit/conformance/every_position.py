@@ -1,8 +1,9 @@
 """Whether each rotated pair stands where its position says: at every position, and in short calls.
 
-Long calls see each position once, in blocks, with one head, and the first block with several; short calls see
-heads and batch elements at offsets that break positions, of an instance that was called before, and one call
-sees many of them. Code that is given k with q has fewer heads of k in two calls.
+Each position up to the last must be taken at all, alone. Long calls see each position once, in blocks, with
+one head, and the first block with several; short calls see heads and batch elements at offsets that break
+positions, of an instance that was called before, and one call sees many of them. Code that is given k with q
+has fewer heads of k in two calls.
 """
 
 from __future__ import annotations
@@ -13,16 +14,58 @@ import numpy as np
 
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
+from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import verification
 from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
-_PAIR = "relative to the pair"
+
+
+def table_end(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether the last position is taken, and where not, up to which position its table reaches.
+
+    A table that ends silently shows in `places`: there it is a wrong rotation.
+    """
+    last = code.up_to - 1
+    reason = _raised(code, last)
+    if not reason:
+        yield judged("table end", True, f"a token at position {last} is taken")
+        return
+    if _raised(code, 0):
+        yield not_applicable("table end", f"it takes no single token: {reason}")
+        return
+    taken, refused = 0, last
+    while refused - taken > 1:
+        middle = (taken + refused) // 2
+        if found := _raised(code, middle):
+            refused, reason = middle, found
+        else:
+            taken = middle
+    yield judged(
+        "table end",
+        False,
+        f"a token at position {taken} is taken, one at {refused} is not: {reason}",
+        measured=float(refused),
+        allowed=float(code.up_to),
+        unit="positions",
+        where=f"position {refused}",
+    )
+
+
+def _raised(code: CodeUnderTest, position: int) -> str:
+    """Return what a call of one token raises, of a new instance; empty where it raises nothing."""
+    q, k = given_vectors(code, 1)
+    try:
+        code.rotator().rotate_both(q, k, np.array([position], dtype=np.int64))
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        return one_line(error)
+    return ""
 
 
 def places(code: CodeUnderTest) -> Iterator[Finding]:
@@ -34,20 +77,15 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         code.on_share(number / len(calls))
         count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
         vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
-        seen = verification.check(
-            *(rotator, code.setting, code.dtype, vectors, start),
-            afresh=code.afresh,
-            rule=code.rule,
-            searches=code.seen.searches,
-        )
-        worst = seen if worst is None or seen.excess > worst.excess else worst
-        if not seen.excess <= 1:
+        placed = code.check(rotator, vectors, start)
+        worst = placed if worst is None or placed.excess > worst.excess else worst
+        if not placed.excess <= 1:
             size = f"{BLOCK} positions" if heads == 1 else f"{BLOCK} positions with {heads} heads"
             detail = f"calls of {size}; the first that is wrong ends at {start + count - 1}"
-            if heads == 1 and start and seen.first > 0:  # in a block from 0 any base is right at first
-                code.seen.right_before = seen.first
-                detail += f", and position {seen.first} is the first that is wrong"
-            yield _finding("rotation", code, seen, detail)
+            if heads == 1 and start and placed.first > 0:  # in a block from 0 any base is right at first
+                code.seen.right_before = placed.first
+                detail += f", and position {placed.first} is the first that is wrong"
+            yield _finding("rotation", code, placed, detail)
             return
     if worst is not None:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
@@ -73,19 +111,17 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
+    """Return whether few heads at these offsets, fewer of k, and one call with many, are rotated right.
+
+    step: tokens between the positions of two batch elements; 0 where they share positions.
+    """
     worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
 
     def take(vectors: GivenVectors, offset: int) -> bool:
         nonlocal worst
-        seen = verification.check(
-            *(rotator, code.setting, code.dtype, vectors, offset),
-            afresh=code.afresh,
-            rule=code.rule,
-            batch_step=step,
-            searches=code.seen.searches,
-        )
-        worst = max(worst, seen, key=lambda one: one.excess)
-        return seen.excess <= 1
+        placed = code.check(rotator, vectors, offset, step)
+        worst = max(worst, placed, key=lambda places: places.excess)
+        return placed.excess <= 1
 
     q, k = code.vectors(HEADS, _SHORT)
     few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
@@ -99,7 +135,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
             raise
         except Exception as error:  # whatever other people's code raises: it may take as many heads alone
             detail += f"; with fewer heads of k than of q it raises {one_line(error)}"
-    rows, heads = _many(code)
+    rows, heads = _MANY_ROWS if "b" in code.order else 1, _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:
         offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
@@ -108,24 +144,8 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     return _finding(check, code, worst, detail)
 
 
-def _many(code: CodeUnderTest) -> tuple[int, int]:
-    """Return the number of batch elements and of heads of a call with many; one without such an axis."""
-    order = code.order
-    return _MANY_ROWS if "b" in order else 1, _MANY_HEADS if "h" in order else 1
-
-
-def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Finding:
-    allowed = code.allowed_at(seen.position, seen.pair)
-    if not seen.excess <= 1:
+def _finding(check: str, code: CodeUnderTest, worst: Places, detail: str) -> Finding:
+    """Return the finding; that a pair is out of place is kept for other checks."""
+    if not worst.excess <= 1:
         code.seen.wrong_rotation = True
-    return judged(
-        check,
-        seen.excess <= 1,
-        detail,
-        measured=seen.excess * allowed,
-        allowed=allowed,
-        unit=_PAIR,
-        where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
-        f"pair {seen.pair}",
-        diagnosis=seen.diagnosis,
-    )
+    return of_worst_pair(check, detail, worst, code.allowed_at(worst.position, worst.pair))

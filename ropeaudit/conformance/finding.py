@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 
+if TYPE_CHECKING:
+    from ropeaudit.recognition.verification import Places
+
 # info: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
 # nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
 Status = Literal["pass", "fail", "waived", "info", "nothing to check", "not applicable"]
+PAIR = "relative to the pair"
 JUDGED = ("pass", "fail", "waived")
 
 
@@ -50,6 +54,13 @@ class Finding:
 def judged(check: str, passed: bool, detail: str, **rest: Any) -> Finding:
     """Return a finding that passed or failed. rest: the other fields of `Finding`."""
     return Finding(check, "pass" if passed else "fail", detail, **rest)
+
+
+def of_worst_pair(check: str, detail: str, worst: Places, allowed: float, **rest: Any) -> Finding:
+    """Return whether the worst rotated pair is within what it may be off by, relative to its length."""
+    found = {"where": worst.words, "diagnosis": worst.diagnosis} | rest
+    sizes = {"measured": worst.excess * allowed, "allowed": allowed, "unit": PAIR}
+    return judged(check, worst.excess <= 1, detail, **sizes, **found)
 
 
 def not_applicable(check: str, reason: str) -> Finding:

@@ -15,9 +15,8 @@ from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import GivenVectors, Places
@@ -57,18 +56,18 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
 
 
 def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
+    """Return whether gradients of q and k are rotated back, at each offset up to the first that is wrong."""
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
     q, k = code.vectors(HEADS, length)
     vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
-    worst, at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, make()
+    # what a vector is used for more than once is summed in its own dtype
+    rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
+    worst, worst_at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, make()
     for offset in offsets:
         try:
-            seen = verification.check(
-                *(rotator, code.setting, code.dtype, vectors, offset),
-                afresh=make,
-                rule=_rule(code),
-            )
+            call = rotator, code.setting, code.dtype, vectors, offset
+            places = verification.check(*call, afresh=make, rule=rule)
         except RopeAuditError:
             raise
         except SwitchedOff as error:
@@ -77,62 +76,36 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
             return Finding("gradient", "fail", str(error), remedy=_REMEDY)
         except Exception as error:  # whatever other people's code raises
             return Finding("gradient", "fail", f"at offset {offset} autograd raises {one_line(error)}")
-        if not seen.excess <= worst.excess:
-            worst, at = seen, offset
-        if not seen.excess <= 1:
+        if not places.excess <= worst.excess:
+            worst, worst_at = places, offset
+        if not places.excess <= 1:
             break
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.backward.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
-    return _finding(code, worst, _named(code, rotator, worst, vectors, at), detail)
+    allowed = allowance.allowed_at(rule, code.setting, worst.position, worst.pair)
+    cause = _cause(code, rotator, worst, vectors, worst_at)
+    return of_worst_pair("gradient", detail, worst, allowed, diagnosis=cause)
 
 
-def _rule(code: CodeUnderTest) -> Resolved:
-    """Return what is allowed: what a vector is used for more than once is summed in its own dtype."""
-    return code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
-
-
-def _finding(code: CodeUnderTest, seen: Places, found: Diagnosis | None, detail: str) -> Finding:
-    rule, at = _rule(code), np.array([seen.position])
-    allowed = (
-        float(allowance.allowed(rule, code.setting, at)[0, seen.pair])
-        if seen.pair < code.setting.pairs
-        else allowance.rounding_error(rule, code.setting)
-    )
-    return judged(
-        "gradient",
-        seen.excess <= 1,
-        detail,
-        measured=seen.excess * allowed,
-        allowed=allowed,
-        unit="relative to the pair",
-        where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
-        f"pair {seen.pair}",
-        diagnosis=found,
-    )
-
-
-def _named(
-    code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVectors, offset: int
+def _cause(
+    code: CodeUnderTest, rotator: Rotator, worst: Places, vectors: GivenVectors, offset: int
 ) -> Diagnosis | None:
     """Return what explains a gradient that is wrong; None where it is right."""
-    if seen.excess <= 1 or seen.diagnosis is None:
+    if worst.excess <= 1 or worst.diagnosis is None:
         return None
-    found = of_gradient(seen.diagnosis)
+    found = of_gradient(worst.diagnosis)
     q, k, before = next(vectors.blocks(code.dtype))
     try:
         results = rotator.rotate_both(q, k, before + offset)
-        forward = verification.check(
-            *(code.rotator(), code.setting, code.dtype, vectors, offset),
-            afresh=code.afresh,
-            rule=code.rule,
-        )
+        call = code.rotator(), code.setting, code.dtype, vectors, offset
+        forward = verification.check(*call, afresh=code.afresh, rule=code.rule)
     except Exception:  # whatever other people's code raises: it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        also = forward.diagnosis == seen.diagnosis or _transposed(code, rotator, (q, k), before + offset)
+        also = forward.diagnosis == worst.diagnosis or _transposed(code, rotator, (q, k), before + offset)
         return forward.diagnosis if also else found
     if found.explains:
         return found

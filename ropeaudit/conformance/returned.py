@@ -1,42 +1,58 @@
 """Judge what a kernel wrote back for a case of vectors, as if its code had been called.
 
-Places, drift and verdicts come from the road that called code takes (`audits.case_run`), with what was
-written back in the place of calls.
+Rotations, drift and verdicts come from the road that called code takes (`audits.case_run`), with what was
+written back in the place of calls; scores that a kernel formed itself are judged against the exact ones.
+Called code is asked for further positions until faults that look alike differ. Here the other offsets of the
+case decide: a fault is named only if it changes positions at the offsets that are wrong, and at none of those
+that are right.
+Letters: b batch elements, h heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from ropeaudit import recipes
+from ropeaudit import bounds, recipes
+from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.records import Record
-from ropeaudit.conformance import (
-    case_files,
-    misread,
-    returned_drift,
-    returned_files,
-    returned_naming,
-    returned_scores,
-)
-from ropeaudit.conformance.case_files import VectorCase
-from ropeaudit.conformance.finding import Finding, judged
+from ropeaudit.conformance import raw_arrays, returned_files, score_drift, vector_case
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCode, factory
+from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift, yardstick
+from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
+from ropeaudit.engine.measure import exact, of_scores
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.faults import Fault, faults
+from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
 from ropeaudit.recognition.verification import Places
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.exact_rotation import complex_pairs
 
 _MOST_UNEXPLAINED = 3  # offsets that nothing known explains: more would take seconds each to no avail
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
+_MASK = "causal"
+_RECIPE, _UNIT = "hf", "score units"
+_UNSEEN = "scores cannot show a position that is wrong for q and k alike"
+# Of a length: rotations in bfloat16 change it by 3 % at most, float8_e4m3 by 13 %, and random pairs agree to
+# within this in about a sixth of all cases.
+_NEAR = 0.15
+_ROTATED, _ELSE = 0.9, 0.5  # shares of pairs whose lengths agree: those of a rotation, and of anything else
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +81,17 @@ class _Run(CaseRun):
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
-        unexplained = sum(_unexplained(one) for one in self.placed.values())
+        diagnoses = [places.diagnosis for places in self.placed.values()]
+        unexplained = sum(found is not None and not found.explains for found in diagnoses)
         if unexplained < _MOST_UNEXPLAINED:
-            seen = verification.check(self.code, setting, dtype, self.given, offset, rule=self.rule)
+            places = verification.check(self.code, setting, dtype, self.given, offset, rule=self.rule)
         else:
-            seen = _without_words(self.code, offset, self.rule)
-        self.placed[offset] = seen
-        return seen
+            places = _worst_pair(self.code, offset, self.rule)
+        self.placed[offset] = places
+        return places
 
 
-def _without_words(code: ReturnedCode, offset: int, rule: Resolved) -> Places:
+def _worst_pair(code: ReturnedCode, offset: int, rule: Resolved) -> Places:
     """Return where the worst pair stands at an offset; what explains it is not looked for."""
     setting, dtype = code.spec.setting, code.spec.dtype
     at = np.arange(code.spec.seq_len, dtype=np.int64) + offset
@@ -94,17 +111,16 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     code in the dtype explains is allowed.
     Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
     """
-    case = case_files.read(case_folder)
+    case = vector_case.read(case_folder)
     claimed = None if recipe is None else recipes.load(recipe).resolve(case.spec.dtype)
     returned = returned_files.read(case, output_folder)
-    whole = _whole(case, returned)
-    if not all(np.isfinite(x).any() for of in returned.arrays.values() for x in of.values()):
-        return [whole]
+    complete = _complete(case, returned)
+    if not all(np.isfinite(x).any() for arrays in returned.arrays.values() for x in arrays.values()):
+        return [complete]
     if case.spec.want == "scores":
-        return [whole, *returned_scores.findings(case, returned, recipe)]
+        return [complete, *_score_findings(case, returned, recipe)]
     measured = measure(case, returned, str(output_folder), claimed)
-    drift = returned_drift.findings(measured.code, measured.inputs, measured.records, claimed)
-    return [whole, _places(measured, returned), *drift]
+    return [complete, _rotation(measured, returned), *_drift_findings(measured, claimed)]
 
 
 def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved | None = None) -> Measured:
@@ -136,7 +152,7 @@ def _described(code: ReturnedCode) -> Case:
     )
 
 
-def _whole(case: VectorCase, returned: Returned) -> Finding:
+def _complete(case: VectorCase, returned: Returned) -> Finding:
     """Return whether all that was asked for came back, as finite numbers, and is not what was given."""
     nonfinite, unchanged, given = [], [], case.vectors()
     for offset, arrays in returned.arrays.items():
@@ -161,47 +177,163 @@ def _whole(case: VectorCase, returned: Returned) -> Finding:
     )
 
 
-def _places(measured: Measured, returned: Returned) -> Finding:
+def _rotation(measured: Measured, returned: Returned) -> Finding:
     """Return whether each pair of q and k stands where its position says, at every offset."""
     code, placed = measured.code, measured.places
     spec, gradient = code.spec, code.spec.want == "gradient"
-    offset = max(placed, key=lambda one: _size(placed[one].excess))
-    worst, off = placed[offset], [one for one in placed if not placed[one].excess <= 1]
-    found = returned_naming.explained(placed, spec)
+    sizes = {offset: math.inf if math.isnan(at.excess) else at.excess for offset, at in placed.items()}
+    offset = max(sizes, key=lambda offset: sizes[offset])
+    worst, off = placed[offset], [offset for offset, size in sizes.items() if size > 1]
+    found = consistent_diagnosis(placed, spec)
     if off and (found is None or not found.explains):
-        found = misread.explained(code.case, returned, off[0]) or found
+        found = misread(code.case, returned, off[0]) or found
     if found and gradient:
         found = of_gradient(found)
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
-    seen = f"; out of place at {len(off)} of them: {offsets}" if off else ""
-    allowed = _allowed(measured, worst)
-    return judged(
+    wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
+    allowed = allowance.allowed_at(measured.rule, spec.setting, worst.position, worst.pair)
+    return of_worst_pair(
         "gradient" if gradient else "rotation",
-        not off,
-        f"{count} at {len(placed)} offsets up to {max(placed)}{seen}",
-        measured=worst.excess * allowed,
-        allowed=allowed,
-        unit="relative to the pair",
-        where=f"offset {offset}: {worst.side}, batch element {worst.batch}, head {worst.head}, position "
-        f"{worst.position}, pair {worst.pair}",
+        f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}",
+        worst,
+        allowed,
+        where=f"offset {offset}: {worst.words}",
         diagnosis=found,
         remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
     )
 
 
-def _allowed(measured: Measured, worst: Places) -> float:
-    """Return the error that the worst pair may have, over its length."""
-    setting = measured.code.spec.setting
-    if worst.pair >= setting.pairs:  # dims that are not rotated
-        return allowance.rounding_error(measured.rule, setting)
-    at = np.array([worst.position])
-    return float(allowance.allowed(measured.rule, setting, at)[0, worst.pair])
+def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:
+    """Return the checks of drift: of scores formed in float64 from q and k of the first batch element."""
+    code, records = measured.code, measured.records
+    spec, setting, dtype = code.spec, code.spec.setting, code.spec.dtype
+    last = spec.offsets[-1]
+    block = CalledBlock(np.arange(spec.seq_len, dtype=np.int64) + last, code.given, code.rotated[last])
+    resembled = None if claimed else explaining_recipe(block, setting, dtype)
+    wanted = yardstick(claimed, resembled, setting, dtype, last + spec.seq_len)
+    limits = wanted.limits(setting, measured.inputs, [row.offset for row in records], _MASK)
+    part = " of batch element 0"
+    drifts = [MeasuredDrift.of_record(row, limit, part) for row, limit in zip(records, limits, strict=True)]
+    return [
+        score_drift.drift("drift", drifts, wanted, None),
+        score_drift.growth(drifts, wanted, dtype, lambda _: records[-1].attainable_rms),
+        score_drift.tolerance(drifts, claimed, setting, dtype),
+    ]
 
 
-def _unexplained(one: Places) -> bool:
-    return one.diagnosis is not None and not one.diagnosis.explains
+def _score_findings(case: VectorCase, returned: Returned, recipe: str | None) -> list[Finding]:
+    """Return the checks of scores; recipe: what the kernel claims to follow, `hf` where it is None."""
+    spec, vectors = case.spec, case.vectors()
+    resolved = recipes.load(recipe or _RECIPE).resolve(spec.dtype)
+    subject = Emulated(resolved, spec.setting)
+    cells: dict[str, list[tuple[float, float, str, str]]] = {"drift": [], "tolerance": []}
+    for b in range(len(vectors["q"])):
+        q, k = (vectors[name][b].astype(np.float64) for name in "qk")
+        inputs = Inputs(q, k, "vectors", spec.seed)
+        limits = bounds.bounds([(subject, offset) for offset in spec.offsets], inputs, "full")
+        for offset, limit in zip(spec.offsets, limits, strict=True):
+            formed = returned.arrays[offset]["scores"][b]
+            cell = of_scores(formed, exact(inputs, spec.setting, spec.dtype))
+            drift = MeasuredDrift.of_cell(cell, spec.seq_len, offset, limit)
+            here = f"offset {offset}, batch element {b}"
+            place = "{}, head {}, query {}, key {}".format(here, *drift.place)
+            cells["drift"].append((drift.largest, drift.most, f"{_UNIT}, the largest", place))
+            cells["drift"].append((drift.rms, drift.allowed, f"RMS, in {_UNIT}", here))
+            relative = math.inf if math.isnan(drift.relative) else drift.relative
+            cells["tolerance"].append((relative, TOLERANCE, "of the scores' RMS", here))
+    name = f"recipe {resolved.recipe.name}{', as claimed' if recipe else ''}"
+    what = f"{spec.seq_len} tokens at {len(spec.offsets)} offsets up to {spec.offsets[-1]}"
+    limit_words = f"{RMS_FACTOR:g} times the predicted RMS of {name}, and its bound"
+    drifting = _worst_cell("drift", cells["drift"], f"{what}; allowed: {limit_words}; {_UNSEEN}")
+    if recipe:
+        return [drifting, not_applicable("tolerance", f"{name} says what is allowed")]
+    share = f"drift against {TOLERANCE:.0%} of the RMS of the exact scores, {what}"
+    return [drifting, _worst_cell("tolerance", cells["tolerance"], share)]
 
 
-def _size(value: float) -> float:
-    return math.inf if math.isnan(value) else value
+def _worst_cell(check: str, cells: Sequence[tuple[float, float, str, str]], detail: str) -> Finding:
+    measured, allowed, unit, where = max(cells, key=lambda cell: cell[0] / cell[1] if cell[1] else math.inf)
+    held = all(size <= most for size, most, _, _ in cells)
+    return judged(check, held, detail, measured=measured, allowed=allowed, unit=unit, where=where)
+
+
+def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
+    """Return what explains the pairs that are out of place, by the offset that leaves fewest faults."""
+    off = [offset for offset, places in placed.items() if not places.excess <= 1]
+    found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
+    named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}
+    if not named:
+        return next(iter(found.values()), None)
+    best = min(named, key=lambda offset: len(named[offset].alternatives))
+    worst = max(off, key=lambda offset: (placed[offset].excess, offset))
+    of_worst = named.get(worst)
+    same = of_worst is not None and (of_worst.code, of_worst.values) == (named[best].code, named[best].values)
+    return named[best] if same else replace(named[best], where=replace(named[best].where, offset=best))
+
+
+def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diagnosis | None:
+    """Return the faults that fit all offsets, of those that explain one; all where none does."""
+    if found is None or found.also:
+        return found
+    by_diagnosis = {
+        (fault.diagnosis.code, *fault.diagnosis.values.items()): fault for fault in faults(spec.setting)
+    }
+    fitting = [
+        diagnosis
+        for diagnosis in (replace(found, alternatives=()), *found.alternatives)
+        if (fault := by_diagnosis.get((diagnosis.code, *diagnosis.values.items()))) is None
+        or _fits(fault, spec, off)
+    ]
+    return replace(fitting[0], where=found.where, alternatives=tuple(fitting[1:])) if fitting else found
+
+
+def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
+    """Return whether a fault changes positions, or frequencies, at just the offsets that are wrong."""
+    if fault.turn or fault.setting(spec.setting) != spec.setting:
+        return len(off) == len(spec.offsets)
+    for offset in spec.offsets:
+        at = np.arange(spec.seq_len, dtype=np.int64)[None] + offset
+        if np.array_equal(fault.positions(at), at) == (offset in off):
+            return False
+    return True
+
+
+def misread(case: VectorCase, returned: Returned, offset: int) -> Diagnosis | None:
+    """Return in which other order of axes or of bytes q was written, or that it is no rotation.
+
+    A rotation keeps the length of each pair, times the attention factor, whatever the position is. None where
+    most pairs are as long as they should be.
+    """
+    spec = case.spec
+    given, written = ("grad_rotated_q", "grad_q") if spec.want == "gradient" else ("q", "q")
+    x, y = case.vectors()[given], returned.arrays[offset][written]
+    share = _agreeing(x, y, spec.setting)
+    if share >= _ROTATED:
+        return None
+    for found, other in _readings(y, spec):
+        if _agreeing(x, other, spec.setting) >= _ROTATED:
+            return found
+    return Diagnosis("not-a-rotation") if share < _ELSE else None
+
+
+def _readings(y: FloatArray, spec: CaseSpec) -> Iterator[tuple[Diagnosis, FloatArray]]:
+    """Yield other ways to read what was written, as (b, h, s, d)."""
+    b, h, s, d = y.shape
+    for order, read in (
+        (("batch", "seq", "heads", "head_dim"), y.reshape(b, s, h, d).transpose(0, 2, 1, 3)),
+        (("seq", "batch", "heads", "head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)),
+        (("heads", "batch", "seq", "head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)),
+    ):
+        yield Diagnosis("axes-order", {"order": order}), read
+    kind = raw_arrays.stored(spec.dtype)
+    content = raw_arrays.array(y, spec.dtype).view(f"u{kind.itemsize}").byteswap().tobytes()
+    yield Diagnosis("byte-order"), raw_arrays.numbers(content, spec.dtype, y.shape)
+
+
+def _agreeing(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
+    """Return the share of pairs that are as long as they should be."""
+    before, after = (np.abs(complex_pairs(vectors, setting)) for vectors in (x, y))
+    expected = before * attention_factor(setting.scaling)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.mean(np.abs(after - expected) <= _NEAR * expected))

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import raw_arrays
-from ropeaudit.conformance.case_files import VectorCase
-from ropeaudit.conformance.case_manifest import RETURNED
-from ropeaudit.conformance.case_spec import Entry
+from ropeaudit.conformance.vector_case import RETURNED, Entry, VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import tensors as tensorfiles
 

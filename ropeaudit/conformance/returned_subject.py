@@ -13,9 +13,8 @@ from typing import TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.conformance.case_files import VectorCase
-from ropeaudit.conformance.case_spec import CaseSpec
 from ropeaudit.conformance.returned_files import Arrays
+from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting

@@ -1,21 +1,39 @@
-"""How far scores are from the exact ones, as the engine measured it, and how far they may be.
+"""How far scores are from the exact ones, how far they may be, and what that says of code.
 
-Scores are scaled, before softmax.
+Scores are scaled, before softmax. They may drift as far as those of the recipe that code claims to follow, or
+that it resembles. A recipe that code resembles is a yardstick only where its formats are right, so that no
+pair may be off by more than right code explains: a cast table is not made right by being known.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
+from ropeaudit import bounds
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds import Bound
+from ropeaudit.bounds import Bound, attainable
+from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.engine.plan import CellStatistics
 from ropeaudit.engine.statistics import Place
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Resolved
+from ropeaudit.recognition import allowance, known_recipes, wording
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.known_recipes import RecipeGroup
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
 
 RMS_FACTOR = 1.5  # measured RMS drift is 0.8 to 1.3 times the predicted RMS: docs/method.md
+MASK = "full"
+_UNIT = "RMS, in score units"
+_WIDER = "compute positions, frequencies and angles in float64: in float32 drift is predicted to be as large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +57,32 @@ class MeasuredDrift:
     @classmethod
     def of_cell(cls, cell: CellStatistics, length: int, offset: int, limit: Bound, part: str = "") -> Self:
         """Return what the engine measured."""
-        sizes, place = (_size(cell.drift.max), _size(cell.drift.rms)), cell.drift.place or (0, 0, 0)
-        return cls(length, offset, *sizes, place, cell.reference.rms, cell.error, limit, part)
+        return cls(
+            length=length,
+            offset=offset,
+            largest=_size(cell.drift.max),
+            rms=_size(cell.drift.rms),
+            place=cell.drift.place or (0, 0, 0),
+            reference_rms=cell.reference.rms,
+            error=cell.error,
+            limit=limit,
+            part=part,
+        )
 
     @classmethod
     def of_record(cls, row: Record, limit: Bound, part: str = "") -> Self:
         """Return what a row of an audit says."""
-        sizes = _size(row.drift_max), _size(row.drift_rms)
-        place = row.worst_head or 0, row.worst_query or 0, row.worst_key or 0
-        reference = row.reference_rms, row.reference_error
-        return cls(row.seq_len, row.offset, *sizes, place, *reference, limit, part)
+        return cls(
+            length=row.seq_len,
+            offset=row.offset,
+            largest=_size(row.drift_max),
+            rms=_size(row.drift_rms),
+            place=(row.worst_head or 0, row.worst_query or 0, row.worst_key or 0),
+            reference_rms=row.reference_rms,
+            error=row.reference_error,
+            limit=limit,
+            part=part,
+        )
 
     @property
     def tokens(self) -> str:
@@ -93,3 +127,160 @@ class MeasuredDrift:
 
 def _size(value: float) -> float:
     return math.inf if math.isnan(value) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """The recipes whose largest bound and prediction count, and what they are, in words."""
+
+    recipes: tuple[Resolved, ...]
+    text: str
+
+    def limits(
+        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: str = MASK
+    ) -> list[Bound]:
+        """Return the bound and the prediction at each offset; scores are formed in float64."""
+        subjects = [Emulated(recipe, setting) for recipe in self.recipes]
+        cells = [(subject, offset) for offset in offsets for subject in subjects]
+        of_cells, count = bounds.bounds(cells, inputs, mask), len(subjects)
+        parts = [of_cells[start : start + count] for start in range(0, len(of_cells), count)]
+        return [Bound(max(one.maximum for one in part), max(one.rms for one in part)) for part in parts]
+
+
+def yardstick(
+    claimed: Resolved | None, resembled: RecipeGroup | None, setting: RopeSetting, dtype: Format, up_to: int
+) -> Yardstick:
+    """Return what the drift of code is compared with.
+
+    resembled: the recipe that its numbers are of; None where none is, or where pairs are out of place.
+    """
+    if claimed is not None:
+        exact_scores = {"accumulate": "fp64", "score": "fp64"}
+        recipe = claimed.recipe.changed(exact_scores).resolve(dtype)
+        return Yardstick((recipe,), f"recipe {claimed.recipe.name}, as claimed")
+    at, rule = np.unique([0, min(1, up_to - 1), up_to // 2, up_to - 1]), allowance.careful(dtype)
+    most = allowance.allowed(rule, setting, at) * (1 + 2.0**-40)
+
+    def right(recipe: Resolved) -> bool:
+        """Return whether a recipe allows no pair a larger error than right code does, at any position."""
+        return bool((allowance.allowed(recipe, setting, at) <= most).all())
+
+    if resembled is not None and right(resembled.resolved):
+        return Yardstick(
+            (resembled.resolved,), f"{wording.arithmetic(resembled.values())}, which it resembles"
+        )
+    every = [group.resolved for group in known_recipes.groups(dtype)]
+    return Yardstick(tuple(filter(right, every)), f"the coarsest right recipe in {dtype}")
+
+
+def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
+    """Return whether drift is within the bound and the prediction of the yardstick, at all offsets."""
+    worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
+    offsets = ", ".join(str(one.offset) for one in seen)
+    at = f"offset{'s' * (len(seen) > 1)} {offsets}"
+    where = f"{worst.tokens} at offset {worst.offset}"
+    yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
+    detail = f"{worst.tokens} at {at}; {yardstick_words}"
+    sizes = (worst.rms, worst.allowed, _UNIT)
+    if worst.over_bound and not worst.over_prediction:
+        head, query, key = worst.place
+        where += f", head {head}, rows {query} and {key}"
+        sizes = (worst.largest, worst.most, "score units, the largest")
+    measured, allowed, unit = sizes
+    return judged(
+        check,
+        not worst.fails,
+        detail,
+        measured=measured,
+        allowed=allowed,
+        unit=unit,
+        where=where,
+        diagnosis=behaves if worst.fails else None,
+    )
+
+
+def growth(
+    seen: Sequence[MeasuredDrift],
+    wanted: Yardstick,
+    dtype: Format,
+    careful: Callable[[MeasuredDrift], float],
+    behaves: Diagnosis | None = None,
+) -> Finding:
+    """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
+
+    Drift that is at most twice that at offset 0 does not grow, however large it is: other checks say that.
+    The excess over careful code near offset 0 has no constant limit: the spacing of float32 angles grows with
+    the position, so that right code has an excess of 3 in float16 at 131,072, and in float32, where all else
+    is finer, of 47 over 4,096 tokens and of 2,600 over 64. What is allowed is therefore what the yardstick
+    is predicted to have at the same offset, and never less than what is called sound.
+    """
+    first, last = seen[0], seen[-1]
+    if not last.offset:
+        return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
+    where = f"{last.tokens} at offset {last.offset}"
+    grown = judging.ratio(last.rms, first.rms)
+    if grown <= judging.GROWTH:
+        detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
+        unit, allowed = "times that at offset 0", judging.GROWTH
+        return judged("growth", True, detail, measured=grown, allowed=allowed, unit=unit, where=where)
+    attained = careful(first)
+    excess = _excess(last.rms, attained)
+    allowed = max(judging.EXCESS, _excess(last.allowed, attained))
+    word = judging.judge(
+        nonfinite=not last.finite,
+        drift_max=last.largest,
+        drift_rms=last.rms,
+        floor_rms=first.rms,
+        reference_rms=last.reference_rms,
+        reference_error=last.error,
+        excess=excess,
+        wrong_rotation=False,
+    )
+    passed = excess <= allowed and word not in ("broken", "overflow")
+    times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
+    reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""
+    detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
+    return judged(
+        "growth",
+        passed,
+        f"{detail}{times}{reason}",
+        measured=excess,
+        allowed=allowed,
+        unit="times that of careful code",
+        where=where,
+        diagnosis=None if passed else behaves,
+    )
+
+
+def _excess(rms: float, careful: float) -> float:
+    return 0.0 if rms == 0 else rms / careful if careful else math.inf
+
+
+def tolerance(
+    seen: Sequence[MeasuredDrift],
+    claimed: Resolved | None,
+    setting: RopeSetting,
+    dtype: Format,
+    behaves: Diagnosis | None = None,
+) -> Finding:
+    """Return whether drift is good enough: 1 % of the scores' RMS, at every length and offset measured."""
+    share = f"{judging.TOLERANCE:.0%}"
+    if claimed is not None:
+        return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
+    stored = attainable.storing(dtype, setting.rotary_dim / setting.head_dim)
+    if stored > judging.TOLERANCE:
+        why = f"no code in {dtype} meets {share}: storing q, k and scores in it costs {stored:.2g}"
+        return not_applicable("tolerance", why)
+    worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
+    passed = worst.relative <= judging.TOLERANCE
+    return judged(
+        "tolerance",
+        passed,
+        f"drift against {share} of the RMS of the exact scores, at {len(seen)} lengths and offsets",
+        measured=worst.relative,
+        allowed=judging.TOLERANCE,
+        unit="of the scores' RMS",
+        where=f"{worst.tokens} at offset {worst.offset}",
+        diagnosis=None if passed else behaves,
+        remedy="" if passed or behaves or worst.fails else _WIDER,
+    )

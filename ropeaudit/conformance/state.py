@@ -2,6 +2,7 @@
 
 The same call is made on a new instance and on one that was called before: in another dtype, for another
 length, at another offset, with other heads or rows, in another environment.
+Letters: b batch, h heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import earlier_calls, environments
-from ropeaudit.conformance.agreement import Agreement
-from ropeaudit.conformance.batches import worst
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.conformance import environments
+from ropeaudit.conformance.agreement import Agreement, worst
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.earlier_calls import OTHER_NUMBERS, SAME, AuditCall, EarlierCall
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import DEAR, WholeCall, called, cost, given_vectors
 from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.environments import Environment, chosen
 
+FURTHER = 4096  # tokens to the positions of a call at another offset
+SAME, OTHER_NUMBERS = "the same call", "other q and k"
+_LONGEST = 2**16  # positions of a call from 0
 _LENGTH = 64
 _OFFSETS = (1000, 0)
 _DTYPES = ("fp32", "fp16", "bf16")
@@ -46,21 +50,124 @@ _REMEDIES = {  # what leaks -> what to do about it
 
 
 @dataclass(frozen=True, slots=True)
+class AuditCall:
+    """A call of `batch` rows of `heads` heads at positions first ... first + length - 1."""
+
+    dtype: Format
+    first: int
+    length: int
+    batch: int = 1
+    heads: int = 1
+
+    def positions(self) -> str:
+        """Return its positions in words."""
+        return f"positions {self.first} to {self.first + self.length - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCall:
+    """A call that is made before another. kind: how it differs. environment: what it alone is made in."""
+
+    kind: str
+    call: AuditCall
+    environment: Environment | None = None
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        words = f"a call in {self.call.dtype.name} at {self.call.positions()}"
+        if self.kind in ("other heads", "other batch"):
+            words += f" of {self.call.batch} x {self.call.heads} heads"
+        return f"{words} under {self.environment.label()}" if self.environment else words
+
+    def short(self, dtype: Format) -> str:
+        """Return how it differs from a call in a dtype, in a few words."""
+        other = self.environment.label() if self.environment else self.call.dtype.name
+        return f"{self.kind} ({other})" if self.environment or self.call.dtype is not dtype else self.kind
+
+
+def earlier_calls(
+    call: AuditCall,
+    dtypes: Sequence[Format],
+    up_to: int,
+    environments: Sequence[Environment] = (),
+    axes: str = "bh",
+) -> list[EarlierCall]:
+    """Return what is called before a call, at positions below `up_to`. axes: those of q that the code has."""
+    dtype, first, length = call.dtype, call.first, call.length
+    until_now = first + length  # positions from 0
+    last = max(0, up_to - length)
+    elsewhere = first + FURTHER if first + FURTHER <= last else 0 if first else last
+    from_0 = replace(call, first=0, length=until_now) if first > 0 and until_now <= _LONGEST else None
+    earlier = [EarlierCall(SAME, call), EarlierCall(OTHER_NUMBERS, call)]
+    for other in dtypes:
+        if other is not dtype:
+            earlier.append(EarlierCall("another dtype", replace(call, dtype=other)))
+            if from_0:
+                earlier.append(EarlierCall("another dtype from 0", replace(from_0, dtype=other)))
+    earlier.append(EarlierCall("longer", replace(call, length=2 * length)))
+    earlier.append(EarlierCall("shorter", replace(call, length=max(1, length // 2))))
+    earlier.append(EarlierCall("another offset", replace(call, first=elsewhere)))
+    if from_0:
+        earlier.append(EarlierCall("from 0", from_0))
+    if "h" in axes:
+        earlier.append(EarlierCall("other heads", replace(call, heads=2 * call.heads)))
+    if "b" in axes:
+        earlier.append(EarlierCall("other batch", replace(call, batch=call.batch + 1)))
+    earlier += [EarlierCall("another environment", call, environment) for environment in environments]
+    return [
+        one
+        for one in earlier
+        if one.call.first + one.call.length <= up_to
+        and (one.call != call or one.environment or one.kind in (SAME, OTHER_NUMBERS))
+    ]
+
+
+def _made_anew(code: CodeUnderTest) -> bool:
+    """Return whether a new instance has no past: a function that is loaded once may have one."""
+    return code.tested.has_instances or code.tested.uncalled(code.setting, code.dtype) is not code.tested
+
+
+def called_before(
+    code: CodeUnderTest, earlier: EarlierCall, given: tuple[FloatArray, FloatArray]
+) -> Rotator | str:
+    """Return an instance that an earlier call was made of, or why that cannot be made.
+
+    given: q and k of the call itself, (b, h, s, d). Raises: what the code raises.
+    """
+    before = earlier.call
+    q, k = given if earlier.kind == SAME else (_vectors(code, before, side) for side in (1, 2))
+    at = np.arange(before.length, dtype=np.int64) + before.first
+    placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
+    if reason := placed.refuses(code.setting, before.dtype):
+        return reason
+    rotator = code.afresh()
+    rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
+    return rotator
+
+
+def _vectors(code: CodeUnderTest, call: AuditCall, side: int) -> FloatArray:
+    """Return the same random numbers in every dtype, rounded to it. Shapes: -> (b, h, s, d)."""
+    shape = (call.batch, call.heads, call.length, code.setting.head_dim)
+    x = round_to(np.random.default_rng([code.seed, side]).standard_normal(shape), call.dtype)
+    return x.astype(call.dtype.carrier)
+
+
+@dataclass(frozen=True, slots=True)
 class _Compared:
     """A call after an earlier one, beside the same call on a new instance."""
 
     call: AuditCall
     earlier: EarlierCall
-    seen: Agreement
+    agreement: Agreement
 
     @property
     def differs(self) -> bool:
-        return bool(self.seen.differing or self.seen.raised)
+        return bool(self.agreement.differing or self.agreement.raised)
 
     def __str__(self) -> str:
-        seen, size = self.seen, f"by up to {self.seen.apart:.3g}"
-        what = f"{seen.differing:,} of {seen.elements:,} numbers differ {size}"
-        came = f"it raises {seen.raised}" if seen.raised else what
+        agreement, size = self.agreement, f"by up to {self.agreement.apart:.3g}"
+        what = f"{agreement.differing:,} of {agreement.elements:,} numbers differ {size}"
+        came = f"it raises {agreement.raised}" if agreement.raised else what
         return f"{self.call.positions()} after {self.earlier} ({self.earlier.kind}): {came}"
 
 
@@ -94,14 +201,13 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     if not compared:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
     detail, differs = _detail(code, compared, refused), any(one.differs for one in compared)
-    seen = worst([one.seen for one in compared])
-    finding = seen.finding(name, detail)
-    if seen.raised:
+    agreement = worst([one.agreement for one in compared])
+    finding = agreement.finding(name, detail)
+    if agreement.raised:
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
     if finding.failed:
-        failing = {one.earlier.kind for one in compared if one.seen.failed}
-        new = earlier_calls.afresh(code.tested, code.setting, code.dtype)
-        return replace(finding, remedy=_remedy(failing) if new else _ANY)
+        failing = {one.earlier.kind for one in compared if one.agreement.failed}
+        return replace(finding, remedy=_remedy(failing) if _made_anew(code) else _ANY)
     if differs:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
         return replace(finding, status="info", detail=within)
@@ -119,9 +225,9 @@ def _compare(
     q = plain.block.given[0]
     call = AuditCall(code.dtype, int(plain.block.at[0]), q.shape[2], q.shape[0], q.shape[1])
     dtypes = [parse(name) for name in _DTYPES]
-    for earlier in earlier_calls.earlier_calls(call, dtypes, code.up_to, others, code.order):
+    for earlier in earlier_calls(call, dtypes, code.up_to, others, code.order):
         try:
-            used = earlier_calls.called_before(code, earlier, plain.block.given)
+            used = called_before(code, earlier, plain.block.given)
         except RopeAuditError:
             raise
         except Exception as error:  # whatever other people's code raises
@@ -135,7 +241,7 @@ def _compare(
 
 def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
     """Return every earlier call: those that change numbers with how many, then the others by their kinds."""
-    new = earlier_calls.afresh(code.tested, code.setting, code.dtype)
+    new = _made_anew(code)
     where = dict.fromkeys(one.call.positions() for one in compared)
     parts = [
         f"{' and '.join(where)} after {len(compared)} earlier calls, beside the same call "

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ropeaudit.conformance.agreement import Agreement
-from ropeaudit.conformance.batches import worst
+from ropeaudit.conformance.agreement import Agreement, worst
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import WholeCall, called, some_offsets, whole_call

@@ -15,13 +15,13 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.call_forms import Both
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.recognition import verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.subjects.calling.code import Rotator
 
 BATCH = 2
+Both = tuple[FloatArray, FloatArray]  # q and k
 DEAR = 8e-3  # seconds of CPU of a call of one token, above which there are fewer calls
 
 

@@ -33,6 +33,7 @@ from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map
 
+_Kind: TypeAlias = Format | np.dtype[Any]  # a format that rounds x, or a dtype that holds it
 CertifiedScores: TypeAlias = tuple[ExactScores[NumPyArray], float]  # of a head, and what they may be off by
 
 
@@ -117,10 +118,10 @@ class _Run(Generic[A]):
         """Yield the statistics of one strip of rows after the other."""
         size = self.library.panel or plan.PANEL
         for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, size):
-            known, self.tables = self.tables, {}
+            earlier, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:
-                    self.tables[panel.start] = known.get(panel.start) or self._panel_tables(panel)
+                    self.tables[panel.start] = earlier.get(panel.start) or self._panel_tables(panel)
             for heads in self._batches():
                 yield from self._heads(heads, rows, cols)
 
@@ -159,11 +160,11 @@ class _Run(Generic[A]):
         k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
         starts = range(rows.start, rows.stop, self.tile[0])
         cuts = [slice(s, min(s + self.tile[0], rows.stop)) for s in starts]
-        seen = [cut for cut in cuts if any(self._tiles(cut, cols))]
+        unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
         strips = [
             _Strip(head, q[head], k[head // inputs.group], cut, self._judged())
             for head in heads
-            for cut in seen
+            for cut in unmasked
         ]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
@@ -173,46 +174,48 @@ class _Run(Generic[A]):
 
     def _rotate_all(self, jobs: list[_Job]) -> list[RotatedPanel[A]]:
         """Rotate every head for every cell and for the reference, all in parallel."""
-        formats = {subject.input for subject in self.plan.subjects} | {key.input for key in self.groups}
-        held = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
-        rounding = [(job, how) for job in range(len(jobs)) for how in set(held.values())]
-
-        def rounded(task: tuple[int, Format | np.dtype[Any]]) -> A:
-            number, how = task
-            x = self.library.taken(jobs[number].x[jobs[number].panel])
-            if isinstance(how, Format):
-                return round_to(x, how)  # type: ignore[return-value]
-            return self.library.converted(x, FP64 if how == np.float64 else FP32)
-
-        inputs = dict(zip(rounding, self.map(rounded, rounding), strict=True))
+        numbers, subjects = range(len(jobs)), self.plan.subjects
+        formats = {subject.input for subject in subjects} | {key.input for key in self.groups}
+        # input format -> to what q and k are converted: to it, or where it changes nothing to its carrier
+        kinds = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
+        to_round = list(itertools.product(numbers, set(kinds.values())))
+        rounded = self.map(self._rounded, [(jobs[number], kind) for number, kind in to_round])
+        inputs: dict[tuple[int, _Kind], A] = dict(zip(to_round, rounded, strict=True))
+        exactly = list(itertools.product(numbers, self.groups))
+        by_cell = list(itertools.product(numbers, self.plan.cells()))
+        references = self.map(
+            self._rotate_exactly,
+            [(jobs[number], inputs[number, kinds[key.input]], key) for number, key in exactly],
+        )
+        kind_of = {cell: kinds[subjects[cell[0]].input] for cell in self.plan.cells()}
+        operands = self.map(
+            self._rotate, [(jobs[number], inputs[number, kind_of[cell]], cell) for number, cell in by_cell]
+        )
         panels: list[RotatedPanel[A]] = [RotatedPanel() for _ in jobs]
-
-        def exact(task: tuple[int, Key]) -> Factor:
-            number, key = task
-            return self._rotate_exactly(jobs[number], inputs[number, held[key.input]], key)
-
-        def rotated(task: tuple[int, CellIndex]) -> tuple[A, bool]:
-            number, cell = task
-            fmt = self.plan.subjects[cell[0]].input
-            return self._rotate(jobs[number], inputs[number, held[fmt]], cell)
-
-        exactly = list(itertools.product(range(len(jobs)), self.groups))
-        by_cell = list(itertools.product(range(len(jobs)), self.plan.cells()))
-        references, results = self.map(exact, exactly), self.map(rotated, by_cell)
         for (number, key), factor in zip(exactly, references, strict=True):
             panels[number].reference[key] = factor
-        for (number, cell), (operand, nonfinite) in zip(by_cell, results, strict=True):
+        for (number, cell), (operand, nonfinite) in zip(by_cell, operands, strict=True):
             panels[number].subjects[cell] = operand
             panels[number].nonfinite.update({cell} if nonfinite else ())
         return panels
 
-    def _rotate_exactly(self, job: _Job, x: A, key: Key) -> Factor:
+    def _rounded(self, task: tuple[_Job, _Kind]) -> A:
+        """Return the rows of a job as they are rotated."""
+        job, kind = task
+        x = self.library.taken(job.x[job.panel])
+        if isinstance(kind, Format):
+            return round_to(x, kind)  # type: ignore[return-value]
+        return self.library.converted(x, FP64 if kind == np.float64 else FP32)
+
+    def _rotate_exactly(self, task: tuple[_Job, A, Key]) -> Factor:
+        job, x, key = task
         setting, table = self.plan.setting, self.tables[job.panel.start].reference
         scale = setting.scale if job.side == "q" else 1.0
         return kernel.rotate_exactly(x, table, setting, key.precision, scale)  # type: ignore[arg-type]
 
-    def _rotate(self, job: _Job, x: A, cell: CellIndex) -> tuple[A, bool]:
+    def _rotate(self, task: tuple[_Job, A, CellIndex]) -> tuple[A, bool]:
         """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
+        job, x, cell = task
         subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
         if self.library.rotates(subject):
             rotated: Any = kernel.rotate(subject, job.side, x, table, job.head)  # type: ignore[arg-type]

@@ -1,6 +1,11 @@
 """The q and k of an audit: made from a seed, constant, counted, positional, or captured from a real model.
 
-Letters: h heads, g key-value heads, s positions, d head_dim.
+Positional heads look at one distance: q and k the same at every token, so that RoPE alone decides.
+diagonal: q = k = psi; the score Σ |psi_i|² cos(t theta_i) is largest at distance t = 0.
+previous: k_i is psi_i rotated by theta_i, one token; the score is largest at distance 1.
+psi lives on the fastest frequencies, for these distinguish neighbours, with the same size on each.
+Source: Round and Round We Go!, arXiv 2410.06205, which finds such heads in a trained model.
+Letters: h heads, g key-value heads, s positions, d head_dim, f fast pairs, t distances in tokens.
 """
 
 from __future__ import annotations
@@ -11,17 +16,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import BadShape, UnknownName
-from ropeaudit.inputs import positional_heads
+from ropeaudit.errors import BadShape, UnknownName, UsageError
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
 
-BEHIND = positional_heads.BEHIND  # kind of head -> distance of the token that it looks at
+BEHIND = {"diagonal": 0, "previous": 1}  # kind of head -> distance of the token that it looks at
 SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
 RANDN = "randn"  # torch's normal numbers, for those who have torch and not this package
 WHOLE = (*SYNTHETIC[:1], RANDN, *SYNTHETIC[1:])  # kinds whose rows are made all at once
+_FEWEST_FAST = 4  # pairs, where there are so many; else the fastest quarter of them
+_TOKENS = 256  # among at least so many on both sides
+_WEIGHT = 0.95  # the right token's, of the exact softmax; rounding psi to 16 bits leaves 0.9 of it
+_LARGEST_SCORE = 1024.0  # beyond it 16-bit scores cannot distinguish neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,7 @@ def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed:
     Shapes: -> two of (g, d). Raises: UsageError.
     """
     if kind in BEHIND:
-        q, k = positional_heads.vectors(kind, kv_heads, seq_len, setting, seed)
+        q, k = _positional(kind, kv_heads, seq_len, setting, seed)
         return on_16_bit_grid(q), on_16_bit_grid(k)
     row = np.ones(setting.head_dim) if kind == "ones" else np.arange(setting.head_dim, dtype=np.float64)
     rows = np.broadcast_to(row, (kv_heads, setting.head_dim))
@@ -157,7 +168,7 @@ def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:
     """Raise UsageError if `kind` is a head that the setting cannot make."""
     if kind in BEHIND:
-        positional_heads.vectors(kind, 1, seq_len, setting, 0)
+        _positional(kind, 1, seq_len, setting, 0)
 
 
 def on_16_bit_grid(x: Array) -> Array:
@@ -177,3 +188,40 @@ def from_file(spec: str) -> Inputs:
 def is_file(spec: str) -> bool:
     """Return whether a --qk value names a file rather than a synthetic kind."""
     return "." in spec or "/" in spec
+
+
+def _positional(
+    kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int
+) -> tuple[Array, Array]:
+    """Return q and k of any token of each key-value head; `seed` chooses the phases of psi.
+
+    Shapes: -> two of (g, d). Raises: UsageError if the setting cannot make such a head.
+    """
+    speeds = frequencies(setting, "inverse_power", FP64)
+    fast = np.argsort(-speeds, kind="stable")[: max(speeds.size // 4, min(_FEWEST_FAST, speeds.size))]
+    size = _size(kind, speeds[fast], max(seq_len, _TOKENS), setting)
+    phases = np.random.default_rng(seed).uniform(0.0, 2 * np.pi, (kv_heads, fast.size))
+    sides = []
+    for by in (0.0, BEHIND[kind] * speeds[fast]):
+        x = np.zeros((kv_heads, setting.head_dim))
+        for part, of in zip(split_pairs(x, setting), (np.cos, np.sin), strict=True):
+            part[:, fast] = size * of(phases + by)
+        sides.append(x)
+    return sides[0], sides[1]
+
+
+def _size(kind: str, speeds: FloatArray, tokens: int, setting: RopeSetting) -> float:
+    """Return |psi_i| with which the softmax gives `_WEIGHT` to the right one of all tokens on both sides."""
+    t = np.arange(1.0, tokens + 1.0)
+    # in units of |psi_i|² * scale
+    gaps = sum((1.0 - np.cos(t * speed) for speed in speeds), np.zeros_like(t))
+    largest_sum, low, high = 1.0 / _WEIGHT - 1.0, 0.0, _LARGEST_SCORE / max(speeds.size, 1)
+    if 2.0 * np.exp(-high * gaps).sum() > largest_sum:
+        raise UsageError(
+            f"--qk {kind} needs fast frequencies to tell {tokens} tokens apart, and the {speeds.size} "
+            f"fastest of rotary_dim {setting.rotary_dim} do not; give a larger --rotary-dim or --qk gaussian"
+        )
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if 2.0 * np.exp(-middle * gaps).sum() <= largest_sum else (middle, high)
+    return float(np.sqrt(high / setting.scale) / attention_factor(setting.scaling))

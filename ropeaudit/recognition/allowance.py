@@ -48,6 +48,13 @@ def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     return errors + rounding_error(recipe, setting)
 
 
+def allowed_at(recipe: Resolved, setting: RopeSetting, position: int, pair: int) -> float:
+    """Return `allowed` of one pair at a position; of a dim that is not rotated, its rounding alone."""
+    if pair >= setting.pairs:
+        return rounding_error(recipe, setting)
+    return float(allowed(recipe, setting, np.array([position]))[0, pair])
+
+
 def phase(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p)."""
     return position_error(recipe, setting, at) + phase_error(recipe, setting, at)

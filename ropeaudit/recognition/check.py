@@ -106,9 +106,18 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
         diagnosis: Diagnosis | None = Diagnosis("nonfinite")
     else:
         diagnosis = _diagnosis(right, best, left, work)
-    agrees, sizes = not work.off.any(), (nonfinite, work.values.size, left)
     return TableFinding(
-        agrees, rows, right + rest, diagnosis, dump.name, work.size, work.unit, *sizes, work.side
+        agrees=not work.off.any(),
+        rows=rows,
+        hypotheses=right + rest,
+        diagnosis=diagnosis,
+        name=dump.name,
+        size=work.size,
+        unit=work.unit,
+        nonfinite=nonfinite,
+        values=work.values.size,
+        left=left,
+        side=work.side,
     )
 
 

@@ -86,17 +86,17 @@ class Fault:
             return second.positions(first.positions(rows, head), head)
 
         return Fault(
-            replace(first.diagnosis, also=(*first.diagnosis.also, second.diagnosis)),
-            change if first.change or second.change else None,
-            seen if first.seen or second.seen else None,
-            first.turn or second.turn,
-            first.recipe or second.recipe,
-            first.crossed or second.crossed,
-            first.rounded or second.rounded,
-            first.coarse or second.coarse,
-            first.times * second.times,
-            first.fitted or second.fitted,
-            first.mixes or second.mixes,
+            diagnosis=replace(first.diagnosis, also=(*first.diagnosis.also, second.diagnosis)),
+            change=change if first.change or second.change else None,
+            seen=seen if first.seen or second.seen else None,
+            turn=first.turn or second.turn,
+            recipe=first.recipe or second.recipe,
+            crossed=first.crossed or second.crossed,
+            rounded=first.rounded or second.rounded,
+            coarse=first.coarse or second.coarse,
+            times=first.times * second.times,
+            fitted=first.fitted or second.fitted,
+            mixes=first.mixes or second.mixes,
         )
 
 

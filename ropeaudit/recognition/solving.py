@@ -31,6 +31,7 @@ _FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
 _SPREAD = 0.1  # of the factors of vectors that all have one, over what it differs from 1
 _LONGEST = 128  # positions of a step
 _FARTHEST = 2**18  # position that others are tried for
+_ROUNDS = 7  # in which a base is refined
 _FITTED = 12  # settings that fit what is shown, and are tried
 _ASKED = 5  # wrong positions that are looked for
 _RULED = 3  # of which so many at least show a rule
@@ -45,19 +46,19 @@ def settings(
 
     Shapes: at (s,), x and rotated y (h, s, d).
     """
-    shown = _frequencies(at, x, y, setting)
-    if shown is None:
+    measured = _frequencies(at, x, y, setting)
+    if measured is None:
         return
-    theta, uncertain = shown
+    theta, uncertain = measured
     exact = np.abs(allowance.frequencies(setting))
     fitting = [
-        one
-        for one in variants(setting, exact, np.where(theta > 0, theta, exact))
-        if one.setting is not None and (np.abs(one.theta - theta) <= uncertain + 1e-6 * theta).all()
+        variant
+        for variant in variants(setting, exact, np.where(theta > 0, theta, exact))
+        if variant.setting is not None and (np.abs(variant.theta - theta) <= uncertain + 1e-6 * theta).all()
     ]
-    for one in sorted(fitting, key=lambda one: one.cost)[:_FITTED]:
-        if one.diagnosis is not None and one.setting is not None:
-            yield Fault(one.diagnosis, functools.partial(instead, one.setting), fitted=True)
+    for variant in sorted(fitting, key=lambda variant: variant.cost)[:_FITTED]:
+        if variant.diagnosis is not None and variant.setting is not None:
+            yield Fault(variant.diagnosis, functools.partial(instead, variant.setting), fitted=True)
 
 
 def _frequencies(
@@ -90,31 +91,50 @@ def _frequencies(
 def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
     """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
-    It is that of steps from position to position, then of the way from position 0: by slow pairs first, which
-    have lost no rotation. Shapes: at (s,), x and rotated y (h, s, d).
+    Shapes: at (s,), x and rotated y (h, s, d).
     """
-    shown = _frequencies(at, x, y, setting)
-    if shown is None or setting.scaling.kind != "default":
+    measured = _frequencies(at, x, y, setting)
+    if measured is None or setting.scaling.kind != "default":
         return
+    log = _log_base(at, x, y, measured, setting, dtype)
+    if log is None:
+        return
+    for digits in range(2, 11):
+        rounded = float(f"{np.exp(log):.{digits}g}")
+        if 1 < rounded < LARGEST_BASE and rounded != setting.base:
+            variant = of_base(setting, rounded)
+            if variant.diagnosis is not None and variant.setting is not None:
+                yield Fault(variant.diagnosis, functools.partial(instead, variant.setting), fitted=True)
+
+
+def _log_base(
+    at: Positions,
+    x: FloatArray,
+    y: FloatArray,
+    measured: tuple[Array, Array],
+    setting: RopeSetting,
+    dtype: Format,
+) -> float | None:
+    """Return the logarithm of the base of measured frequencies; None where no pair shows it.
+
+    measured: the frequencies, and how uncertain they are.
+    It is that of steps from position to position, then of the way from position 0: by slow pairs first, which
+    have lost no rotation, then by all whose rotations the base of the last round leaves certain.
+    """
     start, power = int(at[0]), 2 * np.arange(setting.pairs) / setting.rotary_dim
-    theta, uncertain = shown[0], shown[1] + _CLOSEST * shown[0]
+    theta, uncertain = measured[0], measured[1] + _CLOSEST * measured[0]
     usable, error = (power > 0) & (theta > 0) & (theta < 1), math.inf
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     noise = np.full(power.shape, allowance.rounding_error(allowance.careful(dtype), setting) + _STILL)
-    for _ in range(7 if start else 1):
+    for _ in range(_ROUNDS if start else 1):
         if not usable.any():
-            return
-        log, seen = solved_base(theta[usable], power[usable], uncertain[usable])
-        guess, error = np.exp(-power * log), min(error, seen)
+            return None
+        log, log_error = solved_base(theta[usable], power[usable], uncertain[usable])
+        guess, error = np.exp(-power * log), min(error, log_error)
         turned = (w * np.conj(z) * np.exp(-1j * at[:, None] * guess)).sum(axis=(0, 1))
         theta, uncertain = guess + np.angle(turned) / max(1, start), noise / max(1, start)
         usable = (power > 0) & (start * guess * power * error < 1) & (theta > 0) & (theta < 1)
-    for digits in range(2, 11):
-        found = float(f"{np.exp(log):.{digits}g}")
-        if 1 < found < LARGEST_BASE and found != setting.base:
-            one = of_base(setting, found)
-            if one.diagnosis is not None and one.setting is not None:
-                yield Fault(one.diagnosis, functools.partial(instead, one.setting), fitted=True)
+    return log
 
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
@@ -208,30 +228,30 @@ def positions(
 
     Shapes: at, off (s,), x, y (s, d).
     """
-    here, seen = np.flatnonzero(off), dict[int, int]()
+    here, found = np.flatnonzero(off), dict[int, int]()
     chosen = np.linspace(0, max(0, here.size - 1), _ASKED if here.size else 0).round().astype(int)
     for i in dict.fromkeys(int(here[part]) for part in chosen):
         if (best := _position(int(at[i]), x[i], y[i], at.size, setting, dtype)) is None:
             return {}
-        seen[int(at[i])] = best
-    return seen
+        found[int(at[i])] = best
+    return found
 
 
-def rules(seen: Mapping[int, int], first: int) -> Iterator[Fault]:
+def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
     """Yield the rules by which positions may be those that they are rotated as. first: of the call."""
-    moved = {at: best for at, best in seen.items() if best != at}
-    if len(seen) < _RULED or not moved:
+    moved = {at: other for at, other in rotated_as.items() if other != at}
+    if len(rotated_as) < _RULED or not moved:
         return
     low, high = min(moved.values()), max(moved.values())
     if low == high >= 0:
         yield replace(table_ends(low), fitted=True)
-    steps = {best - at for at, best in moved.items()}
+    steps = {other - at for at, other in moved.items()}
     size = math.gcd(*steps)
     for restarts, start in ((False, 0), (True, first)):
         for part in range(1, size // max(1, high - start) + 1) if low >= start else ():
             if size % part == 0 and size // part > high - start and part <= _PARTS:
                 yield replace(wrap(size // part, restarts=restarts), fitted=True)
-    if len(steps) == 1 and len(moved) == len(seen):
+    if len(steps) == 1 and len(moved) == len(rotated_as):
         yield replace(off_by(steps.pop()), fitted=True)
 
 

@@ -57,6 +57,12 @@ class Places:
     first: int = -1
 
     @property
+    def words(self) -> str:
+        """Which pair it is, in words."""
+        vector = f"{self.side}, batch element {self.batch}, head {self.head}"
+        return f"{vector}, position {self.position}, pair {self.pair}"
+
+    @property
     def wrong_rotation(self) -> bool:
         """Whether a pair is out of place and no recipe's arithmetic explains it; nan is out of place."""
         known = self.diagnosis is not None and self.diagnosis.arithmetic

@@ -1,6 +1,7 @@
 """Frequencies as code computes them: the same number written in seven ways, rounded as it goes.
 
 Mathematically all forms give base^(-2i/d) radians per token; in finite precision they do not.
+Where positions have several axes, those of each axis are.
 The exact values are the business of `ropeaudit.reference.exact_scores`, which shares nothing with this file.
 Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
 """
@@ -8,16 +9,22 @@ Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
 from __future__ import annotations
 
 import functools
-from typing import Literal, TypeAlias, get_args
+import math
+from collections.abc import Callable
+from decimal import Context, Decimal, localcontext
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from ropeaudit.arithmetic import elementary
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.rope import scaled
 from ropeaudit.rope.setting import RopeSetting
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.axial import AxialRope
 
 FrequencyForm: TypeAlias = Literal[
     "inverse_power",  # 1 / base^x
@@ -29,6 +36,7 @@ FrequencyForm: TypeAlias = Literal[
     "exp2",  # 2^(-x * log2 base)
 ]
 FORMS: tuple[str, ...] = get_args(FrequencyForm)
+_FACTORS = {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}  # Python floats in real code
 
 
 def check_form(name: str) -> None:
@@ -46,11 +54,7 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
     if setting.grid is not None:
-        from ropeaudit.rope import axial_frequencies  # in-function: most settings have no grid
-
-        return axial_frequencies.frequencies(
-            setting.grid.rope, form, fmt, lambda base, d: unscaled(base, d, form, fmt)
-        )
+        return _of_axes(setting.grid.rope, form, fmt, lambda base, d: unscaled(base, d, form, fmt))
     plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
     if not setting.scaling.rules.rescales or form == "recurrence":
         return plain
@@ -106,3 +110,37 @@ def unscaled(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) -> 
 
 def _rounded(values: list[float], fmt: Format) -> FloatArray:
     return round_to(np.array(values, dtype=FP64.carrier), fmt)
+
+
+def _of_axes(
+    rope: AxialRope, form: str, fmt: Format, of_axis: Callable[[float, int], FloatArray]
+) -> FloatArray:
+    """Return the numbers that `form` keeps of every pair, every operation rounded once to `fmt`.
+
+    of_axis: those of base^(-2i/d), from base and d, as an axis alone has them. Where a preset says
+    base^0 to base^1 its own formula holds, whatever the form. A pair that stands still keeps 0.
+    Shapes: -> (p,). Raises: UsageError for a form that goes from pair to pair.
+    """
+    if form == "recurrence" or (form == "step_power" and rope.arrangement == "linspace"):
+        raise UsageError(f"frequency_form {form} goes from pair to pair, and {rope.name} has several axes")
+    kept, ladders = np.zeros(len(rope.pairs())), dict[tuple[float, int], FloatArray]()
+    for place, (axis, numerator, denominator) in enumerate(rope.pairs()):
+        base, rising = rope.base[axis], numerator < 0 or rope.arrangement == "linspace"
+        if denominator and (base, denominator) not in ladders:
+            ladder = _rising(base, denominator + 1, fmt) if rising else of_axis(base, denominator)
+            ladders[base, denominator] = ladder.astype(np.float64)
+        if denominator:
+            kept[place] = ladders[base, denominator][-numerator if rising else numerator // 2]
+    divided = form == "divide" and rope.arrangement != "linspace"
+    factor = 1 / _FACTORS[rope.factor] if divided else _FACTORS[rope.factor]
+    numbers = round_to(kept * factor, fmt) if factor != 1.0 else kept.astype(fmt.carrier)
+    with np.errstate(divide="ignore"):
+        return round_to(1 / numbers.astype(np.float64), fmt) if form == "divide" and not divided else numbers
+
+
+def _rising(base: float, count: int, fmt: Format) -> FloatArray:
+    """Return base^x for `count` even x from 0 to 1, every operation rounded to `fmt`. Shapes: -> (count,)."""
+    exponents = round_to(np.arange(count) / np.float64(max(1, count - 1)), fmt).astype(np.float64)
+    with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
+        log = Decimal(base).ln()
+        return round_to(np.array([float((log * Decimal(x)).exp()) for x in exponents.tolist()]), fmt)

@@ -1,9 +1,10 @@
 """Grids of tokens: an image, or a video, whose tokens have a position on each of several axes.
 
-A position is a float64 number and exact as such; the formula that gives it is rounded once. A token is known
-by its step, its place in the order of the rows: the last axis changes first.
-Letters: s tokens, a axes, p pairs. Units: those of the preset's positions, such as tokens, or the half of an
-image.
+A position is a float64 number and exact as such; the formula that gives it is rounded once. Code computes it
+in a number format. A token is known by its step, its place in the order of the rows: the last axis changes
+first.
+Letters: s tokens, n of them along an axis, a axes, p pairs. Units: those of the preset's positions, such as
+tokens, or the half of an image.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import functools
 import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.rope import axial_positions
 from ropeaudit.rope.axial import AxialRope
-from ropeaudit.rope.axial_positions import Floats
 
 _LARGEST_ANGLE = 2.0**52  # radians: farther away not even float64 tells where on a turn a token is
 _SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
+Floats = NDArray[np.float64]
+Ends = tuple[Fraction, Fraction]  # first and last position of an axis that a grid is fitted to
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,13 @@ class Grid:
     def positions(self, steps: NDArray[np.int64] | None = None) -> Floats:
         """Return the exact positions of tokens, by default of all. Shapes: steps (s,) -> (s, a)."""
         steps = np.arange(self.count, dtype=np.int64) if steps is None else steps
-        return self._taken(axial_positions.exact(self.rope, self.sizes), steps)
+        return self._per_token(exact_positions(self.rope, self.sizes), steps)
 
     def computed(self, steps: NDArray[np.int64], fmt: Format) -> Floats:
         """Return the positions of tokens as code computes them in `fmt`. Shapes: steps (s,) -> (s, a)."""
-        return self._taken(axial_positions.computed(self.rope, self.sizes, fmt), steps)
+        return self._per_token(computed_positions(self.rope, self.sizes, fmt), steps)
 
-    def _taken(self, tables: tuple[Floats, ...], steps: NDArray[np.int64]) -> Floats:
+    def _per_token(self, tables: tuple[Floats, ...], steps: NDArray[np.int64]) -> Floats:
         """Return the position of each token on each axis. Shapes: tables (n,) each, steps (s,) -> (s, a)."""
         columns, rest = [], steps
         for size, table in zip(reversed(self.sizes), reversed(tables), strict=True):
@@ -82,7 +85,7 @@ class Grid:
 
     def check(self, offset: int) -> None:
         """Raise UsageError if an offset moves a token to where angles lose all meaning."""
-        tables = axial_positions.exact(self.rope, self.sizes)
+        tables = exact_positions(self.rope, self.sizes)
         farthest = max(float(np.abs(table).max()) for table in tables)
         most = _LARGEST_ANGLE / self.rope.fastest
         if not farthest + abs(offset) * self.step <= most:
@@ -120,3 +123,80 @@ def _of_pairs(rope: AxialRope) -> NDArray[np.int64]:
     axes = np.array([pair.axis for pair in rope.pairs()], dtype=np.int64)
     axes.setflags(write=False)
     return axes
+
+
+@functools.lru_cache(maxsize=64)
+def exact_positions(rope: AxialRope, sizes: tuple[int, ...]) -> tuple[Floats, ...]:
+    """Return the positions along each axis, each the float64 number nearest to its formula. -> (n,) each."""
+    ends = _fitted(rope, sizes)
+    tables = [
+        np.array([float(_position(rope, axis, n, i, ends)) for i in range(n)]) for axis, n in enumerate(sizes)
+    ]
+    for table in tables:
+        table.setflags(write=False)
+    return tuple(tables)
+
+
+def _position(rope: AxialRope, axis: int, n: int, i: int, ends: dict[int, Ends]) -> Fraction:
+    rule = rope.positions[axis]
+    if rule == "halves":
+        return Fraction(i - (n - n // 2))
+    if rule == "centres":
+        return Fraction(2 * i + 1, n) - 1
+    if rule == "normalised":
+        return 2 * i * rope.unit[axis] / rope.extent[axis] - 1
+    if rule == "fitted":
+        first, last = ends[axis]
+        return first + i * (last - first) / max(1, n - 1)
+    return rope.start[axis] + i
+
+
+@functools.lru_cache(maxsize=256)
+def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> tuple[Floats, ...]:
+    """Return the positions along each axis as the source's operations give them, each rounded to `fmt`.
+
+    Sources: "centres": transformers 5.23.0, dinov3_vit, get_patches_center_coordinates; "normalised":
+    diffusers 0.42.1, LTXVideoRotaryPosEmbed; "fitted": get_3d_rotary_pos_embed, torch's linspace with a
+    fused multiplication and addition. Shapes: -> (n,) each.
+    """
+    ends, exact = _fitted(rope, sizes), exact_positions(rope, sizes)
+
+    def rounded(values: Floats | float) -> Floats:
+        return round_to(np.asarray(values, dtype=np.float64), fmt).astype(np.float64)
+
+    tables = []
+    for axis, n in enumerate(sizes):
+        rule, i = rope.positions[axis], np.arange(n, dtype=np.float64)
+        if rule == "centres":
+            table = rounded(2.0 * rounded(rounded(i + 0.5) / n) - 1.0)
+        elif rule == "normalised":
+            scaled = rounded(rounded(i) * rounded(float(rope.unit[axis])))
+            table = rounded(2.0 * rounded(scaled / float(rope.extent[axis])) - 1.0)
+        elif rule == "fitted" and n > 1:
+            first, last = (rounded(float(end)) for end in ends[axis])
+            step = rounded(rounded(last - first) / (n - 1))
+            table = rounded(np.where(i < n // 2, first + step * i, last - step * (n - 1 - i)))
+        else:
+            table = rounded(exact[axis])
+        table.setflags(write=False)
+        tables.append(table)
+    return tuple(tables)
+
+
+def _fitted(rope: AxialRope, sizes: tuple[int, ...]) -> dict[int, Ends]:
+    """Return the ends of h and w where a grid is laid over `extent`, centrally and in its own ratio.
+
+    Source: diffusers 0.42.1, pipelines/cogvideo/pipeline_cogvideox.py, get_resize_crop_region_for_grid.
+    """
+    if "fitted" not in rope.positions:
+        return {}
+    h, w = rope.axes.index("h"), rope.axes.index("w")
+    tall, wide = int(rope.extent[h]), int(rope.extent[w])
+    tallest = sizes[h] / sizes[w] > tall / wide
+    high = tall if tallest else round(wide / sizes[w] * sizes[h])
+    broad = round(tall / sizes[h] * sizes[w]) if tallest else wide
+    top, left = round((tall - high) / 2.0), round((wide - broad) / 2.0)
+    return {
+        axis: (Fraction(first), Fraction((first + length) * (n - 1), n))
+        for axis, first, length, n in ((h, top, high, sizes[h]), (w, left, broad, sizes[w]))
+    }

@@ -14,8 +14,8 @@ from planted import Planted, plant
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import code_checks, compiled, whole_calls
-from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.split_calls import Pieces
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.runtime import process_state

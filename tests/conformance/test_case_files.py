@@ -11,7 +11,7 @@ from vector_kernels import case
 
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import case_files, case_manifest, raw_arrays
+from ropeaudit.conformance import raw_arrays, vector_case
 from ropeaudit.errors import BadInput, UsageError
 
 
@@ -35,7 +35,7 @@ def test_raw_bytes_are_those_of_the_formats() -> None:
 def test_the_manifest_says_what_the_case_is(tmp_path: Path) -> None:
     read = case(tmp_path / "case", model="llama-3.1-8b", head_dim=None, tables=True)
     content = json.loads((read.folder / "manifest.json").read_text())
-    assert case_manifest.spec_of(content) == read.spec
+    assert vector_case.spec_of(content) == read.spec
     assert content["scaling"] == {"kind": "llama3", "factor": 8, "low": 1, "high": 4, "original": 8192}
     lines = (read.folder / "manifest.txt").read_text().splitlines()
     assert all(len(line.split()) == 2 for line in lines)
@@ -57,7 +57,7 @@ def test_factors_of_longrope_stand_in_the_flat_manifest_one_a_line(tmp_path: Pat
     assert read.spec.setting.length == 4096  # positions up to 47: the short factors
     again = case(tmp_path / "long", model="phi-3.5-mini", head_dim=None, offsets=0, context=131072)
     assert again.spec.setting.length == 4097
-    assert case_manifest.spec_of(case_files.read_manifest(again.folder / "manifest.json")) == again.spec
+    assert vector_case.spec_of(vector_case.read_manifest(again.folder / "manifest.json")) == again.spec
 
 
 def flip(path: Path) -> None:
@@ -79,7 +79,7 @@ def forged(path: Path) -> None:
     """Change a parameter and make the digest hold again."""
     content = json.loads(path.read_text())
     content["seq_len"] = 49
-    path.write_bytes(case_manifest.as_json(content | {"digest": case_manifest.digest_of(content)}))
+    path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
 
 
 def replaced_by_folder(path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
     name, damage = DAMAGES[message]
     damage(read.folder / name)
     with pytest.raises(BadInput) as refused:
-        case_files.read(read.folder)
+        vector_case.read(read.folder)
     for part in message.split(": "):
         assert part in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -134,14 +134,14 @@ def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
 def test_parameters_of_wrong_types_are_refused(name: str, value, tmp_path: Path) -> None:
     path = case(tmp_path / "case").folder / "manifest.json"
     content = json.loads(path.read_text()) | {name: value}
-    path.write_bytes(case_manifest.as_json(content | {"digest": case_manifest.digest_of(content)}))
+    path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
     with pytest.raises(BadInput):
-        case_files.read(path.parent)
+        vector_case.read(path.parent)
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none", tmp_path / "a\0b"):
         with pytest.raises(BadInput, match=re.escape(repr(str(folder)))):
-            case_files.read(folder)
+            vector_case.read(folder)
     read = case(tmp_path / "case")
-    assert case_files.read(read.folder / "manifest.json") == read
+    assert vector_case.read(read.folder / "manifest.json") == read

@@ -7,7 +7,7 @@ import gradient_kernels
 import pytest
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.conformance import drift, every_position, yardstick
+from ropeaudit.conformance import drift, every_position, score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
 from ropeaudit.recognition import known_recipes, wording
@@ -151,14 +151,14 @@ def test_a_recipe_that_is_resembled_is_a_yardstick_only_where_it_is_right():
     setting = RopeSetting.of(128)
     called = setting, parse("bf16"), 131072
     groups = {name: group for group in known_recipes.groups(parse("bf16")) for name in group.names}
-    assert "which it resembles" in yardstick.yardstick(None, groups["hf"], *called).text
+    assert "which it resembles" in score_drift.yardstick(None, groups["hf"], *called).text
     for wrong in ("hf-model-cast", "uniform", "hf-tf32-matmul", "rotary-embedding-torch"):
-        chosen = yardstick.yardstick(None, groups[wrong], *called)
+        chosen = score_drift.yardstick(None, groups[wrong], *called)
         assert chosen.text == "the coarsest right recipe in bfloat16"
         assert groups[wrong].resolved not in chosen.recipes
     inputs = qk.make("gaussian", 1, 1, 64, setting)
     limits = chosen.limits(setting, inputs, [0])
-    each = [yardstick.Yardstick((one,), "").limits(setting, inputs, [0])[0] for one in chosen.recipes]
+    each = [score_drift.Yardstick((one,), "").limits(setting, inputs, [0])[0] for one in chosen.recipes]
     assert limits[0].rms == max(one.rms for one in each)
     assert limits[0].maximum == max(one.maximum for one in each)
 

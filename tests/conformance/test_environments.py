@@ -25,7 +25,7 @@ from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.check.sentences import headline
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
-from ropeaudit.runtime.state_aspects import same
+from ropeaudit.runtime.process_state import same
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.own_code import OwnCode

@@ -9,10 +9,10 @@ from safetensors.numpy import save_file
 from vector_kernels import case, rotated, write, written
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import misread, raw_arrays, returned, returned_files, returned_naming
-from ropeaudit.conformance.case_files import VectorCase
+from ropeaudit.conformance import raw_arrays, returned, returned_files
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
+from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
@@ -193,7 +193,7 @@ def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
     assert place.diagnosis.code == "unexplained"
     returned_so = returned_files.read(near, tmp_path / "out")
     # three of four heads are as long as they should be
-    assert misread.explained(near, returned_so, 1000) is None
+    assert returned.misread(near, returned_so, 1000) is None
 
 
 def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -> None:
@@ -202,9 +202,9 @@ def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -
     right = Places(0.5, "q", 0, 0, 0, 0)
     wrong = Places(9.0, "q", 0, 0, 0, 0, dataclasses.replace(layout, alternatives=(from_0,)))
     everywhere = Places(9.0, "q", 0, 0, 0, 0, layout)
-    assert returned_naming.explained({0: right, 1000: wrong}, near.spec) == from_0
-    assert returned_naming.explained({0: everywhere, 1000: wrong}, near.spec) == layout
-    assert returned_naming.explained({0: right, 1000: right}, near.spec) is None
+    assert returned.consistent_diagnosis({0: right, 1000: wrong}, near.spec) == from_0
+    assert returned.consistent_diagnosis({0: everywhere, 1000: wrong}, near.spec) == layout
+    assert returned.consistent_diagnosis({0: right, 1000: right}, near.spec) is None
 
 
 def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:

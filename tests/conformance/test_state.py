@@ -9,10 +9,10 @@ import pytest
 from planted import Planted, plant, rotated
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.conformance import earlier_calls, state
+from ropeaudit.conformance import state
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.earlier_calls import AuditCall
 from ropeaudit.conformance.environments import DEFAULT
+from ropeaudit.conformance.state import AuditCall
 from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
@@ -244,7 +244,7 @@ def test_what_takes_nothing_before_is_not_checked(monkeypatch) -> None:
 def test_what_is_called_before() -> None:
     single, brain = parse("fp32"), parse("bf16")
     call = AuditCall(single, 100, 5, 2, 4)
-    earlier = earlier_calls.earlier_calls(call, [single, brain], 10000, axes="bhsd")
+    earlier = state.earlier_calls(call, [single, brain], 10000, axes="bhsd")
     assert [(one.kind, one.call) for one in earlier] == [
         ("the same call", call),
         ("other q and k", call),
@@ -257,13 +257,13 @@ def test_what_is_called_before() -> None:
         ("other heads", AuditCall(single, 100, 5, 2, 8)),
         ("other batch", AuditCall(single, 100, 5, 3, 4)),
     ]
-    far = earlier_calls.earlier_calls(AuditCall(single, 2**20, 5), [single, brain], 2**30)
+    far = state.earlier_calls(AuditCall(single, 2**20, 5), [single, brain], 2**30)
     assert all(one.call.length < 2**16 for one in far)
 
 
 @pytest.mark.parametrize(("first", "elsewhere"), [(1000, 0), (0, 1936)])
 def test_before_the_end_of_a_table_another_offset_is_one_that_it_has(first, elsewhere) -> None:
-    earlier = earlier_calls.earlier_calls(AuditCall(parse("fp32"), first, 64), [], 2000)
+    earlier = state.earlier_calls(AuditCall(parse("fp32"), first, 64), [], 2000)
     assert [one.call.first for one in earlier if one.kind == "another offset"] == [elsewhere]
     assert all(one.call.first + one.call.length <= 2000 for one in earlier)
 

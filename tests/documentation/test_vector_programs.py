@@ -9,7 +9,7 @@ import pytest
 from vector_kernels import case
 
 from ropeaudit.conformance import returned
-from ropeaudit.conformance.case_files import VectorCase
+from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.recognition.diagnosis import codes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

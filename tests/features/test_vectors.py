@@ -12,7 +12,7 @@ from vector_kernels import SMALL, rotated, written
 
 import ropeaudit
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance import case_files, returned
+from ropeaudit.conformance import returned, vector_case
 from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.features.vectors import analysis
 from ropeaudit.main import main
@@ -113,7 +113,7 @@ def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
     err = capsys.readouterr().err
     assert "offset 4071 is added: its positions are on both sides of a power of two" in err
     assert "llama-2-7b: positions from offset 4071 on go past the 4096 that it is made for" in err
-    spec = case_files.read(tmp_path / "given").spec
+    spec = vector_case.read(tmp_path / "given").spec
     assert spec.offsets == (0, 4071, 4096)
     assert spec.offsets[1] < 4096 <= spec.offsets[1] + 47
 
@@ -122,7 +122,7 @@ def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
 def test_numbers_are_those_of_float64_rounded_once_with_all_the_bits(dtype: str, tmp_path: Path) -> None:
     for fmt in (dtype, "fp64"):
         list(ropeaudit.vectors(tmp_path / fmt, fmt, offsets=0, **SMALL))
-    narrow, wide = (case_files.read(tmp_path / fmt).vectors()["q"] for fmt in (dtype, "fp64"))
+    narrow, wide = (vector_case.read(tmp_path / fmt).vectors()["q"] for fmt in (dtype, "fp64"))
     fmt = ropeaudit.parse(dtype)
     np.testing.assert_array_equal(narrow, ropeaudit.round_to(wide, fmt))
     for narrower in map(ropeaudit.parse, ("fp32", "fp16", "bf16")):
@@ -138,7 +138,7 @@ def test_several_cases_go_into_folders_of_their_own(tmp_path: Path, capsys) -> N
     assert "4 cases of vectors were written" in capsys.readouterr().out
     assert vectors(tmp_path / "bases", "--base", "1e4,1e5,1e6", "--offset", "0") == 0
     assert {path.name for path in (tmp_path / "bases").iterdir()} == {"none", "none-2", "none-3"}
-    assert [case_files.read(path).spec.setting.base for path in sorted((tmp_path / "bases").iterdir())] == [
+    assert [vector_case.read(path).spec.setting.base for path in sorted((tmp_path / "bases").iterdir())] == [
         1e4,
         1e5,
         1e6,
@@ -163,12 +163,12 @@ def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Pat
         == 0
     )
     folders = sorted((tmp_path / "cases").iterdir())
-    settings = {case_files.read(folder).spec.setting for folder in folders}
+    settings = {vector_case.read(folder).spec.setting for folder in folders}
     assert len(folders) == len(settings) == 10
     assert {one.scaling.kind for one in settings} == {"default", "linear", "llama3", "yarn", "longrope"}
     assert {one.layout for one in settings} == {"half", "interleaved"}
     for folder in folders:
-        read = case_files.read(folder)
+        read = vector_case.read(folder)
         results = returned.findings(folder, written(read, tmp_path / "out", rotated(read)))
         assert {one.status for one in results} == {"pass"}, folder
     assert "phi-3.5-mini: scaling longrope depends on the length" in capsys.readouterr().err
@@ -216,7 +216,7 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         list(ropeaudit.vectors(tmp_path / "file" / "case", offsets=0, **SMALL))
     (tmp_path / "empty").mkdir()
     list(ropeaudit.vectors(tmp_path / "empty", offsets=0, **SMALL))
-    assert case_files.read(tmp_path / "empty").folder == tmp_path / "empty"
+    assert vector_case.read(tmp_path / "empty").folder == tmp_path / "empty"
     assert {path.name for path in tmp_path.iterdir()} == {"full", "file", "empty"}
 
 
@@ -241,6 +241,6 @@ def test_python_gives_what_the_command_writes(tmp_path: Path, capsys) -> None:
     assert report.rows[0]["digest"] == result.digest
     assert report.screen == ["digest", "calls"]
     assert contents(tmp_path / "command") == contents(tmp_path / "python")
-    assert result.digest == case_files.read(tmp_path / "python").digest
+    assert result.digest == vector_case.read(tmp_path / "python").digest
     assert result.size == sum(map(len, contents(tmp_path / "python").values()))
     capsys.readouterr()

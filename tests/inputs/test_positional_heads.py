@@ -8,7 +8,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.inputs import positional_heads, qk
+from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling
@@ -36,7 +36,7 @@ def exact_weights(some: qk.Inputs, setting: RopeSetting) -> np.ndarray:
 def test_most_of_the_exact_weight_is_on_the_right_token(kind, setting) -> None:
     some = qk.make(kind, 2, 1, 256, setting, seed=3)
     weights = exact_weights(some, setting)
-    behind = positional_heads.BEHIND[kind]
+    behind = qk.BEHIND[kind]
     rows = np.arange(behind, 256)
     assert 0.9 <= weights[rows, rows - behind].min() <= 0.98  # and no sharper than that takes
     assert (some.q == some.q[:1, :1]).all()  # the same at every token, and in heads that share a key

@@ -24,7 +24,7 @@ from faults import Fault
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import case_files, raw_arrays
+from ropeaudit.conformance import raw_arrays, vector_case
 from ropeaudit.main import main
 from ropeaudit.rope import hf_config
 from ropeaudit.testing import assert_shift_invariant
@@ -271,7 +271,7 @@ def vectors(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         done = main(["vectors", "-o", str(case), *at, *sizes, "--offset", f"0,{setting.offset}"])
     assert done == 0
-    given = case_files.read(case)
+    given = vector_case.read(case)
     dtype = parse(setting.dtype)
     kind = getattr(torch, dtype.name)
     q, k = (torch.tensor(np.asarray(given.vectors()[side], np.float32)).to(kind) for side in ("q", "k"))

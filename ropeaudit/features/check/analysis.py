@@ -10,12 +10,12 @@ from typing import Unpack
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import case_files, returned
+from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import code_target, waivers
-from ropeaudit.features.check.checked import NONE, Note, Progress
+from ropeaudit.features.check.checked import NONE
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
 from ropeaudit.features.check.targets import Kind, kind
@@ -59,7 +59,16 @@ def check(
     """
     chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
     options = CheckOptions(
-        *(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled, device),
+        dtypes=chosen,
+        up_to=up_to,
+        recipe=recipe,
+        order=order,
+        seed=seed,
+        text=text,
+        tokens=tokens,
+        returned=returned,
+        compiled=compiled,
+        device=device,
         environments=arguments.listed(under),
     )
     [case] = arguments.cases_of(None, rope)
@@ -84,8 +93,17 @@ def run(
 
         if which == "case":
             results = _of_case(target, options, kinds.count("case") > 1)
+        elif which == "code":
+            results = code_target.checks(target, case, options, on_progress, note)
+        elif which == "checkpoint":
+            from ropeaudit.features.check import checkpoint_target
+
+            results = checkpoint_target.checks(target, case, options, on_progress, note)
         else:
-            results = _of_kind(target, which, case, options, on_progress, note)
+            from ropeaudit.features.check import config_target
+
+            alone = replace(case, model=None, config=None)
+            results = config_target.checks(target, which, alone, options, on_progress)
         yield from _answered(target, which, results)
 
 
@@ -95,9 +113,9 @@ def _answered(target: str, which: Kind, results: Iterable[Checked]) -> Iterator[
     A question without an answer is no pass.
     """
     reasons: dict[str, str] = {}
-    for one in results:
-        reasons.setdefault(one.finding.status, one.finding.detail)
-        yield one
+    for checked in results:
+        reasons.setdefault(checked.finding.status, checked.finding.detail)
+        yield checked
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
         why = reasons.get("info") or reasons.get("not applicable")
         finding = Finding("judged", "fail", f"no check judges it{f': {why}' if why else ''}")
@@ -107,7 +125,18 @@ def _answered(target: str, which: Kind, results: Iterable[Checked]) -> Iterator[
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     """Raise UsageError for options that go with none of the targets."""
     if "case" in kinds:
-        _check_case(case, options)
+        if options.returned is None:
+            raise UsageError(
+                "a case of vectors is checked by what a kernel wrote back; add --returned FOLDER"
+            )
+        if case != Case():
+            raise UsageError(
+                "the manifest of a case says its setting; leave out the options of a RoPE setting"
+            )
+        if options.dtypes or options.up_to is not None:
+            raise UsageError(
+                "the manifest of a case says its dtype and positions; leave out --dtype and --up-to"
+            )
     elif options.returned is not None:
         raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
     if "code" in kinds:
@@ -130,38 +159,12 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
 
 
-def _of_kind(
-    target: str, which: Kind, case: Case, options: CheckOptions, progress: Progress, note: Note
-) -> Iterator[Checked]:
-    if which == "code":
-        yield from code_target.checks(target, case, options, progress, note)
-    elif which == "checkpoint":
-        from ropeaudit.features.check import checkpoint_target
-
-        yield from checkpoint_target.checks(target, case, options, progress, note)
-    else:
-        from ropeaudit.features.check import config_target
-
-        alone = replace(case, model=None, config=None)
-        yield from config_target.checks(target, which, alone, options, progress)
-
-
-def _check_case(case: Case, options: CheckOptions) -> None:
-    """Raise UsageError for what a case has decided, or where nothing says where its kernel wrote."""
-    if options.returned is None:
-        raise UsageError("a case of vectors is checked by what a kernel wrote back; add --returned FOLDER")
-    if case != Case():
-        raise UsageError("the manifest of a case says its setting; leave out the options of a RoPE setting")
-    if options.dtypes or options.up_to is not None:
-        raise UsageError("the manifest of a case says its dtype and positions; leave out --dtype and --up-to")
-
-
 def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Checked]:
     """Yield the checks of a case; several: whether others are checked, whose outputs are in folders by name.
 
     Raises: BadInput, UnknownName.
     """
-    case = case_files.read(target)
+    case = vector_case.read(target)
     spec, output = case.spec, Path(options.returned or "")
     if several and not output.suffix:
         output /= case.folder.resolve().name

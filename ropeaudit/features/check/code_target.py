@@ -90,7 +90,14 @@ def _findings(
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
     yield from code_checks.findings(
         CodeUnderTest(
-            code, setting, dtype, up_to, claimed, options.seed, options.compiled, options.environments
+            tested=code,
+            setting=setting,
+            dtype=dtype,
+            up_to=up_to,
+            claimed=claimed,
+            seed=options.seed,
+            compiled=options.compiled,
+            environments=options.environments,
         ),
         progress,
     )

@@ -104,8 +104,16 @@ def check(
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     requested = analysis.CheckOptions(
-        tuple(dict.fromkeys(map(parse, dtype))),
-        *(up_to, recipe, order, seed, text, tokens, returned, compiled, device),
+        dtypes=tuple(dict.fromkeys(map(parse, dtype))),
+        up_to=up_to,
+        recipe=recipe,
+        order=order,
+        seed=seed,
+        text=text,
+        tokens=tokens,
+        returned=returned,
+        compiled=compiled,
+        device=device,
         environments=under or DEFAULT,
     )
     accepted = waivers.read(waive) if waive is not None else []

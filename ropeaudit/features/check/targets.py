@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from ropeaudit.conformance.case_manifest import MANIFEST
+from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.rope import presets
 from ropeaudit.subjects import factories, third_party

@@ -195,20 +195,27 @@ def _explained(
     jobs = len(shifts) * len(some) + sum(not isinstance(one, Resolved) for one in some)
     work = steps(on_progress, len(cases) * jobs)
     for case, inputs, setting, part in loaded(cases, some, shifts):
-        bench = (case, inputs, setting)
+        vectors = _Vectors(case, inputs, setting)
         for subject in part:
             if isinstance(subject, Resolved):
                 for shift in shifts:
-                    yield _Explainer(*bench, subject, int(shift), next(work)).explained(tolerance)
+                    yield _Explainer(vectors, subject, int(shift), next(work)).explained(tolerance)
             else:
                 compared = tracing.OFFSETS if offsets is None else offsets
-                yield _of_code(*bench, subject, shifts, compared, tolerance, work)
+                yield _of_code(vectors, subject, shifts, compared, tolerance, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """The q and k of a case, and how they are rotated."""
+
+    case: Case
+    inputs: Inputs
+    setting: RopeSetting
 
 
 def _of_code(
-    case: Case,
-    inputs: Inputs,
-    setting: RopeSetting,
+    vectors: _Vectors,
     factory: SubjectFactory,
     offsets: Sequence[int],
     compared: Sequence[int],
@@ -218,22 +225,22 @@ def _of_code(
     """Return the trace of code, compared with recipes at `compared`, and why it drifts at `offsets`."""
     if factory.code is None:
         raise TypeError(f"{factory.name} is not called")
-    traced = tracing.trace(factory.code, factory.dtype, case, compared)
+    traced = tracing.trace(factory.code, factory.dtype, vectors.case, compared)
     next(work)(1.0)
-    if traced.setting.layout != setting.layout:  # the model's is another than that of the code
-        case = replace(case, layout=traced.setting.layout)
-        inputs, setting = case.load()
+    if traced.setting.layout != vectors.setting.layout:  # the model's is another than that of the code
+        case = replace(vectors.case, layout=traced.setting.layout)
+        vectors = _Vectors(case, *case.load())
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
     explanations, unexplained = [], dict[int, str]()
     for offset, on_progress in zip(offsets, itertools.islice(work, len(offsets)), strict=True):
         if traced.refused:
             continue
         try:
-            group = _recipe_of(factory, case, inputs, setting, int(offset))
+            group = _recipe_of(factory, vectors, int(offset))
         except UsageError as error:
             unexplained[int(offset)] = str(error)
             continue
-        explainer = _Explainer(case, inputs, setting, group.resolved, int(offset), on_progress)
+        explainer = _Explainer(vectors, group.resolved, int(offset), on_progress)
         words = wording.arithmetic(group.values())
         explanations.append(replace(explainer.explained(tolerance), code=name, resembles=words))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
@@ -242,33 +249,17 @@ def _of_code(
 class _Explainer:
     """One recipe at one offset."""
 
-    def __init__(
-        self,
-        case: Case,
-        inputs: Inputs,
-        setting: RopeSetting,
-        recipe: Resolved,
-        offset: int,
-        on_progress: OnProgress,
-    ) -> None:
+    def __init__(self, vectors: _Vectors, recipe: Resolved, offset: int, on_progress: OnProgress) -> None:
+        case, inputs, setting = vectors.case, vectors.inputs, vectors.setting
         self.case, self.inputs, self.setting = case, inputs, setting
         self.recipe, self.offset, self.on_progress = recipe, offset, on_progress
-        positions = np.arange(inputs.q.shape[1], dtype=np.int64) + offset
+        positions = np.arange(inputs.seq_len, dtype=np.int64) + offset
         self.names = shares.players(recipe, positions)
         self.coalitions = list(shares.coalitions(self.names))
-        sample = sampling.sample(
-            inputs, setting, [shares.alone(recipe, self.names, coalition) for coalition in self.coalitions]
-        )
-        wide = recipe.narrowest > FP32.precision
-        scene = Scene(
-            inputs,
-            setting,
-            case.mask,
-            case.position_axes(setting),
-            offset,
-            sample,
-            "extended" if wide else "double",
-        )
+        recipes_alone = [shares.alone(recipe, self.names, coalition) for coalition in self.coalitions]
+        sample = sampling.sample(inputs, setting, recipes_alone)
+        wide, axes = recipe.narrowest > FP32.precision, case.position_axes(setting)
+        scene = Scene(inputs, setting, case.mask, axes, offset, sample, "extended" if wide else "double")
         self.bench = Bench(scene, recipe)
         (self.drift,) = self.bench.drifts([recipe])
 
@@ -288,23 +279,26 @@ class _Explainer:
         search = RemedySearch(self.bench, self.recipe, names, accepted, table)
         sets = search.run(lambda share: self.on_progress(_SHARE_OF_WORK))
         self.on_progress(1.0)
+        found = blames.blames(
+            self.bench, self.recipe, self.names, self.drift.rms, values, nonfinite, cancelling
+        )
         return Explanation(
-            self.case,
-            self.setting,
-            self.inputs,
-            self.recipe,
-            self.offset,
-            self.bench.scene.sample,
-            self.drift,
-            self.bench.reference,
-            self.bench.error,
-            blames.blames(self.bench, self.recipe, self.names, self.drift.rms, values, nonfinite, cancelling),
-            nonfinite,
-            accepted,
-            tuple(sets),
-            drift_parts,
-            parts.wavelengths(self.bench),
-            cancelling,
+            case=self.case,
+            setting=self.setting,
+            inputs=self.inputs,
+            recipe=self.recipe,
+            offset=self.offset,
+            sample=self.bench.scene.sample,
+            drift=self.drift,
+            reference=self.bench.reference,
+            error=self.bench.error,
+            blames=found,
+            nonfinite=nonfinite,
+            tolerance=accepted,
+            remedies=tuple(sets),
+            parts=drift_parts,
+            wavelengths=parts.wavelengths(self.bench),
+            cancelling=cancelling,
         )
 
     def _values(self) -> dict[shares.Coalition, float]:
@@ -319,14 +313,14 @@ class _Explainer:
 _MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that are called with at most
 
 
-def _recipe_of(
-    code: SubjectFactory, case: Case, inputs: Inputs, setting: RopeSetting, offset: int
-) -> RecipeGroup:
+def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
     """Return the recipes that code resembles at an offset, by which it is explained.
 
     Raises: UsageError where code cannot be called, or does what no known recipe does.
     """
-    subject, where = code.make(setting, case.position_axes(setting)), f"in {code.dtype} at offset {offset}"
+    setting, inputs = vectors.setting, vectors.inputs
+    subject = code.make(setting, vectors.case.position_axes(setting))
+    where = f"in {code.dtype} at offset {offset}"
     if reason := subject.refusal(inputs.seq_len, offset):
         raise UsageError(f"{code.name} cannot be called {where}: {reason}")
     if not isinstance(subject, Called):

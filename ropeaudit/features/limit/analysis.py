@@ -205,14 +205,14 @@ class _CaseLimits:
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
         boundary_search.search(
             Question(
-                self.seq_len,
-                self.up_to,
-                -1 if proved is None else proved,
-                most,
-                self.landmarks(),
-                min(within, self.up_to),
-                self.breaking(),
-                AT_ONCE if self.in_batches else FEW_AT_ONCE,
+                seq_len=self.seq_len,
+                up_to=self.up_to,
+                proved=-1 if proved is None else proved,
+                most=most,
+                landmarks=self.landmarks(),
+                within=min(within, self.up_to),
+                required=self.breaking(),
+                at_once=AT_ONCE if self.in_batches else FEW_AT_ONCE,
             ),
             test,
             self.guess,
@@ -227,19 +227,19 @@ class _CaseLimits:
         at_measured = records.get(known.held_up_to)
         changing = len(self.ranges) > 1
         return Limit(
-            self.case,
-            accepted,
-            self.up_to,
-            bound,
-            known,
-            self.frozen,
-            changing,
-            records[0],
-            at_measured,
-            at_failure,
-            _is_code(self.subject),
-            tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
-            len(self.measured.rows),
+            case=self.case,
+            tolerance=accepted,
+            up_to=self.up_to,
+            bound_up_to=bound,
+            boundary=known,
+            frozen=self.frozen,
+            changing=changing,
+            at_zero=records[0],
+            at_measured=at_measured,
+            at_failure=at_failure,
+            called=_is_code(self.subject),
+            findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
+            in_batches=len(self.measured.rows),
         )
 
     def boundary(self, accepted: Tolerance, proved: int) -> Boundary:

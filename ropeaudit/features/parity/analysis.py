@@ -156,20 +156,20 @@ def _parity(
         (name, at.layout) for name, at in zip(setup.names, own, strict=True) if at.layout != setting.layout
     ]
     return Parity(
-        setup.case,
-        setting,
-        inputs,
-        setup.names,
-        first.dtype,
-        offset,
-        (first.input, second.input),
-        compared.formats[0] is not compared.formats[1],
-        statistics,
-        tuple(permuted),
-        sides.forms((first, second)),
-        refused,
-        tuple(dict.fromkeys(text for one in two for text in one.findings)),
-        (first.device, second.device),
+        case=setup.case,
+        setting=setting,
+        inputs=inputs,
+        names=setup.names,
+        dtype=first.dtype,
+        offset=offset,
+        formats=(first.input, second.input),
+        inputs_differ=compared.formats[0] is not compared.formats[1],
+        statistics=statistics,
+        permuted=tuple(permuted),
+        forms=sides.forms((first, second)),
+        refused=refused,
+        findings=tuple(dict.fromkeys(text for one in two for text in one.findings)),
+        devices=(first.device, second.device),
     )
 
 

@@ -25,9 +25,8 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance import case_files, case_manifest, raw_arrays
-from ropeaudit.conformance.case_manifest import FLAT, MANIFEST, TENSORS
-from ropeaudit.conformance.case_spec import BATCH, INTEGERS, WANTS, CaseSpec
+from ropeaudit.conformance import raw_arrays, vector_case
+from ropeaudit.conformance.vector_case import BATCH, FLAT, INTEGERS, MANIFEST, TENSORS, WANTS, CaseSpec
 from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 from ropeaudit.recognition import allowance
 from ropeaudit.subjects import exact_rotation
@@ -144,18 +143,18 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
         )
     fits(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
     spec = CaseSpec(
-        setting,
-        dtype,
-        heads,
-        kv_heads,
-        seq_len,
-        outline.seed or 0,
-        offsets,
-        context,
-        options.want,
-        options.positions,
-        options.tables,
-        case.model_name,
+        setting=setting,
+        dtype=dtype,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_len=seq_len,
+        seed=outline.seed or 0,
+        offsets=offsets,
+        context=context,
+        want=options.want,
+        positions=options.positions,
+        tables=options.tables,
+        model=case.model_name,
     )
     return spec, tuple(offset for offset in offsets if options.offsets and offset not in options.offsets)
 
@@ -170,11 +169,11 @@ def _straddling_twin(offset: int, seq_len: int) -> int:
 def rebuilt(manifest: str, folder: str) -> WrittenCase:
     """Write a case anew from its manifest, to the same bytes. Raises: BadInput, UsageError, BadOutput."""
     path = Path(manifest)
-    content = case_files.read_manifest(path / MANIFEST if path.is_dir() else path)
-    spec = case_manifest.spec_of(content)
+    content = vector_case.read_manifest(path / MANIFEST if path.is_dir() else path)
+    spec = vector_case.spec_of(content)
     check_free(folder)
     contents = files(spec)
-    if contents[MANIFEST] != case_manifest.as_json(content):
+    if contents[MANIFEST] != vector_case.as_json(content):
         raise BadInput(
             f"{manifest!r}: its numbers cannot be drawn again here (digests differ), as of another version "
             "of NumPy; copy the case, or write another one"
@@ -203,7 +202,7 @@ def _written(target: Path, spec: CaseSpec, contents: dict[str, bytes] | None = N
     except OSError as error:
         raise BadOutput(f"-o {str(target)!r} cannot be written: {error.strerror or error}") from None
     size = sum(map(len, contents.values()))
-    digest = case_files.read_manifest(target / MANIFEST)["digest"]
+    digest = vector_case.read_manifest(target / MANIFEST)["digest"]
     return WrittenCase(str(target), spec, digest, size)
 
 
@@ -243,8 +242,8 @@ def files(spec: CaseSpec) -> dict[str, bytes]:
     arrays = _arrays(spec)
     contents = {f"{name}.bin": raw_arrays.to_bytes(array) for name, array in arrays.items()}
     contents[TENSORS] = safetensors.save(arrays)
-    manifest = case_manifest.manifest(spec, {name: case_manifest.sha256(c) for name, c in contents.items()})
-    return contents | {FLAT: case_manifest.flat(manifest), MANIFEST: case_manifest.as_json(manifest)}
+    manifest = vector_case.manifest(spec, {name: vector_case.sha256(c) for name, c in contents.items()})
+    return contents | {FLAT: vector_case.flat(manifest), MANIFEST: vector_case.as_json(manifest)}
 
 
 def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:

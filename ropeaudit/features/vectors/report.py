@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.conformance.case_spec import BATCH
+from ropeaudit.conformance.vector_case import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import printable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,9 @@ class Answer:
         first, changed = answers[0], any(answer.changed for answer in answers)
         in_place = all(answer.in_place for answer in answers)
         beside = tuple(dict.fromkeys(role for answer in answers for role in answer.changed_beside))
-        return Answer(values, keys, first.dtype, changed, first.keys_dtype, in_place, beside, first.device)
+        return replace(
+            first, values=values, keys=keys, changed=changed, in_place=in_place, changed_beside=beside
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +149,26 @@ class Convention:
             role: self._argument(role, given_k if role == "k" else given, at, call)
             for role in self.signature.roles
         }
-        vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
-        before = [arrays.values(vector)[0] for vector in vectors]
-        beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
+        watched = _Watched(arguments)
         returned = self._returned(call, arguments)
-        changed = not all(
-            np.array_equal(old, arrays.values(vector)[0], equal_nan=True)
-            for old, vector in zip(before, vectors, strict=True)
-        )
-        changed_beside = tuple(role for role in beside if arrays.content(arguments[role]) != beside[role])
+        changed, changed_beside = watched.changed()
+        vectors, takes_keys = watched.vectors, "k" in arguments
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
-            returned = tuple(vectors) if "k" in arguments else vectors[0]
-        first, second = arrays.parts(returned, "k" in arguments)
+            returned = tuple(vectors) if takes_keys else vectors[0]
+        first, second = arrays.parts(returned, takes_keys)
         values, dtype = self._rotated(first, given, axes)
         keys, keys_dtype = (None, dtype) if second is None else self._rotated(second, given_k, axes, "k ")
-        in_place = arrays.shared(first, vectors[0]) and (
-            second is None or arrays.shared(second, arguments["k"])
+        return Answer(
+            values=values,
+            keys=keys,
+            dtype=dtype,
+            changed=changed,
+            keys_dtype=keys_dtype,
+            in_place=arrays.shared(first, vectors[0])
+            and (second is None or arrays.shared(second, arguments["k"])),
+            changed_beside=changed_beside,
+            device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
         )
-        where = str(getattr(first, "device", "")) if self.engine == "torch" else ""
-        return Answer(values, keys, dtype, changed, keys_dtype, in_place, changed_beside, where)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what the function returns for each role's argument, as far as it is an array."""
@@ -235,6 +238,24 @@ class Convention:
     def _of_jax(self, argument: Any) -> Any:
         """Return an array of NumPy as one of jax where code takes those; anything else as it is."""
         return self.device.put(argument) if self.engine == "jax" and hasattr(argument, "ndim") else argument
+
+
+class _Watched:
+    """The arguments of a call, and what they hold before it."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.arguments = arguments
+        self.vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
+        self._before = [arrays.values(vector)[0] for vector in self.vectors]
+        self._beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
+
+    def changed(self) -> tuple[bool, tuple[str, ...]]:
+        """Return whether the call changed q, k or x, and the roles of other arrays that it changed."""
+        now = [arrays.values(vector)[0] for vector in self.vectors]
+        same = (np.array_equal(a, b, equal_nan=True) for a, b in zip(self._before, now, strict=True))
+        beside = self._beside.items()
+        roles = tuple(role for role, old in beside if arrays.content(self.arguments[role]) != old)
+        return not all(same), roles
 
 
 @functools.lru_cache(maxsize=4)

@@ -10,27 +10,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ORDERS, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
-from ropeaudit.subjects.calling.misfit import NEAR, misfit
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
 _SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings of its dtype
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the other, until code fits
+NEAR = 0.1  # relative RMS error of a call that is right but coarse
+_STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 
 
 class NoFit(UsageError):
@@ -115,48 +118,77 @@ def _fit_in(
     order: str | None,
     place: Callable[[], Device],
 ) -> Fit:
-    """Return how to call it in a dtype. Raises: NoFit, UsageError, UnknownName."""
+    """Return how to call it in a dtype: the nearest fit with the first engine that has one.
+
+    Raises: NoFit, UsageError, UnknownName.
+    """
     if order is not None and order.lower() not in ORDERS:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
     function = make()
     device = place()
     orders = (order.lower(),) if order else ORDERS
-    failed: list[tuple[Signature, str]] = []
-    tables = False
+    sure = _SURE + dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
+    failed: list[tuple[Signature, Exception]] = []
     best: Fit | None = None
     for engine in _engines(function, device):
-        for convention in _conventions(
-            signatures.possible_signatures(function, name), orders, engine, device
-        ):
-            try:
-                candidate = _try(convention, make(), setting, dtype)
-                if best is None or candidate.rank < best.rank:
-                    _call_with_other_sizes(convention, make(), setting, dtype)
-            except RopeAuditError:
-                raise
-            except Exception as error:  # whatever other people's code raises is a finding
-                reason = str(error) if isinstance(error, arrays.WrongShape) else one_line(error)
-                failed.append((convention.signature, reason))
-                tables |= isinstance(error, arrays.TwoTables) and not signatures.takes_keys(function)
+        possible = signatures.possible_signatures(function, name)
+        for convention in _conventions(possible, orders, engine, device):
+            tried = _try(convention, make, setting, dtype, best)
+            if isinstance(tried, Exception):
+                failed.append((convention.signature, tried))
                 continue
-            if best is None or candidate.rank < best.rank:
-                best = candidate
-            if best.error < _sure(dtype):
+            best = tried
+            if best.error < sure:
                 break
         if best is not None and not best.misfit:
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
-        attempts = signatures.described(iter(failed))
-        unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
-        if places := next(filter(None, (advice(reason, device) for _, reason in failed)), ""):
-            raise UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")  # as in every dtype
-        raise NoFit(f"{unknown} {_wrapper(name, tables)}")
+        raise _uncallable(name, failed, device, takes_keys=signatures.takes_keys(function))
     refused = NoFit(
         f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
         f"audited. {_suggested_wrapper(name, setting)}"
     )
     refused.nearest = best
     raise refused
+
+
+def _try(
+    convention: Convention,
+    make: Callable[[], Any],
+    setting: RopeSetting,
+    dtype: Format,
+    best: Fit | None,
+) -> Fit | Exception:
+    """Return the better of the best fit so far and this one, or what it raises.
+
+    What is better must take other sizes too. Raises: RopeAuditError.
+    """
+    try:
+        fit = _nearest_layout(convention, make(), setting, dtype)
+        if best is not None and fit.rank >= best.rank:
+            return best
+        _call_with_other_sizes(convention, make(), setting, dtype)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises is a finding
+        return error.with_traceback(None)
+    return fit
+
+
+def _uncallable(
+    name: str, failed: Sequence[tuple[Signature, Exception]], device: Device, takes_keys: bool
+) -> UsageError:
+    """Return that nothing that was tried worked: of the device in every dtype, else in this one."""
+    reasons = [
+        (signature, str(error) if isinstance(error, arrays.WrongShape) else one_line(error))
+        for signature, error in failed
+    ]
+    attempts = signatures.described(iter(reasons))
+    unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
+    if places := next(filter(None, (advice(reason, device) for _, reason in reasons)), ""):
+        return UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")
+    tables = not takes_keys and any(isinstance(error, arrays.TwoTables) for _, error in failed)
+    return NoFit(f"{unknown} {_wrapper(name, tables)}")
 
 
 def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
@@ -166,11 +198,6 @@ def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
     if not device.is_cpu:
         return ("torch",)
     return ("numpy", "torch") if signatures.wants_numpy(function) else ("torch", "numpy")
-
-
-def _sure(dtype: Format) -> float:
-    """Return the relative RMS error of a right call: its numbers are rounded once, and sums before that."""
-    return _SURE + dtype.unit_roundoff
 
 
 def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Convention | None:
@@ -183,7 +210,7 @@ def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: For
     convention = replace(best.convention, rank=2)
     try:
         most = 2 * best.error + _SURE
-        takes_rows = convention.by_batch and _try(convention, make(), setting, dtype).error <= most
+        takes_rows = convention.by_batch and _nearest_layout(convention, make(), setting, dtype).error <= most
     except Exception:  # whatever other people's code raises: it takes no such positions
         return None
     return convention if takes_rows else None
@@ -228,7 +255,7 @@ def _conventions(
                 )
 
 
-def _try(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
+def _nearest_layout(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
     Raises: whatever the code raises.
@@ -317,3 +344,73 @@ def without_logs() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> str:
+    """Return why what a call returned cannot be that of code that rotates, however wrong; empty if it can.
+
+    Wrong code rotates by a wrong angle, base, direction or position, by none, other dims, forgets a sign or a
+    pair: still each pair of dims goes into itself alone, by a matrix that is the same for all heads, and each
+    row of it is a sinusoid of the position, for angles grow evenly. What was given arguments that it does not
+    expect does otherwise. A head or a batch element may be left out of the comparison.
+    Shapes: x, values (b, h, s, d).
+    """
+    changed = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
+    dims = dict.fromkeys((setting.rotary_dim, changed + changed % 2))
+    plain = replace(setting, scaling=DEFAULT)  # a scaling may have numbers for each pair
+    strays = [_stray(x, values, replace(plain, rotary_dim=some), permuted) for some in dims if some]
+    if min(strays) <= _STRAY:
+        return ""
+    neither = f"{100 * min(strays):.0f} % is neither"
+    return f"does not rotate pairs of dims by angles that grow with the position ({neither})"
+
+
+def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> float:
+    """Return which share of the vectors no rotation of the first `rotary_dim` dims explains."""
+    if permuted:
+        values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]
+    rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
+    if rest.size and np.sqrt(np.mean(rest**2)) > NEAR:
+        return 1.0
+    z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
+    (batch, heads), everything = z.shape[:2], np.ones(z.shape[:2], bool)
+    subsets = [everything]
+    for index in range(heads):
+        subsets.append(everything & (np.arange(heads) != index))
+    for index in range(batch):
+        subsets.append(everything & (np.arange(batch)[:, None] != index))
+    stray = min(_sinusoid_residual(z[subset], w[subset]) for subset in subsets)
+    return 0.0 if heads > 1 and stray > _STRAY and _heads_differ(z, w) else stray
+
+
+def _heads_differ(z: Any, w: Any) -> bool:
+    """Return whether each head has angles of its own, which grow with the position. Shapes: (b, h, s, p).
+
+    Where axes are mixed up they do not: then a head counts as a position, and its angles stand still.
+    """
+    if max(_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1])) > _STRAY:
+        return False
+    rotations = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
+    return bool((np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
+
+
+def _sinusoid_residual(z: Any, w: Any) -> float:
+    """Return what a matrix on each pair that is a sinusoid of the position leaves of w: a relative RMS.
+
+    w = a z + b conj(z); a and b by least squares over the vectors. Its rows are a + conj(b), for the real
+    part, and a - conj(b); then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.
+    Shapes: (n, s, p) twice.
+    """
+    size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
+    basis = np.stack([z, z.conj()])
+    left = np.einsum("insp,jnsp->spij", basis.conj(), basis)
+    right = np.einsum("insp,nsp->spi", basis.conj(), w)
+    matrices = np.linalg.solve(left, right[..., None])[..., 0]  # (s, p, 2)
+    residual = np.sqrt(np.mean(np.abs(w - np.einsum("spi,insp->nsp", matrices, basis)) ** 2)) / size
+    conj = matrices[..., 1].conj()
+    rows = np.stack([matrices[..., 0] + conj, matrices[..., 0] - conj])  # (2, s, p)
+    middle, around = rows[:, 1:-1], rows[:, 2:] + rows[:, :-2]
+    share = (middle.conj() * around).real.sum(axis=1) / ((np.abs(middle) ** 2).sum(axis=1) + 1e-30)
+    bent = np.sqrt(np.mean(np.abs(around - share[:, None] * middle) ** 2))
+    scale = np.sqrt(np.mean(np.abs(rows) ** 2)) + 1e-30
+    return float(max(residual, bent / scale))

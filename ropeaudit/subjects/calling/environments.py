@@ -21,7 +21,7 @@ Kind = Literal["none", "autocast", "tf32", "default-dtype", "compile"]
 NONE = "none"  # the clean one
 ALL = "all"
 _COMPILERS = ("g++", "c++", "clang++", "cl")
-_AUTOCAST = ("cpu", "cuda")  # devices whose autocast is put back, see `runtime.state_aspects`
+_AUTOCAST = ("cpu", "cuda")  # devices whose autocast is put back, see `runtime.process_state`
 _TF32_SINCE = 8  # major compute capability of CUDA
 _RECOMPILED = 64  # times: past torch's own limit code runs uncompiled without a word
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FP64, Format
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
+from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling import anew, conventions, detection, devices, narrow_tables, signatures
+from ropeaudit.subjects.calling import anew, conventions, detection, devices, signatures
 from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code
-from ropeaudit.subjects.calling.conventions import Answer
+from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.timeout import patiently
+
+_MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
 
 class OwnCode(Code):
@@ -124,7 +130,7 @@ class OwnCode(Code):
     def narrow_tables(self, fit: Fit, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether cos and sin are given in the dtype, which is found out once."""
         if dtype not in self._narrow:
-            self._narrow[dtype] = "table" not in self.changes and narrow_tables.wanted(
+            self._narrow[dtype] = "table" not in self.changes and _wants_narrow_tables(
                 fit.convention, lambda: self.instance(setting), setting, dtype, self.home
             )
             if self._narrow[dtype]:
@@ -284,3 +290,29 @@ class OwnCode(Code):
         text = f"{self.name}{where}: {text}."
         if text not in self.findings:
             self.findings.append(text)
+
+
+def _wants_narrow_tables(
+    convention: Convention,
+    make: Callable[[], Any],
+    setting: RopeSetting,
+    dtype: Format,
+    home: State | None,
+) -> bool:
+    """Return whether float32 tables alone make what is returned float32: then the dtype's own are wanted.
+
+    Callers that compute in 16 bits give those; float32 would say nothing of the code's own dtype.
+    make: an instance to call. home: the state in which calls begin.
+    """
+    if "cos" not in convention.signature.roles or dtype.storage_bits > _MOST_BITS:
+        return False
+    x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
+
+    def returned(narrow: bool) -> set[str]:
+        with process_state.at_home(home):
+            answer = replace(convention, narrow=narrow)(make(), x, at, setting, dtype)
+        return {answer.dtype, answer.keys_dtype}
+
+    with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
+        return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
+    return False

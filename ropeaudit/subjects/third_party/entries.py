@@ -64,15 +64,15 @@ class Entry:
         """Return the entry of what a file says, with what it leaves out."""
         package = given.get("package", given["name"])
         return cls(
-            given["name"],
-            module,
-            given.get("needs", (package.replace("-", "_"),)),
-            package,
-            given.get("extra", package),
-            given["layouts"],
-            given.get("dtypes", _DTYPES),
-            given["calls"],
-            given.get("snippet", ()),
+            name=given["name"],
+            module=module,
+            needs=given.get("needs", (package.replace("-", "_"),)),
+            package=package,
+            extra=given.get("extra", package),
+            layouts=given["layouts"],
+            dtypes=given.get("dtypes", _DTYPES),
+            calls=given["calls"],
+            snippet=given.get("snippet", ()),
         )
 
     @property

@@ -1,0 +1,183 @@
+"""Whether a sequence in parts and a batch in other rows are rotated as one call rotates them.
+
+A token at a time, as in decoding; in pieces of uneven lengths; each row alone; rows and heads in reverse
+order. Each is a `CallForm`.
+Letters: b batch, h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.conformance import whole_calls
+from ropeaudit.conformance.agreement import Agreement, CallForm, worst
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.whole_calls import Both, given_vectors, sizes, some_offsets, whole_call
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.code import Rotator
+
+# seconds of CPU of a token, runs, tokens of a run, runs after a prefill: what is slow is called less
+_RUNS = ((1e-3, 31, 64, 5), (whole_calls.DEAR, 31, 8, 5), (np.inf, 4, 8, 2))
+_PREFILL = 4096
+_PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
+_ROW_LENGTH = 64
+
+
+@dataclass(slots=True)
+class Pieces(CallForm):
+    """Parts of the sequence, one call each; lengths: of the parts, again from the first where they end."""
+
+    lengths: Sequence[int]
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, piece after piece."""
+
+        def calls() -> list[Both]:
+            return [
+                self.rotator.rotate_both(q[:, :, part], k[:, :, part], at[..., part])
+                for part in self._parts(at.shape[-1])
+            ]
+
+        rotated = self.rotator.together(calls, "a row of calls")
+        first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
+        return first, second
+
+    def rows_of_call(self, row: int, length: int) -> slice:
+        """Return the rows of its piece."""
+        return next(part for part in self._parts(length) if row < part.stop)
+
+    def _parts(self, length: int) -> Iterator[slice]:
+        start = 0
+        for size in itertools.cycle(self.lengths):
+            yield slice(start, min(start + size, length))
+            start += size
+            if start >= length:
+                return
+
+
+class PiecesAfresh(Pieces):
+    """Parts of the sequence, each a call of an instance that was not called before."""
+
+    afresh: Callable[[], Rotator]
+
+    def __init__(self, afresh: Callable[[], Rotator], lengths: Sequence[int]) -> None:
+        """afresh: makes an instance. lengths: of the parts, again from the first where they end."""
+        super().__init__(afresh(), lengths)
+        self.afresh = afresh
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, each piece by an instance of its own."""
+        rotated = [
+            self.afresh().rotate_both(q[:, :, part], k[:, :, part], at[..., part])
+            for part in self._parts(at.shape[-1])
+        ]
+        first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
+        return first, second
+
+
+class Alone(CallForm):
+    """Each batch element in a call of its own."""
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, element after element."""
+        rows = at if at.ndim == 2 else np.broadcast_to(at, (len(q), at.size))
+        rotated = [
+            self.rotator.rotate_both(q[b : b + 1], k[b : b + 1], rows[b : b + 1] if at.ndim == 2 else at)
+            for b in range(len(q))
+        ]
+        first, second = (np.concatenate(elements) for elements in zip(*rotated, strict=True))
+        return first, second
+
+
+class Reversed(CallForm):
+    """The batch elements and the heads in reverse order."""
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, in the order in which they were given."""
+        rows = np.ascontiguousarray(at[::-1]) if at.ndim == 2 else at
+        q, k = (np.ascontiguousarray(x[::-1, ::-1]) for x in (q, k))
+        first, second = self.rotator.rotate_both(q, k, rows)
+        return first[::-1, ::-1], second[::-1, ::-1]
+
+
+def decode(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
+    seconds = whole_calls.cost(code)
+    count, longest, later_runs = next(sizes for limit, *sizes in _RUNS if seconds < limit)
+    length, prefill = min(longest, code.up_to), min(_PREFILL, code.up_to // 2)
+    words, offsets = "one token at a time", runs(code, length, count)
+
+    def one_at_a_time() -> Pieces:
+        return Pieces(code.rotator(), (1,))
+
+    def afresh() -> PiecesAfresh:
+        return PiecesAfresh(code.afresh, (1,))
+
+    fresh = Agreement(code, words, one_at_a_time(), afresh)
+    fresh.take_all(whole_call(code, offset, length) for offset in offsets)
+    calls = f"runs of {length} positions, each a call of its own"
+    if fresh.failed:
+        yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
+        return
+    detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}"
+    begin = [offset for offset in offsets if offset >= prefill]
+    if not prefill or not begin:
+        yield fresh.finding("decode", detail)
+        return
+    chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
+    after = one_at_a_time()
+    after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
+    later = Agreement(code, f"{words} after a prefill of {prefill}", after, afresh)
+    later.take_all(whole_call(code, offset, length) for offset in chosen)
+    detail += f"; {len(chosen)} runs after a prefill of {prefill}"
+    yield worst([fresh, later]).finding("decode", detail)
+
+
+def pieces(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
+    length = min(sum(_PIECES), code.up_to)
+    offsets = some_offsets(code, length, 5)
+
+    def afresh() -> PiecesAfresh:
+        return PiecesAfresh(code.afresh, _PIECES)
+
+    words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
+    agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
+    agreement.take_all(whole_call(code, offset, length) for offset in offsets)
+    detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
+    yield agreement.finding("pieces", detail)
+
+
+def runs(code: CodeUnderTest, length: int, count: int) -> list[int]:
+    """Return first positions of what is decoded: those that straddle what breaks, and random ones."""
+    offsets = whole_calls.some_offsets(code, length, count)
+    random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - length + 1), count)
+    offsets += [int(offset) for offset in random[: count - len(offsets)]]
+    return sorted(set(offsets))
+
+
+def alone(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether a batch element is rotated alike alone and in a batch, whatever its place is."""
+    length = min(_ROW_LENGTH, code.up_to)
+    if max(sizes(code, length)) == 1:
+        yield not_applicable("alone", "it takes one row at a time, without heads")
+        return
+    forms: dict[str, type[CallForm]] = {"each row alone": Alone, "rows and heads in reverse order": Reversed}
+    offsets = some_offsets(code, length, 5)
+    agreements, instance = [], code.rotator()
+    for words, form in forms.items():
+
+        def called(form: type[CallForm] = form) -> CallForm:
+            return form(code.afresh())
+
+        agreement = Agreement(code, words, form(instance), called)
+        agreements.append(agreement.take_all(whole_call(code, offset, length) for offset in offsets))
+    batch, heads = sizes(code, length)
+    detail = f"{', '.join(forms)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
+    yield worst(agreements).finding("alone", detail)

@@ -1,0 +1,375 @@
+"""A case of vectors: a folder of q, k and positions for a kernel that Python cannot call.
+
+Its parameters determine the names and shapes of its files. `manifest.json` says all that a kernel and its
+judge need; `manifest.txt` says the same, a key and a value a line, for programs without JSON. A case is read
+back with every file checked against its digest.
+Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
+from ropeaudit.conformance import raw_arrays
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.rope import scaling
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files import declared_sizes
+
+WANTS = ("rotated", "gradient", "scores")
+INTEGERS = ("int64", "int32")  # of positions
+BATCH = 2  # elements with random numbers of their own, so that what mixes them up is seen
+Entry: TypeAlias = dict[str, Any]  # of a file: its name, dtype and shape; of an input its digest too
+FORMAT, VERSION = "ropeaudit-vectors", 1
+MANIFEST, FLAT = "manifest.json", "manifest.txt"
+TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
+_LARGEST = 2**24  # bytes of a manifest
+_REMEDY = "write the case anew with `ropeaudit vectors`"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSpec:
+    """All that a case depends on. offsets: the first positions of the calls, 0 the first of them.
+
+    context: the number of positions that frequencies are computed for, where they depend on it; `setting` has
+    it. want: what is to be written back. positions: their dtype. tables: whether cos, sin and frequencies are
+    given.
+    """
+
+    setting: RopeSetting
+    dtype: Format
+    heads: int
+    kv_heads: int
+    seq_len: int
+    seed: int
+    offsets: tuple[int, ...]
+    context: int
+    want: str = "rotated"
+    positions: str = "int64"
+    tables: bool = False
+    model: str = "none"
+
+    @property
+    def table_dtype(self) -> Format:
+        """The format of cos, sin and scores: float32, of float64 cases float64."""
+        return FP64 if self.dtype is FP64 else FP32
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return name -> shape of the vectors that are given at all offsets."""
+        q = (BATCH, self.heads, self.seq_len, self.setting.head_dim)
+        k = (BATCH, self.kv_heads, self.seq_len, self.setting.head_dim)
+        given: dict[str, tuple[int, ...]] = {"q": q, "k": k}
+        return given | ({"grad_rotated_q": q, "grad_rotated_k": k} if self.want == "gradient" else {})
+
+    def inputs(self) -> dict[str, Entry]:
+        """Return name -> file of what is given at all offsets."""
+        files = {name: _entry(name, self.dtype.name, shape) for name, shape in self.shapes().items()}
+        if self.tables:
+            files["frequencies"] = _entry("frequencies", FP64.name, (self.setting.pairs,))
+        return files
+
+    def call_inputs(self, offset: int) -> dict[str, Entry]:
+        """Return name -> file of what is given at an offset."""
+        files = {"positions": _entry(f"positions.{offset}", self.positions, (self.seq_len,))}
+        if self.tables:
+            fmt, shape = self.table_dtype.name, (self.seq_len, self.setting.pairs)
+            files |= {name: _entry(f"{name}.{offset}", fmt, shape) for name in ("cos", "sin")}
+        return files
+
+    def outputs(self, offset: int) -> dict[str, Entry]:
+        """Return name -> file of what is to be written back at an offset."""
+        shapes = self.shapes()
+        if self.want == "scores":
+            shape = (BATCH, self.heads, self.seq_len, self.seq_len)
+            return {"scores": _entry(f"scores.{offset}", self.table_dtype.name, shape)}
+        prefix = "grad_" if self.want == "gradient" else ""
+        return {
+            prefix + name: _entry(f"{prefix}{name}.{offset}", self.dtype.name, shapes[name]) for name in "qk"
+        }
+
+
+def _entry(name: str, dtype: str, shape: tuple[int, ...]) -> Entry:
+    return {"file": f"{name}.bin", "dtype": dtype, "shape": list(shape)}
+
+
+def sha256(content: bytes) -> str:
+    """Return "sha256:" and the digest, as sha256sum writes it."""
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return what manifest.json holds. digests: of the files that are given, by name."""
+
+    def given(files: Mapping[str, Entry]) -> dict[str, Entry]:
+        return {name: {**file, "digest": digests[file["file"]]} for name, file in files.items()}
+
+    calls = [
+        {
+            "offset": offset,
+            "inputs": given(spec.call_inputs(offset)),
+            "outputs": spec.outputs(offset),
+        }
+        for offset in spec.offsets
+    ]
+    content = {
+        **_parameters(spec),
+        "inputs": given(spec.inputs()),
+        "calls": calls,
+        "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
+    }
+    return content | {"digest": digest_of(content)}
+
+
+def _parameters(spec: CaseSpec) -> dict[str, Any]:
+    setting = spec.setting
+    parameters = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in setting.scaling.parameters().items()
+    }
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "want": spec.want,
+        "model": spec.model,
+        "dtype": spec.dtype.name,
+        "batch": BATCH,
+        "heads": spec.heads,
+        "kv_heads": spec.kv_heads,
+        "seq_len": spec.seq_len,
+        "head_dim": setting.head_dim,
+        "rotary_dim": setting.rotary_dim,
+        "layout": setting.layout,
+        "base": setting.base,
+        "softmax_scale": setting.scale,
+        "scaling": {"kind": setting.scaling.kind, **parameters},
+        "context": spec.context,
+        "attention_factor": attention_factor(setting.scaling),
+        "positions_dtype": spec.positions,
+        "tables": spec.tables,
+        "seed": spec.seed,
+        "offsets": list(spec.offsets),
+    }
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest, its own left out."""
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+
+
+def as_json(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of manifest.json: a parameter, a file or a call on a line."""
+    lines = [f"{json.dumps(name)}: {_nested(value)}" for name, value in content.items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _nested(value: Any) -> str:
+    if isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
+        items = [f"{json.dumps(name)}: {json.dumps(item)}" for name, item in value.items()]
+        return "{\n  " + ",\n  ".join(items) + "\n}"
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n]"
+    return json.dumps(value)
+
+
+def flat(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of manifest.txt: a key and a value a line, no value with a blank in it."""
+    lines = []
+    for name, value in content.items():
+        if name in ("inputs", "calls", "safetensors", "offsets", "scaling", "digest"):
+            continue
+        lines.append(f"{name} {_word(value)}")
+    lines += [f"{name} {_word(value)}" for name, value in _scaling_lines(content["scaling"])]
+    lines += [f"calls {len(content['offsets'])}", *(f"offset {offset}" for offset in content["offsets"])]
+    return ("\n".join([*lines, f"digest {content['digest']}"]) + "\n").encode()
+
+
+def _scaling_lines(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "scaling", values["kind"]
+    for name, value in values.items():
+        if isinstance(value, list):
+            yield from ((f"scaling.{name}.{number}", item) for number, item in enumerate(value))
+        elif name != "kind":
+            yield f"scaling.{name}", value
+
+
+def _word(value: Any) -> str:
+    """Return a value as C reads it: numbers in full, true and false as 1 and 0, names without blanks."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else "_".join(str(value).split())
+
+
+def spec_of(content: Mapping[str, Any]) -> CaseSpec:
+    """Return the parameters of a case that a manifest holds. Raises: BadInput, in words without its name."""
+    try:
+        shape = dict(content["scaling"])
+        scale = scaling.from_mapping(str(shape.pop("kind")), shape)
+        setting = RopeSetting.of(
+            _whole(content, "head_dim"),
+            _whole(content, "rotary_dim"),
+            float(content["base"]),
+            content["layout"],
+            float(content["softmax_scale"]),
+            scale,
+            scale.length_for(_whole(content, "context")),
+        )
+        spec = CaseSpec(
+            setting=setting,
+            dtype=parse(str(content["dtype"])),
+            heads=_whole(content, "heads"),
+            kv_heads=_whole(content, "kv_heads"),
+            seq_len=_whole(content, "seq_len"),
+            seed=_whole(content, "seed"),
+            offsets=tuple(_integer(offset) for offset in content["offsets"]),
+            context=_whole(content, "context"),
+            want=str(content["want"]),
+            positions=str(content["positions_dtype"]),
+            tables=content["tables"] is True,
+            model=str(content["model"]),
+        )
+    except RopeAuditError as error:
+        raise BadInput(str(error)) from None
+    except KeyError as error:
+        raise BadInput(f"{error.args[0]} is missing") from None
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise BadInput(f"a parameter is of a wrong type ({error})") from None
+    if spec.want not in WANTS or spec.positions not in INTEGERS or spec.offsets[:1] != (0,):
+        raise BadInput("want, positions_dtype or offsets are not those of a case")
+    return spec
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+def _whole(content: Mapping[str, Any], name: str) -> int:
+    value = _integer(content[name])
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{name} {value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCase:
+    """A case whose files are those that were written. digest: of its manifest."""
+
+    folder: Path
+    spec: CaseSpec
+    digest: str
+
+    def vectors(self) -> dict[str, FloatArray]:
+        """Return name -> numbers of the vectors that the kernel is given at all offsets."""
+        return {
+            name: raw_arrays.numbers((self.folder / f"{name}.bin").read_bytes(), self.spec.dtype, shape)
+            for name, shape in self.spec.shapes().items()
+        }
+
+    def own_files(self) -> set[str]:
+        """Return the names of its files."""
+        return {MANIFEST, FLAT, TENSORS, *_given(self.spec)}
+
+
+def read(folder: str | Path) -> VectorCase:
+    """Return the case in a folder, or of a manifest, every file of it checked. Raises: BadInput."""
+    path = Path(folder)
+    path = path.parent if path.name == MANIFEST else path
+    seen = f"case {str(path)!r}"
+    content = read_manifest(path / MANIFEST)
+    spec = spec_of(content)
+    digests = {file["file"]: file["digest"] for file in _entries(content)}
+    digests[TENSORS] = str(content["safetensors"]["digest"])
+    if manifest(spec, digests) != content:
+        raise BadInput(f"{seen}: its files are not those that its parameters make; {_REMEDY}")
+    if _content(path / FLAT, seen) != flat(content):
+        raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
+    for name, file in _given(spec).items():
+        size = math.prod(file["shape"]) * _item_size(file)
+        _check(path / name, seen, digests[name], size)
+    _check(path / TENSORS, seen, digests[TENSORS], None)
+    return VectorCase(path, spec, content["digest"])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return what a manifest holds, as far as it is that of a case that nobody has changed. Raises: BadInput.
+
+    Its parameters and files are looked at by `spec_of` and `read`.
+    """
+    seen = repr(str(path))
+    content = _content(path, f"case {str(path.parent)!r}")
+    try:
+        parsed = json.loads(content)
+        version = parsed["format"], parsed["version"]
+        digest, list_of_calls = parsed["digest"], parsed["calls"]
+        right = digest_of(parsed)
+        [parsed["inputs"], parsed["safetensors"]["digest"], *(call["inputs"] for call in list_of_calls)]
+        for file in _entries(parsed):
+            _ = file["file"], file["digest"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise BadInput(
+            f"{seen} is no manifest of `ropeaudit vectors`; give the folder that it wrote"
+        ) from None
+    if version != (FORMAT, VERSION):
+        raise BadInput(
+            f"{seen} is of {version[0]} version {version[1]}; {FORMAT} version {VERSION} is understood"
+        )
+    if digest != right:
+        raise BadInput(f"{seen} was changed after it was written: its digest does not hold; {_REMEDY}")
+    result: dict[str, Any] = parsed
+    return result
+
+
+def _entries(content: Mapping[str, Any]) -> list[Entry]:
+    calls = [file for call in content["calls"] for file in call["inputs"].values()]
+    return [*content["inputs"].values(), *calls]
+
+
+def _given(spec: CaseSpec) -> dict[str, Entry]:
+    """Return file name -> entry of all that a case gives."""
+    files = [*spec.inputs().values()]
+    for offset in spec.offsets:
+        files += spec.call_inputs(offset).values()
+    return {file["file"]: file for file in files}
+
+
+def _item_size(file: Entry) -> int:
+    if file["dtype"] in ("int64", "int32"):
+        return 8 if file["dtype"] == "int64" else 4
+    return int(raw_arrays.stored(parse(file["dtype"])).itemsize)
+
+
+def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
+    """Raise BadInput unless a file is there, of its size, and what was written."""
+    if size is not None:
+        declared_sizes.check_room(path, size // 8)
+    content = _content(path, seen)
+    if size is not None and len(content) != size:
+        raise BadInput(f"{seen}: {path.name} has {len(content):,} bytes instead of {size:,}; {_REMEDY}")
+    if sha256(content) != digest:
+        raise BadInput(f"{seen}: {path.name} is not the file that was written, its digest differs; {_REMEDY}")
+
+
+def _content(path: Path, seen: str) -> bytes:
+    try:
+        size = path.stat().st_size
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is no file")
+        if size <= _LARGEST or path.name not in (MANIFEST, FLAT):
+            return path.read_bytes()
+    except FileNotFoundError:
+        hint = "give the folder that `ropeaudit vectors` wrote" if path.name == MANIFEST else _REMEDY
+        raise BadInput(f"{seen}: there is no {path.name}; {hint}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"{seen}: {path.name} cannot be read: {reason}") from None
+    raise BadInput(f"{seen}: {path.name} has {size:,} bytes, more than any manifest; {_REMEDY}")
