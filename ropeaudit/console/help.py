@@ -177,7 +177,10 @@ class GroupedCommand(click.Command):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the function, each group of options as one object. Raises: UsageError of outputs; see there."""
+        """Call the function, each group of options as one object.
+
+        Raises: UsageError if an output is an input or another output, whichever options name them.
+        """
         from ropeaudit.console import overwriting  # in-function: --help writes no file
 
         overwriting.refuse_inputs(ctx.params)

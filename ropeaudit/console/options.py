@@ -104,7 +104,7 @@ def option(*flags: str, **attributes: Any) -> Any:
 
 
 def grouped(group: type[Any], name: str) -> Decorator:
-    """Give a command the options of a group, as one object in its parameter `name`: `help.command` makes it."""
+    """Give a command the options of a group, which come as one object in its parameter `name`."""
 
     def decorate(command: F) -> F:
         for option in reversed(fields(group)):
