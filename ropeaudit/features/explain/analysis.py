@@ -18,13 +18,11 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import arguments, sampling
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.case_by_case import steps
+from ropeaudit.audits import arguments, variants
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
-from ropeaudit.audits.sampling import Sample
-from ropeaudit.audits.variants import Bench, Scene
+from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.features.explain import blames, parts, remedies, shares, tracing
@@ -256,7 +254,7 @@ class _Explainer:
         positions = np.arange(inputs.q.shape[1], dtype=np.int64) + offset
         self.names = shares.players(recipe, positions)
         self.coalitions = list(shares.coalitions(self.names))
-        sample = sampling.sample(
+        sample = variants.sample(
             inputs, setting, [shares.alone(recipe, self.names, coalition) for coalition in self.coalitions]
         )
         wide = recipe.narrowest > FP32.precision

@@ -164,7 +164,7 @@ def stored(
 
 def _refuse_other_shard(sweep: Sweep, name: str) -> None:
     """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
-    from ropeaudit.audits import part_rows
+    from ropeaudit.audits.identity import shown
     from ropeaudit.console import sweep_file
     from ropeaudit.errors import BadInput, BadOutput, UnknownName
 
@@ -175,7 +175,7 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
             rows = sweep_file.finished(name)
     if foreign := next((row for row in rows if row.key() in others), None):
         raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {part_rows.shown(foreign)}; give each --shard "
+            f"{name!r} holds rows of another shard, such as {shown(foreign)}; give each --shard "
             "an -o of its own, or remove it"
         )
 
