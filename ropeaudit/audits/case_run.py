@@ -63,9 +63,9 @@ class CaseRun:
         progress: Callable[[float], None],
         tolerance: float = TOLERANCE,
         bounded: bool = True,
+        library: ArrayLibrary[Any] = NUMPY,
     ) -> None:
-        self.bounded = bounded
-        self.library: ArrayLibrary[Any] = NUMPY
+        self.bounded, self.library = bounded, library
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = threads

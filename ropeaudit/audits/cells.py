@@ -166,8 +166,8 @@ def measured(
 
         loaded, setting = case.load() if case.sample is None else case.draw(drawing)
         positions_fit(case.reached([*task.offsets, *audit.anchors]), loaded.seq_len)
-        run = CaseRun(case, loaded, setting, some, audit.attention, threads, on_progress, audit.tolerance)
-        run.library = audit.measured_by().library()
+        rest = audit.attention, threads, on_progress, audit.tolerance
+        run = CaseRun(case, loaded, setting, some, *rest, library=audit.measured_by().library())
         yield from zip(task.cells, run.records(task.offsets), strict=True)
         before += task.seconds
         del loaded, run  # q and k, before others are made

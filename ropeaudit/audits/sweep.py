@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ropeaudit.audits import cells, records
 from ropeaudit.audits.audit import Audit
-from ropeaudit.audits.cells import Cell, Key, Task
+from ropeaudit.audits.cells import Key, Task
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.runtime import digests, run_metadata
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 
-_ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)
+_ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
 
 
 class Sweep:
@@ -64,12 +64,12 @@ class Sweep:
         for row in rows:
             key = row.key()
             places = open_cells.get(key)
-            if places and not _agrees(row, self.cells[places[-1]]):  # changed by hand
-                places = None
             if places:
-                cell = places.pop()
-                planned = dict(zip(records.IDENTITY, self.cells[cell].identity, strict=True))
-                result[cell] = replace(row, **planned)  # a file may not say all settings
+                planned = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
+                if any(getattr(row, name) != planned[name] for name in _ALWAYS):  # changed by hand
+                    places = None
+            if places:
+                result[places.pop()] = replace(row, **planned)  # a file may not say all settings
             elif places is None and not (_of_files(key) and _without_version(key) in known):
                 foreign.append(row)
         return result, foreign
@@ -222,12 +222,6 @@ class Sweep:
                     raise _otherwise(factory.name, there)
         behind = len(every) - first - len(result.findings)
         self._reported[unit[0].cells[0]] = [*[()] * first, *result.findings, *[()] * behind]
-
-
-def _agrees(row: Record, cell: Cell) -> bool:
-    """Return whether a row says what its case stands for, as far as every file says it."""
-    planned = dict(zip(records.IDENTITY, cell.identity, strict=True))
-    return all(getattr(row, name) == planned[name] for name in _ALWAYS)
 
 
 def _belongs(row: Record, planned: Key) -> bool:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ropeaudit import merge
@@ -99,6 +100,12 @@ def test_the_plan_knows_what_the_rows_will_be(case, attention) -> None:
         requested = Case(**({"heads": 1, "kv_heads": 1, "seq_len": 9} | case))
     audit = Audit([requested], ["hf", "uniform"], ["fp32", "bf16"], [5, 0, 77], attention=attention)
     assert [cell.key for cell in Sweep(audit).cells] == [row.key() for row in audit.run(1)]
+
+
+def test_an_offset_that_is_asked_for_twice_is_measured_once() -> None:
+    audit = Audit([Case(heads=1, seq_len=9, head_dim=8)], ["hf"], ["bf16"], [7, np.int64(0), 7, 0])
+    assert audit.offsets == (7, 0)
+    assert [row.offset for row in audit.run(1)] == [cell.offset for cell in Sweep(audit).cells] == [7, 0]
 
 
 def test_a_plan_makes_no_vectors(monkeypatch) -> None:
