@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import shift
-from ropeaudit.audits import part_rows
+from ropeaudit.console import sweep_file
 from ropeaudit.main import main
 
 S = "--heads 1 --seq-len 3 --head-dim 4"
@@ -313,7 +313,7 @@ def prepared() -> dict[str, bytes]:
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(shlex.split(line)) == 0, line
     rows = shift((0, 7), "fp16", "hf", heads=1, seq_len=3, head_dim=4)
-    Path("part.jsonl.part").write_bytes(b"".join(map(part_rows.line_of, rows)))
+    Path("part.jsonl.part").write_bytes(b"".join(map(sweep_file.line_of, rows)))
     return {path.name: path.read_bytes() for path in Path().iterdir()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import ParamSpec, TypedDict, TypeVar
 
@@ -103,6 +103,22 @@ def cases_of(
 
 def silent(share: float) -> None:
     """Drop the share that is done, where no progress was requested."""
+
+
+def steps(on_progress: OnProgress, count: int) -> Iterator[OnProgress]:
+    """Yield, for each of `count` steps of equal size in turn, what takes the share of it that is done.
+
+    >>> shares = []
+    >>> for step in steps(shares.append, 2):
+    ...     step(0.5)
+    >>> shares
+    [0.25, 0.75]
+    """
+
+    def step(start: int, share: float) -> None:
+        on_progress((start + share) / count)
+
+    return (functools.partial(step, start) for start in range(count))
 
 
 def listed(names: Names) -> list[str]:

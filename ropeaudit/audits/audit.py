@@ -1,4 +1,4 @@
-"""Cases in, records out: the only place that joins settings, inputs, subjects and measurement."""
+"""What is asked: cases x subjects x dtypes x offsets, checked; and records as a table of pandas."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.case_run import CaseRun
-from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
-from ropeaudit.audits.guessing import drawing_share
+from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.engine import choice
 from ropeaudit.engine.choice import Engine
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Recipe
-from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import factories, scaled_keys
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -36,7 +33,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Cases x recipes x dtypes x offsets, checked and ready to run."""
+    """Cases x recipes x dtypes x offsets, checked and ready to run. offsets: each once."""
 
     cases: Sequence[Case] = (Case(),)
     recipes: Sequence[str] = recipes.DEFAULT
@@ -59,6 +56,7 @@ class Audit:
                 raise UsageError(f"offset {offset!r} is not a whole number of tokens")
             if abs(offset) >= LIMIT:
                 raise UsageError(f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed")
+        object.__setattr__(self, "offsets", tuple(dict.fromkeys(int(offset) for offset in self.offsets)))
         if not 0 <= self.tolerance < math.inf:
             raise UsageError(
                 f"tolerance {self.tolerance!r} is not a share from 0 up; try {judging.TOLERANCE}"
@@ -130,15 +128,9 @@ class Audit:
 
         progress gets the share that is done, from 0 to 1.
         """
-        offsets = self.check()
-        parts, every = self.parts(), self.factories()
-        for number, (case, some) in enumerate(parts):
+        from ropeaudit.audits.sweep import Sweep  # in-function: a sweep is of an audit
 
-            def part(share: float, start: int = number) -> None:
-                if progress:
-                    progress((start + share) / len(parts))
-
-            yield from self.measure(case, [every[index] for index in some], offsets, threads, part)
+        yield from Sweep(self).run(progress or (lambda share: None), threads=threads)
 
     def parts(self) -> list[tuple[Case, list[int]]]:
         """Return what is measured in a row: each case, in the layout that neighbouring factories have.
@@ -151,12 +143,11 @@ class Audit:
         """Pickle what was requested; factories are built anew."""
         return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
-    def check(self, at_once: int = 1) -> list[int]:
-        """Raise what can be told to be wrong before any work; return the offsets, each once.
+    def check(self, at_once: int = 1) -> None:
+        """Raise what can be told to be wrong before any work.
 
         at_once: how many cases are in memory together.
         """
-        offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
         sampled = any(case.sample is not None for case in self.cases)
         if self.attention and sampled:
             raise UsageError("--attention looks at whole rows; leave out --sample")
@@ -165,8 +156,7 @@ class Audit:
             raise UsageError(f"{what} is measured by NumPy alone; leave out --engine torch and --device")
         for recipe in self._recipes() if sampled else ():
             scaled_keys.check_sampled(recipe)
-        fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
-        return offsets
+        fits(max(case.check([*self.offsets, *self.anchors]) for case in self.cases), at_once)
 
     def _check_on_grid(self) -> None:
         """Raise UsageError for subjects that know no grid."""
@@ -188,37 +178,8 @@ class Audit:
                     f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
                 )
 
-    def measure(
-        self,
-        case: Case,
-        some: Sequence[SubjectFactory],
-        offsets: Sequence[int],
-        threads: int | None = None,
-        progress: Callable[[float], None] = lambda share: None,
-    ) -> Iterator[Record]:
-        """Yield the records of one case, factory by factory, offset by offset; their bits depend on no other.
-
-        progress gets the share of the case that is done.
-        """
-        first = 0.0  # the share of the case that drawing a sample is
-        if case.sample is not None:
-            sizes, outlined = case.outline()
-            first = drawing_share(sizes, outlined.head_dim, case.sample, len(some) * len(offsets))
-
-        def part(share: float) -> None:
-            progress(first + (1 - first) * share)
-
-        def sampling(share: float) -> None:
-            progress(first * share)
-
-        loaded, setting = case.load() if case.sample is None else case.draw(sampling)
-        positions_fit(case.reached([*offsets, *self._anchors()]), loaded.seq_len)
-        workers = threads or run_metadata.threads()
-        run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
-        run.library = self.measured_by().library()
-        yield from run.records(offsets)
-
-    def _anchors(self) -> list[int]:
+    @property
+    def anchors(self) -> list[int]:
         """Offsets that are measured besides those requested."""
         return [self.attention.anchor] if self.attention else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -63,9 +63,9 @@ class CaseRun:
         progress: Callable[[float], None],
         tolerance: float = TOLERANCE,
         bounded: bool = True,
+        library: ArrayLibrary[Any] = NUMPY,
     ) -> None:
-        self.bounded = bounded
-        self.library: ArrayLibrary[Any] = NUMPY
+        self.bounded, self.library = bounded, library
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = threads
@@ -83,18 +83,15 @@ class CaseRun:
         ends = itertools.accumulate((len(some) / len(offsets) for some in groups.values()), initial=0.0)
         work = itertools.pairwise(ends)
         runs = [self._group(*key, some, next(work)) for key, some in groups.items()]
-        if len(runs) == 1:
-            yield from (self._record(result) for result in runs[0])
-            return
-        places = range(len(self.factories))
-        by_cell: dict[CellIndex, CellResult] = {}
-        for run, some in zip(runs, groups.values(), strict=True):
-            by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
-        for cell in itertools.product(places, offsets):
-            yield self._record(by_cell[cell])
-
-    def _record(self, result: CellResult) -> Record:
-        return record(self.case, self.loaded, result, self.requested, self.tolerance, self.library.name)
+        results: Iterable[CellResult] = runs[0]
+        if len(runs) > 1:
+            places, by_cell = range(len(self.factories)), dict[CellIndex, CellResult]()
+            for run, some in zip(runs, groups.values(), strict=True):
+                by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
+            results = [by_cell[cell] for cell in itertools.product(places, offsets)]
+        rest = self.requested, self.tolerance, self.library.name
+        for result in results:
+            yield record(self.case, self.loaded, result, *rest)
 
     def _group(
         self, at: RopeSetting, origin: int, offsets: Sequence[int], work: tuple[float, float]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from ropeaudit.audits import case_axes, case_setting
+from ropeaudit.audits import case_axes
 from ropeaudit.engine import plan
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import masks, sample_choice, sampled_rows
@@ -16,6 +19,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
+from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
@@ -25,10 +29,12 @@ from ropeaudit.subjects.rerotated_keys import Turns
 if TYPE_CHECKING:
     from ropeaudit.rope.hf_config import ModelRope
 
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 LIMIT = 2**53  # positions are exact in float64 below it
 SMALLEST_SCORE = 1e-25  # float32 holds it, and a drift of a part in 1e12 of it, with all its bits
 FULL = "full_attention"
 
+T = TypeVar("T")
 Length: TypeAlias = Literal["unshifted", "shifted"]
 LENGTHS = ("unshifted", "shifted")
 
@@ -225,20 +231,33 @@ class Case:
         return offsets + [turns.start(offset) for offset in offsets] if turns else offsets
 
     def setting(self, seq_len: int) -> RopeSetting:
-        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""
+        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model.
+
+        A rotary_dim of the whole head follows head_dim, and a scale of 1/sqrt(head_dim) does; with another
+        scaling so does one that holds the old scaling's mscale. Raises: UsageError, BadShape.
+        """
         on_grid = case_axes.grid(self)
         if on_grid is not None:
             return case_axes.on_grid(on_grid, self.scale)
-        return case_setting.resolve(
-            self._model_setting(),
-            seq_len,
-            head_dim=self.head_dim,
-            rotary_dim=self.rotary_dim,
-            base=self.base,
-            layout=self.layout,
-            scale=self.scale,
-            scaling=self.scaling,
-            clip=self.clip,
+        default = self._model_setting()
+        if self.scale is not None and not SMALLEST_SCALE <= self.scale <= LARGEST_SCALE:
+            raise UsageError(
+                f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
+                "try --scale 0.125"
+            )
+        chosen = default.scaling if self.scaling is None else scalings.parse(self.scaling)
+        follows = math.isclose(default.scale, 1 / math.sqrt(default.head_dim), rel_tol=1e-12)
+        if self.scaling is not None and default.scaling.mscale_all_dim:
+            follows = True
+        return RopeSetting.of(
+            _first(self.head_dim, default.head_dim),
+            _first(self.rotary_dim, None if default.rotary_dim == default.head_dim else default.rotary_dim),
+            _first(self.base, default.base),
+            self.layout or default.layout,
+            _first(self.scale, None if follows else default.scale),
+            chosen,
+            chosen.length_for(seq_len),
+            _first(self.clip, default.clip),
         )
 
     def setting_alone(self) -> RopeSetting:
@@ -281,7 +300,13 @@ class Case:
 
     def declared(self) -> ModelRope | None:
         """Return its model as that declares itself, None without one. Raises: UsageError, BadInput."""
-        return case_setting.model(self.model, self.config, self.base)
+        if self.model is not None and self.config is not None:
+            raise UsageError("--model and --config both name a model; give one of them")
+        if self.model is not None:
+            from ropeaudit.rope import presets  # in-function: most audits need neither
+
+            return presets.named(self.model)
+        return None if self.config is None else _config(self.config, self.base, _changed(self.config))
 
     def _model_setting(self) -> RopeSetting:
         """Return the setting before anything is changed by hand."""
@@ -312,6 +337,26 @@ class Case:
         return (heads, kv_heads, seq_len), setting
 
 
+def _first(given: T | None, default: T) -> T:
+    return default if given is None else given
+
+
+@functools.lru_cache(maxsize=64)
+def _config(path: str, base: float | None, changed: int) -> ModelRope:
+    """Read a config once, until it is changed."""
+    from ropeaudit.rope import hf_config
+
+    return hf_config.read(path, base=base)
+
+
+def _changed(path: str) -> int:
+    """Return when a file was last changed, in nanoseconds; 0 where that cannot be told."""
+    try:
+        return os.stat(os.path.join(path, "config.json") if os.path.isdir(path) else path).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
 def _positive(name: str, value: int) -> int:
     if value < 1:
         flag = "--" + name.replace("_", "-")
@@ -335,3 +380,11 @@ def fits(needed: int, jobs: int = 1) -> None:
             f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
             f"free; give {remedy}"
         )
+
+
+def loaded(cases: Iterable[Case], offsets: Sequence[int]) -> Iterator[tuple[Case, Inputs, RopeSetting]]:
+    """Yield each case with its q and k and its setting. Raises: BadShape where an offset leads too far."""
+    for case in cases:
+        inputs, setting = case.load()
+        positions_fit(offsets, inputs.q.shape[1])
+        yield case, inputs, setting

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from ropeaudit.audits import arguments, case_by_case
+from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.audit import by_layout
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cases import loaded as inputs_of
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -64,6 +65,6 @@ def loaded(
     """
     made = [factory(one) for one in some]
     parts = [(one, [some[index] for index in part]) for case in cases for one, part in by_layout(case, made)]
-    each = case_by_case.loaded((one for one, _ in parts), offsets)
+    each = inputs_of((one for one, _ in parts), offsets)
     for (case, inputs, setting), (_, part) in zip(each, parts, strict=True):
         yield case, inputs, setting, part

@@ -225,6 +225,13 @@ class Identity:
     )
 
 
+def shown(row: Identity) -> str:
+    """Name a row for a message."""
+    requested = f"{row.implementation} {row.dtype} at offset {row.offset}"
+    made = f"version {row.version}, on {row.device}"
+    return f"{requested} ({row.seq_len} positions, schema {row.schema}, {made})"
+
+
 def case_of(values: Mapping[str, Any]) -> str:
     """Return the digest of what was requested, from the columns of `Identity` less those of `APART`."""
     return _digested(tuple(_word(values[name]) for name in _NAMES), _word(values["offset"]))

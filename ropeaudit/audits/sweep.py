@@ -1,72 +1,35 @@
-"""A sweep: the cells of an audit planned before anything is measured, and cut into tasks.
+"""A sweep: the cells of an audit, those of them that are done, and where the rest are measured.
 
-A cell is a case x factory x offset, known by what was requested (`Record.key`), not by its place: rows
-of an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured
-with it: cells may be measured in any order and company. They share q, k and the reference within a task.
+Rows of an earlier run fill their cells wherever they stand. Each row is kept before it is handed on.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
-from ropeaudit.audits import records
+from ropeaudit.audits import cells, records
 from ropeaudit.audits.audit import Audit
-from ropeaudit.audits.cases import Case, Outline
-from ropeaudit.audits.guessing import cell_seconds
-from ropeaudit.audits.identity import case_of
-from ropeaudit.audits.recording import CellResult, identity, record
+from ropeaudit.audits.cells import Key, Task
 from ropeaudit.audits.records import Record
-from ropeaudit.errors import UsageError
-from ropeaudit.inputs import masks
-from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import digests
-from ropeaudit.subjects import Raised
+from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.runtime import digests, run_metadata
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.workers import Result
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
-_UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 
-_ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)
-Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
-
-
-class Cell(NamedTuple):
-    """A case, a factory and an offset.
-
-    case, factory: places in `Audit.parts` and `Audit.factories`; identity: values of `records.IDENTITY`; key:
-    that of its row; scores: how many it forms; seconds: a guess of one core's time.
-    """
-
-    case: int
-    factory: int
-    offset: int
-    identity: tuple[Any, ...]
-    key: Key
-    scores: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Some factories at some offsets of a case, measured together. cells: their places in the plan.
-
-    alone: the implementation that has a process of its own; empty where none has.
-    """
-
-    case: Case
-    factories: tuple[int, ...]
-    offsets: tuple[int, ...]
-    cells: tuple[int, ...]
-    seconds: float
-    alone: str = ""
+_ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
 
 
 class Sweep:
-    """The cells of an audit, or of one shard of it, in the order of the rows."""
+    """The cells of an audit, or of one shard of it, in the order of the rows. done: cell -> row."""
 
     def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
         """Plan; captured files are read, synthetic q and k are not made.
@@ -74,17 +37,18 @@ class Sweep:
         shard: which of how many, from 1. jobs: how many cases are in memory together.
         Raises: what `Audit.check` and `Case.outline` raise.
         """
-        self.audit = audit
         _not_too_many(audit, shard)
-        offsets, self._parts = audit.check(jobs), audit.parts()
-        self._offsets, self._shard = offsets, shard
-        self.cells = list(_cells(audit, self._parts, offsets, shard))
+        audit.check(jobs)
+        self.audit, self.parts, self._shard = audit, audit.parts(), shard
+        self.cells = list(cells.planned(audit, self.parts, shard))
+        self.done: dict[int, Record] = {}
+        self._reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a unit -> findings
 
     def others(self) -> set[Key]:
         """Return the keys of the cells that other shards measure."""
         if self._shard[1] == 1:
             return set()
-        whole = _cells(self.audit, self._parts, self._offsets, (1, 1))
+        whole = cells.planned(self.audit, self.parts)
         return {cell.key for cell in whole} - {cell.key for cell in self.cells}
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
@@ -100,19 +64,23 @@ class Sweep:
         for row in rows:
             key = row.key()
             places = open_cells.get(key)
-            if places and not _agrees(row, self.cells[places[-1]]):  # changed by hand
-                places = None
             if places:
-                cell = places.pop()
-                planned = dict(zip(records.IDENTITY, self.cells[cell].identity, strict=True))
-                result[cell] = replace(row, **planned)  # a file may not say all settings
+                planned = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
+                if any(getattr(row, name) != planned[name] for name in _ALWAYS):  # changed by hand
+                    places = None
+            if places:
+                result[places.pop()] = replace(row, **planned)  # a file may not say all settings
             elif places is None and not (_of_files(key) and _without_version(key) in known):
                 foreign.append(row)
         return result, foreign
 
-    def outdated(self, rows: Iterable[Record], done: Mapping[int, Any]) -> str:
-        """Return what to say of rows whose code had another digest, and that are measured again."""
-        wanted = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in done}
+    def take(self, rows: Sequence[Record]) -> str:
+        """Take the rows of an earlier run; return what to say of those whose code had another digest."""
+        self.done = self.placed(rows)[0]
+        return self._outdated(rows)
+
+    def _outdated(self, rows: Iterable[Record]) -> str:
+        wanted = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in self.done}
         known = {cell.key for cell in self.cells}
         again = {_without_version(row.key()): row for row in rows if row.key() not in known}
         again = {key: row for key, row in again.items() if key in wanted}
@@ -126,56 +94,137 @@ class Sweep:
             "measured again"
         )
 
-    def tasks(self, done: Mapping[int, Any], whole: bool = False, apart: Collection[str] = ()) -> list[Task]:
-        """Return what is to be measured, in order: all cells but those in `done`.
+    def tasks(self, whole: bool = False, apart: Collection[str] = ()) -> list[Task]:
+        """Return what is to be measured, in order: all cells but those that are done, as factories x offsets.
 
         whole: a case's factories and offsets stay together, which is fastest and hands over its rows late.
         apart: implementations whose tasks hold nothing else.
         """
-        by_case: dict[int, dict[int, list[int]]] = {}
+        lines: dict[tuple[int, int], list[int]] = {}  # what is left of a factory in a case
         for number, cell in enumerate(self.cells):
-            if number not in done:
-                by_case.setdefault(cell.case, {}).setdefault(cell.factory, []).append(number)
-        return [task for factories in by_case.values() for task in self._case_tasks(factories, whole, apart)]
-
-    def _case_tasks(
-        self, factories: Mapping[int, list[int]], whole: bool, apart: Collection[str]
-    ) -> Iterator[Task]:
-        """Cut the cells of a case, factory -> cells, into rectangles of factories x offsets."""
-        alike: dict[tuple[str, tuple[int, ...]], list[list[int]]] = {}
-        for index, cells in factories.items():
-            name = self.audit.factories()[index].name
-            offsets = tuple(self.cells[number].offset for number in cells)
-            alike.setdefault((name if name in apart else "", offsets), []).append(cells)
-        for (name, offsets), lines in alike.items():
-            most = len(lines) * len(offsets)
+            if number not in self.done:
+                lines.setdefault((cell.case, cell.factory), []).append(number)
+        alike: dict[tuple[int, str, tuple[int, ...]], list[list[int]]] = {}
+        for (case, factory), line in lines.items():
+            name = self.audit.factories()[factory].name
+            offsets = tuple(self.cells[number].offset for number in line)
+            alike.setdefault((case, name if name in apart else "", offsets), []).append(line)
+        results = []
+        for (case, alone, offsets), some in alike.items():
+            most = len(some) * len(offsets)
             if not whole:
-                most = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[lines[0][0]].seconds))
+                most = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[some[0][0]].seconds))
             together, wide = max(1, most // len(offsets)), min(most, len(offsets))
-            for first in range(0, len(lines), together):
+            for first in range(0, len(some), together):
                 for start in range(0, len(offsets), wide):
-                    some = [line[start : start + wide] for line in lines[first : first + together]]
-                    yield self._task(some, name)
+                    block = [line[start : start + wide] for line in some[first : first + together]]
+                    numbers = tuple(number for line in block for number in line)
+                    factories = tuple(self.cells[line[0]].factory for line in block)
+                    seconds = sum(self.cells[number].seconds for number in numbers)
+                    at = offsets[start : start + wide]
+                    results.append(Task(self.parts[case][0], factories, at, numbers, seconds, alone))
+        return results
 
-    def _task(self, lines: Sequence[Sequence[int]], alone: str) -> Task:
-        cells = [self.cells[number] for line in lines for number in line]
-        return Task(
-            self._parts[cells[0].case][0],
-            tuple(self.cells[line[0]].factory for line in lines),
-            tuple(self.cells[number].offset for number in lines[0]),
-            tuple(number for line in lines for number in line),
-            sum(cell.seconds for cell in cells),
-            alone,
+    def run(
+        self,
+        on_progress: Callable[[float], None] = lambda share: None,
+        *,
+        keep: Callable[[Record], None] | None = None,
+        jobs: int = 1,
+        scheduler: str | None = None,
+        threads: int | None = None,
+        isolated: bool = False,
+        on_plan: Callable[[Sequence[Task]], None] = lambda tasks: None,
+        on_note: Callable[[str], None] = lambda text: None,
+    ) -> Iterator[Record]:
+        """Measure what is left, in tasks; yield each row once it is kept.
+
+        keep: keeps a row; without it, and in one process, a case is one task. scheduler: an address of Dask,
+        or "local" for one of its own. threads: of this process, all processors by default. isolated: whether
+        each of many implementations (`Audit.apart`) has a process of its own. on_plan: gets the tasks before
+        the first of them. on_note: gets what is worth a note while it runs.
+        """
+        away = jobs > 1 or scheduler is not None
+        apart = self.audit.apart() if isolated and scheduler is None else []
+        whole = keep is None and not away
+        tasks = self.tasks(whole, apart)
+        on_plan(tasks)
+        here = [task for task in tasks if not (away or task.alone)]
+        there = [task for task in tasks if away or task.alone]
+        before, total = _seconds(here), _seconds([*here, *there])
+        measured = cells.measured(
+            self.audit, here, threads or run_metadata.threads(), lambda seconds: on_progress(seconds / total)
         )
+        others = self._elsewhere(
+            there, jobs, scheduler, lambda seconds: on_progress((before + seconds) / total), on_note
+        )
+        for cell, row in itertools.chain(measured, others):
+            if not _belongs(row, self.cells[cell].key):
+                raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
+            if keep is not None:
+                keep(row)
+            self.done[cell] = row
+            yield row
+
+    def results(self) -> list[Record]:
+        """Return all rows that are done, in the planned order."""
+        return [self.done[cell] for cell in sorted(self.done)]
+
+    def findings(self) -> list[str]:
+        """Return what was found out about the code that was called; the order is not that of finishing."""
+        return self.audit.findings(self._reported[cell] for cell in sorted(self._reported))
+
+    def _elsewhere(
+        self,
+        tasks: Sequence[Task],
+        jobs: int,
+        scheduler: str | None,
+        on_seconds: Callable[[float], None],
+        on_note: Callable[[str], None],
+    ) -> Iterator[tuple[int, Record]]:
+        """Measure tasks in other processes; code that fails in one of its own is refused, with the reason."""
+        if not tasks:
+            return
+        from ropeaudit.audits import dask_cluster, workers  # in-function: most runs need neither
+
+        audit, seconds = self.audit, 0.0
+        loaded = workers.loaded_versions(audit)
+        units = cells.units([task for task in tasks if not task.alone], jobs)
+
+        def listen() -> None:
+            on_seconds(seconds)
+
+        if scheduler is not None:
+            together = dask_cluster.on_dask(audit, units, scheduler, jobs, listen, on_note)
+        else:
+            together = workers.processes(audit, units, jobs, listen)
+        for road in (together, workers.alone(audit, cells.by_implementation(tasks), jobs, listen)):
+            with contextlib.closing(road) as finished:  # type: ignore[type-var]
+                for unit, result in finished:
+                    if not isinstance(result, workers.Problem):
+                        rows: Iterable[tuple[int, Record]] = workers.home(unit, result)
+                        self._remember(unit, result, loaded)
+                    elif unit[0].alone:
+                        rows = cells.refused(audit, unit, result.text)
+                    else:
+                        result.raised()
+                    yield from rows
+                    seconds += _seconds(unit)
+
+    def _remember(self, unit: Sequence[Task], result: Result, loaded: Sequence[str]) -> None:
+        """Take what a worker found out about code. Raises: BadInput where it has `loaded` another version."""
+        every, first = self.audit.factories(), 0
+        if unit[0].alone:  # the worker has no other factories
+            first = next(n for n, factory in enumerate(every) if factory.name == unit[0].alone)
+        else:
+            for factory, here, there in zip(every, loaded, result.loaded, strict=True):
+                if here != there:
+                    raise _otherwise(factory.name, there)
+        behind = len(every) - first - len(result.findings)
+        self._reported[unit[0].cells[0]] = [*[()] * first, *result.findings, *[()] * behind]
 
 
-def _agrees(row: Record, cell: Cell) -> bool:
-    """Return whether a row says what its case stands for, as far as every file says it."""
-    planned = dict(zip(records.IDENTITY, cell.identity, strict=True))
-    return all(getattr(row, name) == planned[name] for name in _ALWAYS)
-
-
-def belongs(row: Record, planned: Key) -> bool:
+def _belongs(row: Record, planned: Key) -> bool:
     """Return whether a row is that of a planned cell; a call of own code may have imported more files."""
     key = row.key()
     if _of_files(key) and _of_files(planned):
@@ -191,60 +240,15 @@ def _without_version(key: Key) -> tuple[str, float]:
     return key[0], key[2]
 
 
-def measured(
-    audit: Audit,
-    tasks: Iterable[Task],
-    threads: int,
-    progress: Callable[[float], None] = lambda seconds: None,
-) -> Iterator[tuple[int, Record]]:
-    """Yield the cells of the tasks and their rows. progress gets how much of the guessed seconds is done."""
-    factories, before = audit.factories(), 0.0
-    for task in tasks:
-
-        def on_progress(share: float, start: float = before, size: float = task.seconds) -> None:
-            progress(start + share * size)
-
-        some = [factories[number] for number in task.factories]
-        rows = audit.measure(task.case, some, task.offsets, threads, on_progress)
-        yield from zip(task.cells, rows, strict=True)
-        before += task.seconds
+def _otherwise(name: str, version: str) -> BadInput:
+    return BadInput(
+        f"a worker did {name} with version {version}, other than planned; "
+        "it must have this version of ropeaudit and see the same files"
+    )
 
 
-def by_implementation(tasks: Iterable[Task]) -> list[tuple[Task, ...]]:
-    """Return the tasks of each implementation that has a process of its own, together."""
-    together: dict[str, list[Task]] = {}
-    for task in tasks:
-        if task.alone:
-            together.setdefault(task.alone, []).append(task)
-    return [tuple(some) for some in together.values()]
-
-
-def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
-    """Return the tasks in order, small ones together: what is handed to a worker at once."""
-    whole = sum(task.seconds for task in tasks)
-    enough = min(_UNIT_SECONDS, whole / (_UNITS_PER_JOB * jobs))
-    results: list[tuple[Task, ...]] = []
-    open_unit: list[Task] = []
-    for task in tasks:
-        open_unit.append(task)
-        if sum(one.seconds for one in open_unit) >= enough:
-            results.append(tuple(open_unit))
-            open_unit = []
-    return [*results, tuple(open_unit)] if open_unit else results
-
-
-def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[int, Record]]:
-    """Yield the cells of the tasks, and rows that say why none was measured."""
-    factories, engine = audit.factories(), audit.measured_by().name
-    for task in tasks:
-        sizes, setting = task.case.outline()
-        axes, cells = task.case.position_axes(setting), iter(task.cells)
-        for index in task.factories:
-            for offset in task.offsets:
-                at = task.case.setting_at(setting, sizes.seq_len, offset)
-                result = CellResult(factories[index].make(at, axes), offset, at, refused=Raised(reason))
-                row = record(task.case, sizes, result, audit.attention, audit.tolerance, engine)
-                yield next(cells), row
+def _seconds(tasks: Iterable[Task]) -> float:
+    return sum(task.seconds for task in tasks)
 
 
 def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
@@ -264,62 +268,3 @@ def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
             f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
             f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
         )
-
-
-def _cells(
-    audit: Audit, parts: Sequence[tuple[Case, list[int]]], offsets: Sequence[int], shard: tuple[int, int]
-) -> Iterator[Cell]:
-    """Yield the cells of a shard, in the order in which `Audit.run` yields their rows.
-
-    A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
-    cells in order, each of them once. The cells of other shards are not made.
-    """
-    factories, engine = audit.factories(), audit.measured_by().name
-    outlines = [case.outline() for case, _ in parts]
-    scores = [
-        case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
-        for (case, _), (sizes, _) in zip(parts, outlines, strict=True)
-    ]
-    seconds = [_guessed(audit, *part, *outline) for part, outline in zip(parts, outlines, strict=True)]
-    whole = sum(sum(one.values()) for one in seconds) * len(offsets)
-    before = 0.0
-    for number, (case, some) in enumerate(parts):
-        sizes, setting = outlines[number]
-        axes = case.position_axes(setting)
-        for index in some:
-            first, last = (
-                _first(len(offsets), before, seconds[number][index], whole, one, shard[1])
-                for one in (shard[0], shard[0] + 1)
-            )
-            before += seconds[number][index] * len(offsets)
-            known: dict[Any, dict[str, Any]] = {}
-            for offset in offsets[first:last]:
-                at = case.setting_at(setting, sizes.seq_len, offset)
-                if at not in known or at.grid is not None:  # on a grid other columns depend on it too
-                    subject = factories[index].make(at, axes)
-                    chosen = audit.attention, audit.tolerance, engine
-                    requested = identity(case, sizes, at, subject, offset, *chosen)
-                    known[at] = {name: requested[name] for name in records.IDENTITY}
-                values = {**known[at], "offset": offset}
-                values["case"] = case_of(values)
-                identified = tuple(values.values())
-                key = values["case"], values["version"], values["tolerance"]
-                yield Cell(number, index, offset, identified, key, scores[number], seconds[number][index])
-
-
-def _guessed(
-    audit: Audit, case: Case, some: Sequence[int], sizes: Outline, setting: RopeSetting
-) -> dict[int, float]:
-    """Return factory -> the guessed seconds of each of its cells in a case."""
-    rest = case.sample, audit.attention is not None, len(some) * len(audit.offsets), case.rerotate or 0
-    stages = {index: audit.factories()[index].stages for index in some}
-    return {one: cell_seconds(sizes, setting.head_dim, case.mask, by, *rest) for one, by in stages.items()}
-
-
-def _first(cells: int, before: float, seconds: float, whole: float, number: int, count: int) -> int:
-    """Return the first of some equal cells whose shard is `number` or a later one. before: seconds."""
-
-    def shard(cell: int) -> int:
-        return min(count, int((before + seconds * (cell + 0.5)) / whole * count) + 1)
-
-    return bisect.bisect_left(range(cells), number, key=shard) if number <= count else cells

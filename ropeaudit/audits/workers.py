@@ -23,11 +23,11 @@ from multiprocessing.context import SpawnProcess
 from typing import NoReturn, TypeAlias
 
 from ropeaudit import errors
-from ropeaudit.audits import sweep
+from ropeaudit.audits import cells
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cells import Task
 from ropeaudit.audits.records import Record
-from ropeaudit.audits.sweep import Task
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.runtime import run_metadata, streams
 
@@ -75,7 +75,7 @@ def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
     """Measure a unit; this runs in a worker."""
     with _one_at_a_time:
         try:
-            rows = [row for _, row in sweep.measured(audit, unit, threads)]
+            rows = [row for _, row in cells.measured(audit, unit, threads)]
             findings = [tuple(factory.findings) for factory in audit.factories()]
             return Result(rows, findings, loaded_versions(audit))
         except errors.UnknownName as error:  # its arguments are no message

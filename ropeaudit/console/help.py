@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, cast
 
 import click
@@ -163,7 +164,7 @@ _HELP_ALL = click.Option(
 
 
 class GroupedCommand(click.Command):
-    """A command whose help groups its options, and ends in examples."""
+    """A command whose options come in groups; its help shows them under headings, and ends in examples."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, --help-all before --help."""
@@ -174,6 +175,20 @@ class GroupedCommand(click.Command):
         """Parse the arguments. Raises: UsageError of an unknown option, which names the nearest."""
         with _options_suggested(ctx):
             return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the function, each group of options as one object.
+
+        Raises: UsageError if an output is an input or another output, whichever options name them.
+        """
+        from ropeaudit.console import overwriting  # in-function: --help writes no file
+
+        overwriting.refuse_inputs(ctx.params)
+        overwriting.refuse_meetings(ctx.params)
+        asked = dict(ctx.params)
+        for name, group in getattr(self.callback, "groups", {}).items():
+            asked[name] = group(**{option.name: asked.pop(option.name) for option in fields(group)})
+        return ctx.invoke(cast(Callable[..., Any], self.callback), **asked)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings, in one column; rare ones where all are asked for."""

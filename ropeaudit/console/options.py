@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from functools import wraps
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import click
 
-from ropeaudit.console import overwriting
 from ropeaudit.console.parameters import (
     CHANGES,
     INTEGER,
@@ -106,17 +104,13 @@ def option(*flags: str, **attributes: Any) -> Any:
 
 
 def grouped(group: type[Any], name: str) -> Decorator:
-    """Give a command the options of a group, as one object in its parameter `name`."""
+    """Give a command the options of a group, which come as one object in its parameter `name`."""
 
     def decorate(command: F) -> F:
-        @wraps(command)
-        def called(**options: Any) -> Any:
-            values = {option.name: options.pop(option.name) for option in fields(group)}
-            return command(**options, **{name: group(**values)})
-
         for option in reversed(fields(group)):
-            called = option.metadata["option"](called)
-        return cast(F, called)
+            command = option.metadata["option"](command)
+        command.__dict__.setdefault("groups", {})[name] = group  # those that are fields of it stand before it
+        return command
 
     return decorate
 
@@ -254,14 +248,9 @@ class RopeOptions:
 
 
 screen_options = grouped(ScreenOptions, "screen")
+report_options = grouped(ReportOptions, "output")
 qk_options = grouped(QKOptions, "vectors")
 rope_options = grouped(RopeOptions, "rope")
-
-
-def report_options(command: F) -> F:
-    """Options of where a report goes; an output that is one of the inputs is refused before any work."""
-    return grouped(ReportOptions, "output")(overwriting.guarded(command))
-
 
 changes_option: Decorator = click.option(
     "--set",

@@ -7,11 +7,8 @@ import fnmatch
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast
-
-import click
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ropeaudit import reports
 from ropeaudit.console import output_files
@@ -19,7 +16,6 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports.tickets.trackers import TRACKERS
 from ropeaudit.runtime import paths, streams
 
-F = TypeVar("F", bound=Callable[..., Any])
 _WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit", "ticket_file": "--ticket-file"}
 _READ = ("", ".meta.json")  # behind the name of a file
 _TENSORS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy")  # beside them a config.json is read
@@ -51,19 +47,6 @@ class _Written(NamedTuple):
         """What is written beside the file that the option names."""
         verb = "may write" if self.flag == "--save-qk" else "writes"
         return f"{self.path!r} {verb} {self.file!r} too"
-
-
-def guarded(command: F) -> F:
-    """Let a command refuse an output that is an input or another output, whichever options name them."""
-
-    @wraps(command)
-    def checked(**options: Any) -> Any:
-        given = click.get_current_context().params
-        refuse_inputs(given)
-        refuse_meetings(given)
-        return command(**options)
-
-    return cast(F, checked)
 
 
 def refuse_inputs(options: Mapping[str, Any]) -> None:

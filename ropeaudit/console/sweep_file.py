@@ -8,16 +8,18 @@ over; a file with anything else in it is refused and left as it is.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ropeaudit import reports
-from ropeaudit.audits import part_rows, records
-from ropeaudit.audits.part_rows import line_of, shown
+from ropeaudit.audits import records
+from ropeaudit.audits.identity import shown
 from ropeaudit.audits.records import Record
 from ropeaudit.console.output_files import part_of
 from ropeaudit.errors import BadInput, BadOutput
@@ -25,6 +27,10 @@ from ropeaudit.reports import reading
 from ropeaudit.runtime import atomic_files, paths
 
 Columns: TypeAlias = Callable[[Sequence[Record]], Sequence[str]]
+_LARGEST = 2**64  # whole number; seeds are below it
+_VALUE = r'(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)'  # of a column, in JSON
+_FIRST = f'{{"{next(iter(records.COLUMNS))}": '
+_REMEDY = "move it away, or give another -o"
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
 
 
@@ -49,7 +55,7 @@ class SweepFile:
         self.number, self.synced = _open(self.path), time.monotonic()
         try:
             content = _content(self.number)
-            self.rows, self.length = part_rows.parsed(self.path, content)
+            self.rows, self.length = parsed(self.path, content)
             if self.rows and not resume:
                 raise BadOutput(
                     f"{self.path!r} holds {len(self.rows)} rows of a run that was broken off; "
@@ -128,7 +134,7 @@ def peek(name: str) -> list[Record]:
         return finished(name)
     number = _opened(part, os.O_RDONLY)
     try:
-        return part_rows.parsed(part, _content(number))[0] or finished(name)
+        return parsed(part, _content(number))[0] or finished(name)
     finally:
         os.close(number)
 
@@ -192,7 +198,7 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
             raise BadInput(
                 f"{name!r} has no column {column}, which is asked for now; leave it out, or give another -o"
             )
-    part_rows.refuse_contradictions(name, rows)
+    refuse_contradictions(name, rows)
     return rows
 
 
@@ -210,6 +216,97 @@ def _lines(name: str, begun: str) -> list[reports.Row]:
         return reading.read(name, whole.decode()) if whole else []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def line_of(row: Record) -> bytes:
+    """Return a row as a line; NaN and Infinity are kept."""
+    return (json.dumps(row.as_dict()) + "\n").encode()
+
+
+def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
+    """Return the rows of the whole lines of a file and the bytes of these lines; what is behind is torn.
+
+    Raises: BadInput if anything but rows stands there, a torn last one aside, or two rows of a cell differ.
+    """
+    length = content.rfind(b"\n") + 1
+    if not torn(content[length:], bool(length)):
+        raise BadInput(f"{path!r} does not hold rows of this version of ropeaudit; {_REMEDY}")
+    lines = content[:length].split(b"\n")[:-1]
+    rows = [_row(path, number, line) for number, line in enumerate(lines, 1)]
+    refuse_contradictions(path, rows)
+    return rows, length
+
+
+def torn(tail: bytes, behind_rows: bool = False) -> bool:
+    """Return whether the end of a file is the beginning of a row, as a dying machine leaves it.
+
+    behind_rows: rows stand before it, so that a few bytes of a row, or zero bytes, are enough.
+    """
+    text = tail.rstrip(b"\0").decode("utf-8", "replace")
+    if not behind_rows and not text.startswith(_FIRST):
+        return not tail
+    for number, name in enumerate(records.COLUMNS):
+        key = f'{", " if number else "{"}"{name}": '
+        if len(text) <= len(key):
+            return key.startswith(text)
+        if not text.startswith(key):
+            return False
+        text = text[len(key) :]
+        value = re.match(_VALUE, text)
+        if value is None or value.end() == len(text):  # text without its end, or a word that may go on
+            return value is not None or re.fullmatch(r'"(?:[^"\\]|\\.)*\\?', text) is not None
+        text = text[value.end() :]
+    return text == "}"
+
+
+def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
+    """Raise BadInput if two rows of one cell differ: which of them is right, nobody knows."""
+    seen: dict[object, Record] = {}
+    for row in rows:
+        before = seen.setdefault(row.key(), row)
+        if before is not row and repr(before) != repr(row):
+            raise BadInput(
+                f"{path!r} holds two different rows of {shown(row)}; remove them both, and give the same "
+                "command with --resume"
+            )
+
+
+def _row(path: str, number: int, line: bytes) -> Record:
+    try:
+        results = json.loads(line)
+        if not isinstance(results, dict) or list(results) != list(records.COLUMNS):
+            raise ValueError
+    except (ValueError, RecursionError):
+        where = f"{path!r} does not hold rows of this version of ropeaudit"
+        raise BadInput(f"{where} (line {number}); {_REMEDY}") from None
+    for name, value in results.items():
+        if wrong := _wrong(name, value):
+            seen = repr(value)[:40]
+            raise BadInput(f"{path!r} line {number}: {name} {seen} is {wrong}; remove the line and --resume")
+    row = Record(**results)
+    if line_of(row) != line + b"\n":
+        raise BadInput(f"{path!r} line {number} is not as ropeaudit wrote it; remove the line and --resume")
+    return row
+
+
+def _wrong(name: str, value: Any) -> str:
+    """Return what is wrong with a value of a column; nothing where nothing is."""
+    column = records.COLUMNS[name]
+    if value is None:
+        return "" if column.optional else "no value"
+    if column.kind is str:
+        if not isinstance(value, str):
+            return "no text"
+        return (
+            f"none of {', '.join(column.choices)}" if column.choices and value not in column.choices else ""
+        )
+    if column.kind is int and type(value) is not int:
+        return "no whole number"
+    if column.kind is float and type(value) is not float:
+        return "no number"
+    if value < 0 and column.nonnegative:
+        return "below 0"
+    return "out of range" if type(value) is int and abs(value) > _LARGEST else ""
 
 
 def refuse_foreign(path: str, rows: Sequence[Record]) -> None:

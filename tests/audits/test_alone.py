@@ -10,8 +10,8 @@ from optional import needs
 from ropeaudit.audits import workers
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep, by_implementation
-from ropeaudit.audits.sweep_run import SweepRun
+from ropeaudit.audits.cells import Task, by_implementation
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.main import main
 from ropeaudit.subjects import third_party
 
@@ -81,7 +81,7 @@ def test_refused_rows_are_rows_of_a_sweep(apart, tmp_path) -> None:
 def test_tasks_of_an_implementation_stay_together(apart) -> None:
     cases = [Case(heads=1, seq_len=8, head_dim=8), Case(heads=1, seq_len=9, head_dim=8)]
     audit = Audit(cases, ("hf",), ("fp32", "bf16"), (0, 1), implementations=[apart[0]])
-    tasks = Sweep(audit).tasks({}, apart=apart)
+    tasks = Sweep(audit).tasks(apart=apart)
     assert {task.alone for task in tasks} == {"", apart[0]}
     (unit,) = by_implementation(tasks)
     assert sum(len(task.cells) for task in unit) == 8
@@ -98,7 +98,16 @@ def test_only_one_of_many_is_apart() -> None:
     assert "transformers:llama" in names
     assert audit.apart() == [name for name in names if name != "transformers:llama"]
     assert Audit(recipes=(), implementations=["transformers:llama"]).apart() == []
-    assert SweepRun(Sweep(audit)).apart == set()  # a call from Python starts no process
+
+    def stop(tasks: list[Task]) -> None:
+        planned.append({task.alone for task in tasks})
+        raise InterruptedError
+
+    planned: list[set[str]] = []
+    for isolated in (False, True):  # a call from Python starts no process
+        with pytest.raises(InterruptedError):
+            next(Sweep(audit).run(isolated=isolated, on_plan=stop))
+    assert planned == [{""}, {"", *audit.apart()}]
 
 
 @pytest.mark.slow
@@ -112,8 +121,8 @@ def test_a_family_in_processes_gives_the_rows_of_one_process(tmp_path) -> None:
         (0, 7),
         implementations=["transformers:llama*"],
     )
-    alone = SweepRun(Sweep(audit), jobs=2, isolated=True)
-    assert len(list(alone.rows())) == len(alone.sweep.cells)
-    here = SweepRun(Sweep(audit))
-    list(here.rows())
+    alone = Sweep(audit)
+    assert len(list(alone.run(jobs=2, isolated=True))) == len(alone.cells)
+    here = Sweep(audit)
+    list(here.run())
     assert repr(alone.results()) == repr(here.results())

@@ -16,7 +16,7 @@ import pytest
 from ropeaudit.audits import dask_cluster, workers
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep, units
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.main import main
 
@@ -72,7 +72,7 @@ def on(fake: Cluster, monkeypatch, error_line=None) -> tuple[list, str]:
     """Return what came home of a sweep of four units, and what it ended with."""
     monkeypatch.setitem(sys.modules, "distributed", fake)
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8, seed=seed) for seed in range(4)], ["hf"], offsets=[0])
-    some = [(task,) for unit in units(Sweep(audit).tasks({}), 1) for task in unit]
+    some = [(task,) for task in Sweep(audit).tasks()]
     home = []
     try:
         for result in dask_cluster.on_dask(

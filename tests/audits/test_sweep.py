@@ -14,14 +14,17 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ropeaudit import merge
 from ropeaudit.audits import records, workers
 from ropeaudit.audits import sweep as sweeps
 from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep, Task, measured, units
+from ropeaudit.audits.cells import Task, measured, units
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import sweep_file
 from ropeaudit.console.progress import Progress
 from ropeaudit.engine.plan import AttentionOptions
@@ -99,6 +102,12 @@ def test_the_plan_knows_what_the_rows_will_be(case, attention) -> None:
     assert [cell.key for cell in Sweep(audit).cells] == [row.key() for row in audit.run(1)]
 
 
+def test_an_offset_that_is_asked_for_twice_is_measured_once() -> None:
+    audit = Audit([Case(heads=1, seq_len=9, head_dim=8)], ["hf"], ["bf16"], [7, np.int64(0), 7, 0])
+    assert audit.offsets == (7, 0)
+    assert [row.offset for row in audit.run(1)] == [cell.offset for cell in Sweep(audit).cells] == [7, 0]
+
+
 def test_a_plan_makes_no_vectors(monkeypatch) -> None:
     monkeypatch.setattr(Case, "load", None)
     sizes = Case(heads=64, seq_len=4096, seed=5)
@@ -115,8 +124,8 @@ def test_rows_do_not_depend_on_what_is_measured_with_them() -> None:
     together = list(map(repr, audit.run(2)))
     sweep = Sweep(audit)
     for number in range(len(sweep.cells)):
-        tasks = sweep.tasks(set(range(len(sweep.cells))) - {number})  # type: ignore[arg-type]
-        ((cell, row),) = measured(audit, tasks, 1)
+        sweep.done = dict.fromkeys(set(range(len(sweep.cells))) - {number})  # type: ignore[arg-type]
+        ((cell, row),) = measured(audit, sweep.tasks(), 1)
         assert (cell, repr(row)) == (number, together[number])
 
 
@@ -128,7 +137,8 @@ def test_tasks_hold_every_missing_cell_once(seed) -> None:
         Audit(cases, ["hf", "uniform", "vllm-cuda"], ["fp16", "bf16"], range(chance.randint(1, 30)))
     )
     done = dict.fromkeys(chance.sample(range(len(sweep.cells)), chance.randint(0, len(sweep.cells))))
-    for tasks in (sweep.tasks(done), sweep.tasks(done, whole=True)):
+    sweep.done = done
+    for tasks in (sweep.tasks(), sweep.tasks(whole=True)):
         results = sorted(cell for task in tasks for cell in task.cells)
         assert results == sorted(set(range(len(sweep.cells))) - set(done))
         for task in tasks:
@@ -156,7 +166,7 @@ def test_shards_are_neighbours_and_hold_all(count) -> None:
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
 def test_a_finished_sweep_is_read_and_nothing_measured(name, whole, tmp_path, monkeypatch) -> None:
     (tmp_path / name).write_bytes((whole / name).read_bytes())
-    monkeypatch.setattr(Audit, "measure", None)
+    monkeypatch.setattr(CaseRun, "records", None)
     assert same(run(tmp_path, "--resume", name=name), whole / name)
 
 
@@ -173,20 +183,20 @@ def test_a_torn_file_is_completed(name, stored, whole, tmp_path) -> None:
 
 def test_a_sweep_is_extended_by_what_is_missing(whole, tmp_path, monkeypatch) -> None:
     run(tmp_path, base=[*SMALL[:-1], "0,7"])
-    calls, usual = [], Audit.measure
+    calls, usual = [], CaseRun.records
 
-    def measure(self, case, some, offsets, *rest):
+    def measure(self, offsets):
         calls.append(list(offsets))
-        return usual(self, case, some, offsets, *rest)
+        return usual(self, offsets)
 
-    monkeypatch.setattr(Audit, "measure", measure)
+    monkeypatch.setattr(CaseRun, "records", measure)
     assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
     assert calls
     assert all(offsets == [-3, 131072] for offsets in calls)
 
 
 def test_an_end_in_the_middle_keeps_rows_and_a_new_run_does_not_lose_them(whole, tmp_path, capsys) -> None:
-    usual, calls = Audit.measure, []
+    usual, calls = CaseRun.records, []
 
     def measure(self, *rest):
         calls.append(1)
@@ -195,7 +205,7 @@ def test_an_end_in_the_middle_keeps_rows_and_a_new_run_does_not_lose_them(whole,
         return usual(self, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Audit, "measure", measure)
+        patch.setattr(CaseRun, "records", measure)
         run(tmp_path, code=3)
     part = tmp_path / "x.jsonl.part"
     rows = part.read_bytes()

@@ -40,7 +40,7 @@ def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
 @posix
 def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
-    unit = tuple(Sweep(audit).tasks({}))
+    unit = tuple(Sweep(audit).tasks())
     monkeypatch.setattr(workers, "result_of", _die)
     with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
         list(workers.processes(audit, [unit], 1, lambda: None))
@@ -53,7 +53,7 @@ def test_errors_come_home(error, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(workers.sweep, "measured", fail)
+    monkeypatch.setattr(workers.cells, "measured", fail)
     result = workers.result_of(Audit(), (), 1)
     assert isinstance(result, workers.Problem)
     usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
@@ -95,5 +95,5 @@ def test_a_worker_that_dies_while_it_sends_is_replaced(tmp_path, monkeypatch) ->
     monkeypatch.setenv("ROPEAUDIT_TEST_SENT", str(tmp_path / "sent"))
     monkeypatch.setattr(workers, "result_of", _die_while_sending)
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=range(3))
-    parts = [tuple(Sweep(audit).tasks({}))] * 6
+    parts = [tuple(Sweep(audit).tasks())] * 6
     assert len(list(workers.processes(audit, parts, 2, lambda: None))) == 6

@@ -212,7 +212,7 @@ def test_a_bad_command_line_is_refused(line, fragment, refused) -> None:
     ],
 )
 def test_an_absurd_size_is_refused_before_any_work(sizes, refused, monkeypatch) -> None:
-    for work in ("inputs.qk.make", "engine.measure.measure", "audits.sweep.measured"):
+    for work in ("inputs.qk.make", "engine.measure.measure", "audits.cells.measured"):
         monkeypatch.setattr(f"ropeaudit.{work}", lambda *_: pytest.fail("work was done"))
     message = refused("shift", *sizes.split())
     assert any(text in message for text in ("GiB of memory and", "positions past 2^53", "from 2 to 65536"))
@@ -630,9 +630,9 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, m
 
 
 def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path) -> None:
-    from ropeaudit.audits.audit import Audit
+    from ropeaudit.audits.case_run import CaseRun
 
-    whole, calls = Audit.measure, []
+    whole, calls = CaseRun.records, []
 
     def measure(self, *arguments):
         if len(calls) == 2:
@@ -640,7 +640,7 @@ def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path
         calls.append(arguments)
         yield from whole(self, *arguments)
 
-    monkeypatch.setattr(Audit, "measure", measure)
+    monkeypatch.setattr(CaseRun, "records", measure)
     path = tmp_path / "x.csv"
     assert main([*TINY, "--recipe", "uniform", "--seed", "0-9+1", "-o", str(path), "-q"]) == 130
     assert path.read_text().count("\n") == 1 + 2 * 8

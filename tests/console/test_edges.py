@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from ropeaudit import shift
-from ropeaudit.audits import sweep, workers
+from ropeaudit.audits import cells, workers
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import gates, sweep_file
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.statistics import Block, Moments, Statistics
@@ -309,7 +310,7 @@ def test_a_worker_may_die_twice_with_the_same_work(deaths, monkeypatch) -> None:
     monkeypatch.setattr(workers, "_pool", mortal.pool)
     monkeypatch.setattr(workers, "_LISTEN_SECONDS", 0.0)
     audit = Audit((Case(heads=1, seq_len=4, head_dim=8),), ("uniform",), ("fp16",), (0, 7))
-    every = sweep.units(sweep.Sweep(audit).tasks({}), 1)
+    every = cells.units(Sweep(audit).tasks(), 1)
     done = workers.processes(audit, every, 1, mortal.listen)
     if deaths >= workers.MOST_DEATHS:
         with pytest.raises(RopeAuditError, match="a worker process died 3 times with the same work"):

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.console import output, output_files, overwriting, sweep_file
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
@@ -311,7 +311,7 @@ def test_permissions_of_a_report_stay(tmp_path, monkeypatch, capsys) -> None:
 
 
 def broken_after(calls: int, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    whole, seen = Audit.measure, []
+    whole, seen = CaseRun.records, []
 
     def measure(self, *arguments):
         seen.append(1)
@@ -319,7 +319,7 @@ def broken_after(calls: int, patch: pytest.MonkeyPatch, error: BaseException) ->
             raise error
         yield from whole(self, *arguments)
 
-    patch.setattr(Audit, "measure", measure)
+    patch.setattr(CaseRun, "records", measure)
 
 
 MANY = [*SMALL, "--seed", "0-3+1"]  # a task a seed: four of two rows

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit.audits import part_rows, records
+from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.console import sweep_file
@@ -22,7 +22,7 @@ from ropeaudit.runtime import atomic_files
 SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe", "hf", "--dtype", "fp16"]
 REQUESTED = [*SMALL, "--offset", "0,7,100000", "-q", "-f", "csv"]
 ROWS = list(Audit([Case(heads=1, seq_len=4, head_dim=8)], ["hf"], ["fp16"], [0, 7, 100000]).run(1))
-LINES = [part_rows.line_of(row) for row in ROWS]
+LINES = [sweep_file.line_of(row) for row in ROWS]
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes, locks")
 FOREIGN = [
     b"my only copy",
@@ -87,9 +87,9 @@ def test_a_part_that_is_no_file_is_refused(kind, more, tmp_path, capsys) -> None
 
 @given(st.integers(0, len(LINES[0]) - 1), st.sampled_from([b"", b"\0", b"\0" * 512]))
 def test_every_beginning_of_a_row_is_a_torn_row(length, zeros) -> None:
-    assert part_rows.torn(LINES[0][:length] + zeros, True)
-    assert part_rows.torn(LINES[0][:length] + zeros) == (length > 10 or not (length or zeros))
-    assert not part_rows.torn(b"x" + LINES[0][:length], True)
+    assert sweep_file.torn(LINES[0][:length] + zeros, True)
+    assert sweep_file.torn(LINES[0][:length] + zeros) == (length > 10 or not (length or zeros))
+    assert not sweep_file.torn(b"x" + LINES[0][:length], True)
 
 
 @given(st.integers(1, 400), st.characters(blacklist_categories=["Cs"], blacklist_characters='"'))
@@ -98,7 +98,7 @@ def test_a_tail_with_another_key_is_not_torn_off(place, other) -> None:
     start = text.index('"', place)
     key = text[start + 1 : text.index('"', start + 1)]
     if key in records.COLUMNS and text[start + len(key) + 2] == ":" and other != key[0]:
-        assert not part_rows.torn(text.replace(f'"{key}":', f'"{other}{key[1:]}":').encode(), True)
+        assert not sweep_file.torn(text.replace(f'"{key}":', f'"{other}{key[1:]}":').encode(), True)
 
 
 @pytest.mark.parametrize("value", [[], {}, [1], None, True, "7", "", 7.5, 7, -1, 2**70, -1.0, "\u2028"])
@@ -110,11 +110,11 @@ def test_a_value_of_another_kind_is_refused_or_kept_as_it_is(value) -> None:
 def _refused_or_stored(name: str, value: object) -> None:
     result = ROWS[0].as_dict() | {name: value}
     line = (json.dumps(result) + "\n").encode()
-    if part_rows._wrong(name, value):
+    if sweep_file._wrong(name, value):
         with pytest.raises(BadInput, match=f"line 1: {name} "):
-            part_rows.parsed("x.part", line)
+            sweep_file.parsed("x.part", line)
         return
-    ((again,), _) = part_rows.parsed("x.part", line)
+    ((again,), _) = sweep_file.parsed("x.part", line)
     assert repr(again.as_dict()) == repr(result)
     column = records.COLUMNS[name]
     assert type(value) in (column.kind, type(None) if column.optional else column.kind)

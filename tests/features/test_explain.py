@@ -16,7 +16,7 @@ import ropeaudit
 from ropeaudit import parse, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import sampling, variants
+from ropeaudit.audits import variants
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.features.explain import remedies, shares
@@ -362,7 +362,7 @@ def test_positions_and_heads_hold_the_drift() -> None:
 
 
 def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sampling, "_BUDGET", 2e7)
+    monkeypatch.setattr(variants, "_BUDGET", 2e7)
     result = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
     assert result.sample.positions[0] == 0
     assert result.sample.positions[-1] == 999
@@ -379,9 +379,9 @@ def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
 )
 def test_the_less_time_the_fewer_heads_and_then_positions(scores, positions, heads, monkeypatch) -> None:
     setting = RopeSetting.of(64)
-    monkeypatch.setattr(sampling, "_BUDGET", (scores + 0.5) * 24.6)  # nanoseconds of each
+    monkeypatch.setattr(variants, "_BUDGET", (scores + 0.5) * 24.6)  # nanoseconds of each
     built = qk.make("ones", 8, 8, 300, setting, 0)
-    result = sampling.sample(built, setting, [named("hf").resolve(FP32)])
+    result = variants.sample(built, setting, [named("hf").resolve(FP32)])
     assert (result.positions.size, len(result.heads)) == (positions, heads)
 
 

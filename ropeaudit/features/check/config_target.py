@@ -10,7 +10,6 @@ from typing import Any
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import case_setting
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
 from ropeaudit.errors import BadInput, RopeAuditError
@@ -56,7 +55,7 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
     """Yield the checks of a model's setting: layer type by layer type. Raises: see `analysis.check`."""
     target = _target(name, kind, replace(case, seed=options.seed))
     try:
-        model = case_setting.model(target.case.model, target.case.config, target.case.base)
+        model = target.case.declared()
     except NotRotated as error:
         yield target.checked(Finding("config", "nothing to check", _reason(error)))
         return

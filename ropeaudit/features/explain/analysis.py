@@ -18,13 +18,11 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import arguments, sampling
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.case_by_case import steps
+from ropeaudit.audits import arguments, variants
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
-from ropeaudit.audits.sampling import Sample
-from ropeaudit.audits.variants import Bench, Scene
+from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.features.explain import blames, parts, remedies, shares, tracing
@@ -257,7 +255,7 @@ class _Explainer:
         self.names = shares.players(recipe, positions)
         self.coalitions = list(shares.coalitions(self.names))
         recipes_alone = [shares.alone(recipe, self.names, coalition) for coalition in self.coalitions]
-        sample = sampling.sample(inputs, setting, recipes_alone)
+        sample = variants.sample(inputs, setting, recipes_alone)
         wide, axes = recipe.narrowest > FP32.precision, case.position_axes(setting)
         scene = Scene(inputs, setting, case.mask, axes, offset, sample, "extended" if wide else "double")
         self.bench = Bench(scene, recipe)

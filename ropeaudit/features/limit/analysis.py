@@ -18,8 +18,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.case_by_case import steps
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.straddling import straddling

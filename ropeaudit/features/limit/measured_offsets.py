@@ -55,9 +55,7 @@ class MeasuredOffsets:
 
         def run(bounded: bool) -> CaseRun:
             rest = [self.factory], None, run_metadata.threads(), self._advance
-            made = CaseRun(case, inputs, setting, *rest, bounded=bounded)
-            made.library = self.library
-            return made
+            return CaseRun(case, inputs, setting, *rest, bounded=bounded, library=self.library)
 
         self.run, self.with_bounds = run(bounded=False), run(bounded=isinstance(subject, Resolved))
         self.done = 0.0

@@ -13,9 +13,8 @@ from typing import ClassVar, Unpack
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.case_by_case import loaded, steps
-from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
+from ropeaudit.audits.cases import Case, fits, loaded
 from ropeaudit.engine.pair import Comparison, PairStatistics
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.sides import CallFailed, Compared, OneRotation, subjects

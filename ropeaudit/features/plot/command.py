@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropeaudit.console import options, overwriting
+from ropeaudit.console import options
 from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, one_of
 from ropeaudit.errors import RopeAuditError
@@ -74,7 +74,6 @@ def _size(text: str, flag: str) -> tuple[float, float]:
 @options.changes_option
 @options.qk_options
 @options.rope_options
-@overwriting.guarded
 def plot(
     file: str | None,
     outputs: tuple[str, ...],

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.cases import Case, fits, positions_fit
-from ropeaudit.audits.sampling import Sample
-from ropeaudit.audits.variants import Bench, Scene
+from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.errors import UsageError
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
-from ropeaudit.audits.identity import UNKNOWN
-from ropeaudit.audits.part_rows import shown
+from ropeaudit.audits.identity import UNKNOWN, shown
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.reports import Row, reading

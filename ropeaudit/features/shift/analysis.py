@@ -13,7 +13,6 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.audits.sweep import Sweep
-from ropeaudit.audits.sweep_run import SweepRun
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.recipes import DEFAULT
 
@@ -87,7 +86,7 @@ def shift(
         tolerance=tolerance,
         environments=arguments.listed(under),
     )
-    return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.silent)
+    return Sweep(audit).run(on_progress or arguments.silent, threads=threads)
 
 
 def _rerotated(cases: Sequence[Case], counts: int | Iterable[int] | None) -> list[Case]:

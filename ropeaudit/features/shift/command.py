@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
-    from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console.delivery import Metadata
     from ropeaudit.reports import Report
     from ropeaudit.reports.tickets.ticket import Ticket
@@ -204,8 +203,8 @@ def shift(asked: ShiftOptions) -> int:
     if sweeping.dry_run:
         return sweeps.show_plan(sweep, sweeping.resume, output)
 
-    def report(run: SweepRun, metadata: Metadata) -> Report:
-        measured = _report(asked, audit, run, needed, metadata)
+    def report(metadata: Metadata) -> Report:
+        measured = _report(asked, sweep, needed, metadata)
         return earlier.beside(measured) if earlier else measured
 
     with tickets.opened(asked.ticketing) as ticket_file:
@@ -221,14 +220,12 @@ def shift(asked: ShiftOptions) -> int:
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
 
 
-def _report(
-    asked: ShiftOptions, audit: Audit, run: SweepRun, needed: Sequence[str], metadata: Metadata
-) -> Report:
+def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
     """Return the report of the rows so far. needed: columns that are written too."""
     from ropeaudit.reports import drift
     from ropeaudit.reports.model_notes import model_notes
 
-    findings, results = run.findings(), run.results()
+    audit, findings, results = sweep.audit, sweep.findings(), sweep.results()
     about = {**metadata, "findings": findings} if findings else metadata
     first = [*findings, *filter(None, [audit.measured_by().note])]
     if audit.environments:
@@ -257,7 +254,7 @@ def _measured(
     asked: ShiftOptions,
     sweep: Sweep,
     needed: Sequence[str],
-    report: Callable[[SweepRun, Metadata], Report],
+    report: Callable[[Metadata], Report],
 ) -> tuple[list[Record], int]:
     """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
     from ropeaudit.console import delivery, output, rows
@@ -269,10 +266,10 @@ def _measured(
         sweeps.stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,
     ):
         run = sweeps.run(sweep, sweeping, store, chosen.quiet)
-        _, interrupted = rows.gathered(run.rows, chosen.quiet, len(sweep.cells) - run.before)
-        results = run.results()
+        _, interrupted = rows.gathered(run, chosen.quiet, len(sweep.cells) - len(sweep.done))
+        results = sweep.results()
         if results or not interrupted:
-            measured = report(run, output.metadata(chosen))
+            measured = report(output.metadata(chosen))
             measured = output.incomplete(measured) if interrupted else measured
             with sweeps.stored_rows_named(store):
                 output.write(measured, output.replaceable(files, interrupted))

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,11 @@ from ropeaudit.console.parameters import SHARD, Parsed
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.arguments import OnProgress
     from ropeaudit.audits.audit import Audit
+    from ropeaudit.audits.cells import Task
     from ropeaudit.audits.records import Record
-    from ropeaudit.audits.sweep import Sweep, Task
-    from ropeaudit.audits.sweep_run import SweepRun
+    from ropeaudit.audits.sweep import Sweep
     from ropeaudit.console.sweep_file import SweepFile
     from ropeaudit.reports import Report
 
@@ -82,16 +83,31 @@ def planned(audit: Audit, options: SweepOptions, outputs: Sequence[str]) -> Swee
     return Sweep(audit, options.shard, here)
 
 
-def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: bool) -> SweepRun:
-    """Return a run that stores its rows in a file, warns before hours of work, and tells its notes."""
-    from ropeaudit.audits.sweep_run import SweepRun
+def run(
+    sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: bool
+) -> Callable[[OnProgress], Iterator[Record]]:
+    """Take the rows of a file; return what measures the rest into it, warns before hours and tells notes."""
     from ropeaudit.console import output
 
-    start = functools.partial(SweepRun, sweep, options.jobs, options.scheduler, store, isolated=True)
-    if quiet:
-        return start()
-    warn = functools.partial(forewarn, jobs=options.jobs)
-    return start(on_plan=warn, on_note=lambda text: output.say(f"note: {text}"))
+    def note(text: str) -> None:
+        if not quiet:
+            output.say(f"note: {text}")
+
+    def warn(tasks: Sequence[Task]) -> None:
+        if not quiet:
+            forewarn(tasks, options.jobs)
+
+    if store and (text := sweep.take(store.rows)):
+        note(text)
+    return functools.partial(
+        sweep.run,
+        keep=store.append if store else None,
+        jobs=options.jobs,
+        scheduler=options.scheduler,
+        isolated=True,
+        on_plan=warn,
+        on_note=note,
+    )
 
 
 def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
@@ -148,7 +164,7 @@ def stored(
 
 def _refuse_other_shard(sweep: Sweep, name: str) -> None:
     """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
-    from ropeaudit.audits import part_rows
+    from ropeaudit.audits.identity import shown
     from ropeaudit.console import sweep_file
     from ropeaudit.errors import BadInput, BadOutput, UnknownName
 
@@ -159,7 +175,7 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
             rows = sweep_file.finished(name)
     if foreign := next((row for row in rows if row.key() in others), None):
         raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {part_rows.shown(foreign)}; give each --shard "
+            f"{name!r} holds rows of another shard, such as {shown(foreign)}; give each --shard "
             "an -o of its own, or remove it"
         )
 

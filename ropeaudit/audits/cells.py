@@ -1,0 +1,187 @@
+"""The cells of an audit: planned before anything is measured, and measured in tasks.
+
+A cell is a case x factory x offset, known by what was requested (`Record.key`), not by its place. The bits of
+a row do not depend on what is measured with it: cells may be measured in any order and company. They share q,
+k and the reference within a task.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.case_run import CaseRun
+from ropeaudit.audits.cases import Case, Outline, positions_fit
+from ropeaudit.audits.guessing import cell_seconds, drawing_share
+from ropeaudit.audits.identity import case_of
+from ropeaudit.audits.recording import CellResult, identity, record
+from ropeaudit.audits.records import Record
+from ropeaudit.inputs import masks
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Raised
+
+_UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
+
+Part: TypeAlias = tuple[Case, list[int]]  # a case, and the places of factories that are measured in it
+Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
+
+
+class Cell(NamedTuple):
+    """A case, a factory and an offset.
+
+    case, factory: places in `Audit.parts` and `Audit.factories`; identity: values of `records.IDENTITY`; key:
+    that of its row; scores: how many it forms; seconds: a guess of one core's time.
+    """
+
+    case: int
+    factory: int
+    offset: int
+    identity: tuple[Any, ...]
+    key: Key
+    scores: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some factories at some offsets of a case, measured together. cells: their places in the plan.
+
+    alone: the implementation that has a process of its own; empty where none has.
+    """
+
+    case: Case
+    factories: tuple[int, ...]
+    offsets: tuple[int, ...]
+    cells: tuple[int, ...]
+    seconds: float
+    alone: str = ""
+
+
+def planned(audit: Audit, parts: Sequence[Part], shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
+    """Yield the cells of a shard, in the order of the rows. parts: `Audit.parts`.
+
+    A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
+    cells in order, each of them once. The cells of other shards are not made.
+    """
+    factories, offsets, engine = audit.factories(), audit.offsets, audit.measured_by().name
+    outlines = [case.outline() for case, _ in parts]
+    scores = [
+        case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
+        for (case, _), (sizes, _) in zip(parts, outlines, strict=True)
+    ]
+    seconds = [_guessed(audit, *part, *outline) for part, outline in zip(parts, outlines, strict=True)]
+    whole = sum(sum(one.values()) for one in seconds) * len(offsets)
+    before = 0.0
+    for number, (case, some) in enumerate(parts):
+        sizes, setting = outlines[number]
+        axes = case.position_axes(setting)
+        for index in some:
+            first, last = (
+                _first(len(offsets), before, seconds[number][index], whole, one, shard[1])
+                for one in (shard[0], shard[0] + 1)
+            )
+            before += seconds[number][index] * len(offsets)
+            known: dict[Any, dict[str, Any]] = {}
+            for offset in offsets[first:last]:
+                at = case.setting_at(setting, sizes.seq_len, offset)
+                if at not in known or at.grid is not None:  # on a grid other columns depend on it too
+                    subject = factories[index].make(at, axes)
+                    chosen = audit.attention, audit.tolerance, engine
+                    requested = identity(case, sizes, at, subject, offset, *chosen)
+                    known[at] = {name: requested[name] for name in records.IDENTITY}
+                values = {**known[at], "offset": offset}
+                values["case"] = case_of(values)
+                identified = tuple(values.values())
+                key = values["case"], values["version"], values["tolerance"]
+                yield Cell(number, index, offset, identified, key, scores[number], seconds[number][index])
+
+
+def _guessed(
+    audit: Audit, case: Case, some: Sequence[int], sizes: Outline, setting: RopeSetting
+) -> dict[int, float]:
+    """Return factory -> the guessed seconds of each of its cells in a case."""
+    rest = case.sample, audit.attention is not None, len(some) * len(audit.offsets), case.rerotate or 0
+    stages = {index: audit.factories()[index].stages for index in some}
+    return {one: cell_seconds(sizes, setting.head_dim, case.mask, by, *rest) for one, by in stages.items()}
+
+
+def _first(cells: int, before: float, seconds: float, whole: float, number: int, count: int) -> int:
+    """Return the first of some equal cells whose shard is `number` or a later one. before: seconds."""
+
+    def shard(cell: int) -> int:
+        return min(count, int((before + seconds * (cell + 0.5)) / whole * count) + 1)
+
+    return bisect.bisect_left(range(cells), number, key=shard) if number <= count else cells
+
+
+def by_implementation(tasks: Iterable[Task]) -> list[tuple[Task, ...]]:
+    """Return the tasks of each implementation that has a process of its own, together."""
+    together: dict[str, list[Task]] = {}
+    for task in tasks:
+        if task.alone:
+            together.setdefault(task.alone, []).append(task)
+    return [tuple(some) for some in together.values()]
+
+
+def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
+    """Return the tasks in order, small ones together: what is handed to a worker at once."""
+    whole = sum(task.seconds for task in tasks)
+    enough = min(_UNIT_SECONDS, whole / (_UNITS_PER_JOB * jobs))
+    results: list[tuple[Task, ...]] = []
+    open_unit: list[Task] = []
+    for task in tasks:
+        open_unit.append(task)
+        if sum(one.seconds for one in open_unit) >= enough:
+            results.append(tuple(open_unit))
+            open_unit = []
+    return [*results, tuple(open_unit)] if open_unit else results
+
+
+def measured(
+    audit: Audit,
+    tasks: Iterable[Task],
+    threads: int,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> Iterator[tuple[int, Record]]:
+    """Yield the cells of the tasks and their rows. progress gets how much of the guessed seconds is done."""
+    factories, before = audit.factories(), 0.0
+    for task in tasks:
+        case, some = task.case, [factories[number] for number in task.factories]
+        drawn = 0.0  # the share of the task that drawing a sample is
+        if case.sample is not None:
+            sizes, outlined = case.outline()
+            drawn = drawing_share(sizes, outlined.head_dim, case.sample, len(task.cells))
+
+        def drawing(share: float, start: float = before, size: float = drawn * task.seconds) -> None:
+            progress(start + share * size)
+
+        def on_progress(
+            share: float, start: float = before, drawn: float = drawn, size: float = task.seconds
+        ) -> None:
+            progress(start + (drawn + (1 - drawn) * share) * size)
+
+        loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+        positions_fit(case.reached([*task.offsets, *audit.anchors]), loaded.seq_len)
+        rest = audit.attention, threads, on_progress, audit.tolerance
+        run = CaseRun(case, loaded, setting, some, *rest, library=audit.measured_by().library())
+        yield from zip(task.cells, run.records(task.offsets), strict=True)
+        before += task.seconds
+        del loaded, run  # q and k, before others are made
+
+
+def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[int, Record]]:
+    """Yield the cells of the tasks, and rows that say why none was measured."""
+    factories, engine = audit.factories(), audit.measured_by().name
+    for task in tasks:
+        sizes, setting = task.case.outline()
+        axes, cells = task.case.position_axes(setting), iter(task.cells)
+        for index in task.factories:
+            for offset in task.offsets:
+                at = task.case.setting_at(setting, sizes.seq_len, offset)
+                result = CellResult(factories[index].make(at, axes), offset, at, refused=Raised(reason))
+                row = record(task.case, sizes, result, audit.attention, audit.tolerance, engine)
+                yield next(cells), row
