@@ -28,7 +28,6 @@ from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
-from ropeaudit.recognition.verification import Places
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import threads
@@ -41,7 +40,7 @@ from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.rerotated_keys import RerotatedKeys
 
 if TYPE_CHECKING:
-    from ropeaudit.recognition.verification import GivenVectors
+    from ropeaudit.recognition.verification import GivenVectors, Places
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 

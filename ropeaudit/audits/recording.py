@@ -18,15 +18,13 @@ from ropeaudit.engine.plan import AttentionOptions, CellStatistics
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
-from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Raised, Subject
 from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
+    from ropeaudit.recognition.verification import Places
     from ropeaudit.rope.grids import Grid
 
 QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
@@ -225,6 +223,9 @@ def _judged(
 
 def _place_columns(places: Places) -> dict[str, Any]:
     """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
+    from ropeaudit.recognition import wording  # in-function: most rows are of no code
+    from ropeaudit.recognition.diagnosis import codes
+
     names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
     columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
     found = places.diagnosis

@@ -28,7 +28,7 @@ from ropeaudit.console.parameters import (
     one_of,
 )
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.reports import FORMS, REGISTRY
+from ropeaudit.reports import FORMS, REGISTRY, form_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,9 +124,9 @@ class ScreenOptions:
         "--format",
         "form",
         type=one_of("report format", FORMS),
-        default="table",
+        default=FORMS[0],
         metavar="FORM",
-        help=f"Print as {', '.join(FORMS)}.  [default: table]",
+        help=f"Print as {', '.join(FORMS)}.  [default: {FORMS[0]}]",
     )
     color: bool | None = option(
         "--color/--no-color",
@@ -162,8 +162,9 @@ class ReportOptions(ScreenOptions):
 
     def check_header(self, no_header: bool) -> None:
         """Raise UsageError if a form that has no header is to be without one."""
-        if no_header and self.form not in ("csv", "table"):
-            raise UsageError(f"--no-header goes with csv and table; {self.form} has no header")
+        if no_header and not form_named(self.form).header:
+            having = [name for name in FORMS if form_named(name).header]
+            raise UsageError(f"--no-header goes with {' and '.join(having)}; {self.form} has no header")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class ReportForm(NamedTuple):
     metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere. about: from the
     content of a file that people do not read alone to the metadata in it.
     finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
+    header: whether a line above the rows can be left out.
     show: prints it to a terminal, or with True to what shall have colours as one has.
     errors: what stdout does with characters that its encoding lacks; empty for what any text gets.
     package: what it needs, which the extra called like the form installs.
@@ -65,6 +66,7 @@ class ReportForm(NamedTuple):
     about: Callable[[bytes], Any] | None = None
     finding: bool = False
     notes: bool = False
+    header: bool = False
     show: Callable[[Report, TextIO, bool], None] | None = None
     errors: str = ""
     package: str = ""

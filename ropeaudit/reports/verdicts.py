@@ -11,7 +11,6 @@ from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits import judging
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName
-from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports.numbers import percent, printable, short, times
 
 Row = Mapping[str, Any]
@@ -133,6 +132,8 @@ def wrong_rotation(record: Record) -> str:
     )
     like = ""
     if record.resembles:
+        from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
+
         told = printable(record.resembles)
         like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles {told}"
     return f"rotates {place}{rest} wrongly: {by}{like}"

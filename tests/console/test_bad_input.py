@@ -79,7 +79,7 @@ TABLE = [
         "shift --qk normal",
         "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous (or a file",
     ),
-    ("shift --no-header -f json", "--no-header goes with csv and table"),
+    ("shift --no-header -f json", "--no-header goes with table and csv"),
     # --set
     ("shift --set angles=fp32", "unknown stage 'angles'; did you mean angle"),
     ("shift --set summary=x", "unknown stage 'summary'"),

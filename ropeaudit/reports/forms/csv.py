@@ -88,4 +88,6 @@ class _Lines:
         self.text.write(line[:-2] + "\n")
 
 
-FORM = ReportForm("CSV", render, decode, begins=",".join, metadata="beside", errors="backslashreplace")
+FORM = ReportForm(
+    "CSV", render, decode, begins=",".join, metadata="beside", header=True, errors="backslashreplace"
+)

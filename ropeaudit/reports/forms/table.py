@@ -266,4 +266,4 @@ def _lines(text: str, width: int) -> list[str]:
     return [*lines, rest] if rest else lines
 
 
-FORM = ReportForm("a table", render, finding=True, show=to_screen)
+FORM = ReportForm("a table", render, finding=True, header=True, show=to_screen)
