@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,50 +113,60 @@ def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
     return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
 
 
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A table, its name beside the others, and whether anything in it is wrong."""
+
+    name: str
+    table: Report
+    wrong: bool
+
+
 def report(
     results: Sequence[ModuleAudit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
-    Its rows are buffers, or runs where ways of loading were requested; the others are a further table.
+    Its rows are buffers, or runs where ways of loading were requested; the others are a further table. The
+    first finding that is wrong makes the headline. Of one that is right a run is left as a note.
     """
     audit = only(results)
-    made = _report(audit, columns, metadata)
-    if audit.judged:
-        return made
-    unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
-    none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
-    if audit.buffers:
-        return replace(made, headline=f"Nothing was judged of what the module returns: {unread}.")
-    return replace(made, headline=f"Nothing was judged: {none}{', and ' if unread else ''}{unread}.")
-
-
-def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
-    buffers, runs = buffers_report(audit, columns, metadata), runs_report(audit, columns, metadata)
-    if audit.ways:
-        wrong, off = any(buffer.wrong for buffer in audit.buffers), any(one.wrong for one in audit.runs)
-        further = {"buffers": buffers if wrong else replace(buffers, headline="")}
-        notes = [*audit.source.notes, *(buffers.notes if wrong else ())]
-        if wrong and not off:  # what is broken is said first
-            notes, runs = [*notes, runs.headline], replace(runs, headline=buffers.headline)
-        return replace(runs, notes=notes, further=further)
-    if not audit.runs:
-        dumped = audit.source.dumped
-        more = _of_hypotheses(audit.buffers) if dumped else []
-        return replace(
-            buffers,
-            notes=[*audit.source.notes, *buffers.notes, *more],
-            further=_of_pairs(audit.buffers) if dumped else {},
-        )
-    off = any(one.wrong for one in audit.runs)
-    notes = [*audit.source.notes, *buffers.notes, *([] if off else [runs.headline])]
-    said = run_report.headline(audit.runs) if off and not any(one.wrong for one in audit.buffers) else ""
-    return replace(
-        buffers,
-        headline=said or buffers.headline,
-        notes=notes,
-        further={"runs": runs if off else replace(runs, headline="")},
+    buffers = _Finding(
+        "buffers", buffers_report(audit, columns, metadata), any(buffer.wrong for buffer in audit.buffers)
     )
+    findings, notes, further = [buffers], list(audit.source.notes), {}
+    if buffers.wrong or not audit.ways:
+        notes += buffers.table.notes
+    if audit.runs:
+        runs = _Finding("runs", runs_report(audit, columns, metadata), any(run.wrong for run in audit.runs))
+        findings = [runs, buffers] if audit.ways else [buffers, runs]
+    elif audit.source.dumped:
+        notes += _of_hypotheses(audit.buffers)
+        further = _of_pairs(audit.buffers)
+    worst = sorted(findings, key=lambda finding: not finding.wrong)[0]
+    notes += [
+        finding.table.headline
+        for finding in findings
+        if finding.name == "runs" and finding is not worst and not finding.wrong
+    ]
+    shown, *others = findings
+    for finding in others:
+        further[finding.name] = finding.table if finding.wrong else replace(finding.table, headline="")
+    return replace(
+        shown.table,
+        headline=worst.table.headline if audit.judged else _nothing_judged(audit),
+        notes=notes,
+        further=further,
+    )
+
+
+def _nothing_judged(audit: ModuleAudit) -> str:
+    """Return the headline where nothing was judged."""
+    unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
+    if audit.buffers:
+        return f"Nothing was judged of what the module returns: {unread}."
+    none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
+    return f"Nothing was judged: {none}{', and ' if unread else ''}{unread}."
 
 
 def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
