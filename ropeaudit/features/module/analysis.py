@@ -14,8 +14,8 @@ from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
 from ropeaudit.features.module.expected import Expected
+from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
-from ropeaudit.features.module.running import UP_TO as UP_TO
 from ropeaudit.features.module.runs import Run
 from ropeaudit.features.module.source import Source, load
 from ropeaudit.features.module.ways import WAYS, imaginary_parts
@@ -129,20 +129,28 @@ def _run(
     """
     assert opened.builder is not None  # noqa: S101
     notes: list[str] = []
-    given, sizes = expected if explicit else None, expected.pairs()
-    target = runner.Target(opened.builder, opened.module, known(buffers), given, sizes, opened.place)
-    runs = runner.run(target, options, notes)
+    target = runner.Target(
+        builder=opened.builder,
+        built=opened.module,
+        options=options,
+        known=known(buffers),
+        expected=expected if explicit else None,
+        sizes=expected.pairs(),
+        place=opened.place,
+        notes=notes,
+    )
+    runs = runner.run(target)
     if options.arguments and runs and not buffers and all(one.raised for one in runs):
         raise BadInput(
-            f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of {runs[0].kind} "
-            f"{runs[0].reason}; give another --build NAME=VALUE"
+            f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of "
+            f"{runs[0].built.kind} {runs[0].reason}; give another --build NAME=VALUE"
         )
-    unjudged = {one.kind: one.unfitted for one in runs if one.unfitted is not None}
+    unjudged = {one.built.kind: one.unfitted for one in runs if one.unfitted is not None}
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
         silent = [one for one in runs if one.unfitted is not None and one.held != "none"]
         notes += [
-            f"{one.kind} was not run: {one.reason}"
+            f"{one.built.kind} was not run: {one.reason}"
             for one in silent
             if one.unfitted and one.unfitted.why != "no forward"
         ]

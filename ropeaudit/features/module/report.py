@@ -134,7 +134,8 @@ def report(
     buffers = _Finding(
         "buffers", buffers_report(audit, columns, metadata), any(buffer.wrong for buffer in audit.buffers)
     )
-    findings, notes, further = [buffers], list(audit.source.notes), {}
+    findings, notes = [buffers], list(audit.source.notes)
+    further: dict[str, Report] = {}
     if buffers.wrong or not audit.ways:
         notes += buffers.table.notes
     if audit.runs:
@@ -384,7 +385,7 @@ def _of_hypotheses(results: Sequence[Buffer]) -> list[str]:
     ]
 
 
-def _of_pairs(results: Sequence[Buffer]) -> Mapping[str, Report]:
+def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
     """Return the tables of pairs and of hypotheses; none where nothing was compared."""
     pairs: list[dict[str, Any]] = []
     hypotheses: list[dict[str, Any]] = []
