@@ -35,7 +35,7 @@ _WIDE = ("float32", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedTable:
     """What was found of a table, the label and the setting of what it was compared with, and its effect.
 
     guessed: whether the setting was guessed from the values. error: the largest, relative for frequencies, in
@@ -58,7 +58,7 @@ class Comparison:
             return self.finding.agrees
         return None if self.finding.agrees or (best and best.another_setting) else False
 
-    def with_effect(self, dump: Dump) -> Comparison:
+    def with_effect(self, dump: Dump) -> ComparedTable:
         """Return it with the largest error and the drift of scores, of a table of the setting's dims."""
         if self.finding.other_dims:
             return self
@@ -86,7 +86,7 @@ class Buffer:
     device: str
     cast: str
     how: str
-    comparison: Comparison | None
+    comparison: ComparedTable | None
     nonfinite: int
     unseen: int
     lone: bool
@@ -271,7 +271,7 @@ def run(source: Source) -> Iterator[Buffer]:
             f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    compared: dict[bytes, Comparison | None] = {}
+    compared: dict[bytes, ComparedTable | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
         comparison = None
         if dump is not None:  # layers share their tables
@@ -284,7 +284,7 @@ def run(source: Source) -> Iterator[Buffer]:
             yield _judged(buffer, parts, comparison, rows)
 
 
-def _compare(dump: Dump, expected: Expected, misfit: bool) -> Comparison | None:
+def _compare(dump: Dump, expected: Expected, misfit: bool) -> ComparedTable | None:
     """Return a table compared with the expected setting that fits best, else with a guess.
 
     misfit: whether no table has as many pairs as is expected.
@@ -292,14 +292,14 @@ def _compare(dump: Dump, expected: Expected, misfit: bool) -> Comparison | None:
     if misfit and (of_other_dims := _of_other_dims(dump, expected)) is not None:
         return of_other_dims
     fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
-    tried = [Comparison(check(dump, setting, label), label, setting) for label, setting in fitting]
+    tried = [ComparedTable(check(dump, setting, label), label, setting) for label, setting in fitting]
     best = min(tried, key=lambda comparison: comparison.finding.preference, default=None)
     if best is None and (guess := guessed(dump, expected)):
-        best = Comparison(*guess, guessed=True)
+        best = ComparedTable(*guess, guessed=True)
     return None if best is None else best.with_effect(dump)
 
 
-def _of_other_dims(dump: Dump, expected: Expected) -> Comparison | None:
+def _of_other_dims(dump: Dump, expected: Expected) -> ComparedTable | None:
     """Return a table that is that of other dims of the head, where part of them is to be rotated."""
     dims = 2 * pairs_of(dump)
     for label, asked in expected.settings(None):
@@ -311,12 +311,12 @@ def _of_other_dims(dump: Dump, expected: Expected) -> Comparison | None:
                 beside = () if found.diagnosis is None else (found.diagnosis,)
                 diagnosis = Diagnosis("partial-rotation", values, also=beside)
                 off = replace(found, agrees=False, diagnosis=diagnosis)
-                return Comparison(off, label, setting).with_effect(dump)
+                return ComparedTable(off, label, setting).with_effect(dump)
     return None
 
 
 def _judged(
-    buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: Comparison | None, most: int | None
+    buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: ComparedTable | None, most: int | None
 ) -> Buffer:
     """Return what is wrong with a buffer of a table. most: the rows that are compared, all if None."""
     values = buffer.stored.values

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.features.module import outputs
-from ropeaudit.features.module.outputs import Places
-from ropeaudit.features.module.references import CHUNK, TOGETHER, Exact
+from ropeaudit.features.module.outputs import TensorPlaces
+from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference
 from ropeaudit.recognition import hypotheses
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
@@ -39,17 +39,17 @@ _RETURNED = 2  # roundings of what is returned: of cos, of its product with an a
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What came out at n positions.
 
     distinct: rows that differ. cos_error: the largest of cos, at position `worst`; sin_error: of sin. excess:
     the largest error over what float32 angles and rounding to `usual` explain, above 1 for a fault. usual:
     the dtype that the module as built returns for the same inputs. once: the largest error over what float32
     angles and one rounding to `returned` explain, where that is a narrower dtype; else infinite. drift: of
-    the scores of the last positions, over their RMS. returns: what, as in `Places`; returned: its dtype.
-    of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of what is
-    allowed that is for frequencies having been inferred from what is returned. diagnosis: what explains the
-    errors, where they are more than is allowed and it is known.
+    the scores of the last positions, over their RMS. returns: what, as in `TensorPlaces`; returned: its
+    dtype. of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of
+    what is allowed that is for frequencies having been inferred from what is returned. diagnosis: what
+    explains the errors, where they are more than is allowed and it is known.
     Of positions that are not known, those and what follows from them are None.
     """
 
@@ -76,7 +76,7 @@ class Measured:
         return self.excess > 1 and self.once <= 1
 
 
-def length(module: Any, fitted: Fitted[Places], up_to: int, dtype: Any) -> int:
+def length(module: Any, fitted: Fitted[TensorPlaces], up_to: int, dtype: Any) -> int:
     """Return how many positions a module holds, `up_to` at most: tables end."""
 
     def runs(n: int) -> bool:
@@ -97,8 +97,8 @@ def length(module: Any, fitted: Fitted[Places], up_to: int, dtype: Any) -> int:
 
 
 def of_positions(
-    module: Any, fitted: Fitted[Places], references: Sequence[Exact], n: int, dtype: Any, usual: str
-) -> Measured:
+    module: Any, fitted: Fitted[TensorPlaces], references: Sequence[Reference], n: int, dtype: Any, usual: str
+) -> Measurement:
     """Return what a module returns at positions 0 to n - 1, compared with the exact values.
 
     Of several calls it is the one that is furthest off. usual: the dtype that the module as built returns.
@@ -152,9 +152,9 @@ class Errors:
         ]
         self.nonfinite += sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
 
-    def measured(self, returns: str, returned: str) -> Measured:
+    def measured(self, returns: str, returned: str) -> Measurement:
         """Return them, without positions."""
-        return Measured(
+        return Measurement(
             cos_error=self.cos,
             sin_error=self.sin,
             excess=math.nan if self.nonfinite else self.excess,
@@ -173,8 +173,12 @@ def _unit(held: str) -> float:
 
 
 def _of_call(
-    chunks: Iterable[tuple[int, list[Any], str]], places: Places, reference: Exact, n: int, usual: str
-) -> Measured:
+    chunks: Iterable[tuple[int, list[Any], str]],
+    places: TensorPlaces,
+    reference: Reference,
+    n: int,
+    usual: str,
+) -> Measurement:
     """Return what a call returns at positions 0 to n - 1, in chunks, compared with the exact values."""
     rows: set[bytes] = set()
     angles, returned = places.what == "angles", ""
@@ -204,7 +208,7 @@ def _of_call(
     return replace(measured, diagnosis=_diagnosis(measured, first, reference))
 
 
-def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact) -> Diagnosis | None:
+def _diagnosis(seen: Measurement, points: NDArray[np.complex128], reference: Reference) -> Diagnosis | None:
     """Return what explains that points (n, c) of the first positions are off; None where nothing does."""
     if seen.nonfinite:
         return Diagnosis("nonfinite")
@@ -235,7 +239,7 @@ def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact)
 
 
 def _chunks(
-    module: Any, call: Call, places: Places, n: int, dtype: Any
+    module: Any, call: Call, places: TensorPlaces, n: int, dtype: Any
 ) -> Iterator[tuple[int, list[Any], str]]:
     """Yield planes of up to `CHUNK` positions, with the first, and the dtype that was returned."""
     step = n if n <= TOGETHER or not call.free else CHUNK
@@ -247,14 +251,14 @@ def _chunks(
             yield begin + start, [plane[start : start + CHUNK] for plane in planes], held
 
 
-def _of_angle(reference: Exact, at: Array) -> Array:
+def _of_angle(reference: Reference, at: Array) -> Array:
     """Return the largest error that float32 angles, and frequencies that are inferred, explain; (n, c)."""
     angles = at * np.abs(reference.theta)
     may = angles * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
     return np.asarray(reference.factor * (may + 4 * _UNIT))
 
 
-def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:
+def _drift(points: NDArray[np.complex128], reference: Reference, n: int) -> float:
     """Return the expected RMS drift of the scores of all pairs of positions, over the scores' RMS.
 
     For independent Gaussian q and k, of the columns that rotate: the mean of |P P* - E E*|² over E⁴.
@@ -270,20 +274,20 @@ def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class GridCall:
     """A call whose positions are not known: where cos and sin stand, what they should be, and what says so.
 
     What they should be is what the module as built returns; wide: run in float64, which differs.
     """
 
     call: Call
-    places: Places
+    places: TensorPlaces
     should: NDArray[np.complex128]
     against: str
     wide: bool = False
 
 
-def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> Grid | None:
+def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> GridCall | None:
     """Return how a module is called; None where no call returns cos and sin."""
     import torch
 
@@ -306,11 +310,11 @@ def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> Grid | None:
                 points, against, differs = exact, "the module as built, run in float64", True
         except Exception:  # noqa: S110  # whatever other people's code raises
             pass
-        return Grid(call, places, points, against, differs)
+        return GridCall(call, places, points, against, differs)
     return None
 
 
-def of_grid(module: Any, one: Grid, dtype: Any, usual: str) -> Measured:
+def of_grid(module: Any, one: GridCall, dtype: Any, usual: str) -> Measurement:
     """Return what a module returns, compared with what it should.
 
     Raises: whatever the module raises; LookupError or ValueError where it returns another shape.

@@ -128,29 +128,25 @@ def report(
     """Return the report; `columns` chooses and orders what is shown and written.
 
     Its rows are buffers, or runs where ways of loading were requested; the others are a further table. The
-    first finding that is wrong makes the headline. Of one that is right a run is left as a note.
+    first finding that is wrong makes the headline, and what is right in runs is a note beside wrong buffers.
     """
-    audit = only(results)
+    audit, runs = only(results), None
     buffers = _Finding(
         "buffers", buffers_report(audit, columns, metadata), any(buffer.wrong for buffer in audit.buffers)
     )
-    findings, notes = [buffers], list(audit.source.notes)
-    further: dict[str, Report] = {}
+    notes, further = list(audit.source.notes), dict[str, Report]()
     if buffers.wrong or not audit.ways:
         notes += buffers.table.notes
     if audit.runs:
         runs = _Finding("runs", runs_report(audit, columns, metadata), any(run.wrong for run in audit.runs))
-        findings = [runs, buffers] if audit.ways else [buffers, runs]
     elif audit.source.dumped:
         notes += _of_hypotheses(audit.buffers)
         further = _of_pairs(audit.buffers)
-    worst = sorted(findings, key=lambda finding: not finding.wrong)[0]
-    notes += [
-        finding.table.headline
-        for finding in findings
-        if finding.name == "runs" and finding is not worst and not finding.wrong
-    ]
-    shown, *others = findings
+    requested_first = (runs, buffers) if audit.ways else (buffers, runs)
+    shown, *others = findings = [finding for finding in requested_first if finding is not None]
+    worst = min(findings, key=lambda finding: not finding.wrong)
+    if runs is not None and runs is not worst and not runs.wrong:
+        notes.append(runs.table.headline)
     for finding in others:
         further[finding.name] = finding.table if finding.wrong else replace(finding.table, headline="")
     return replace(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ropeaudit.audits import records
-from ropeaudit.features.module.measurement import LAST, Measured
+from ropeaudit.features.module.measurement import LAST, Measurement
 from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
@@ -163,7 +163,7 @@ def finding(one: Run, *, brief: bool = False) -> str:
     return text
 
 
-def _rows(seen: Measured) -> str:
+def _rows(seen: Measurement) -> str:
     """Return how many positions are distinct; nothing where they are not known."""
     if seen.positions is None:
         return ""
@@ -172,11 +172,11 @@ def _rows(seen: Measured) -> str:
     return f"{seen.distinct} of {seen.positions} positions stay distinct, "
 
 
-def _at(seen: Measured) -> str:
+def _at(seen: Measurement) -> str:
     return "" if seen.worst is None else f" (at position {seen.worst})"
 
 
-def explained(seen: Measured) -> str:
+def explained(seen: Measurement) -> str:
     """Return what errors are compared with, in words."""
     rounds = seen.returns not in ("angles", "complex")
     as_built = ", which it returns as built," if seen.usual != seen.returned else ""

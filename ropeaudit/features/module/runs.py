@@ -13,12 +13,12 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, one_line
-from ropeaudit.features.module import measurement, outputs, references, ways
+from ropeaudit.features.module import loading, measurement, outputs, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.measurement import Grid, Measured
-from ropeaudit.features.module.outputs import Places
-from ropeaudit.features.module.references import Exact, Known, frequencies_of
+from ropeaudit.features.module.measurement import GridCall, Measurement
+from ropeaudit.features.module.outputs import TensorPlaces
+from ropeaudit.features.module.references import Known, Reference, frequencies_of
 from ropeaudit.features.module.source import moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -32,7 +32,7 @@ _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of 
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """How modules are run. loaded: the ways, all usual ones where None. arguments: for a class."""
 
     loaded: tuple[str, ...] | None
@@ -58,7 +58,7 @@ class Run:
     held: str
     buffer_error: float | None
     imaginary_lost: bool
-    measured: Measured | None = None
+    measured: Measurement | None = None
     unfitted: NotFitted | None = None
 
     @property
@@ -95,7 +95,7 @@ class Run:
     @property
     def way(self) -> str:
         """How it was loaded, in words."""
-        return ways.words(self.loaded, self.dtype)
+        return loading.words(self.loaded, self.dtype)
 
 
 def run(target: Target) -> list[Run]:
@@ -103,8 +103,8 @@ def run(target: Target) -> list[Run]:
     options, results = target.options, list[Run]()
     with process_state.at_home(target.builder.home):
         if found := rope_modules(target):
-            for way in options.loaded or ways.usual(target.builder):
-                for fmt in options.dtypes if way != ways.BUILT else options.dtypes[:1]:
+            for way in options.loaded or loading.usual(target.builder):
+                for fmt in options.dtypes if way != loading.BUILT else options.dtypes[:1]:
                     results += _loaded(target, way, fmt, found)
     return results
 
@@ -122,11 +122,11 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
     import torch
 
     builder, dtype, loaded, holder = target.builder, getattr(torch, fmt.name), target.built, ""
-    if way != ways.BUILT:
+    if way != loading.BUILT:
         try:
-            loaded, holder = ways.loaded(builder, way, dtype)
+            loaded, holder = loading.loaded(builder, way, dtype)
             loaded = moved(builder.spec, loaded, target.device)
-        except (ways.NotThisWay, BadInput) as error:
+        except (loading.NotLoadable, BadInput) as error:
             text = error.typed if isinstance(error, BadInput) else str(error)
             target.notes.append(f"{way} was not tried: {text}")
             return
@@ -134,8 +134,8 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
         target.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
     for built in found:
         module = loaded.get_submodule(built.name)
-        given = _own_dtype(loaded) if way in (ways.BUILT, "saved") else dtype
-        name = str(given).removeprefix("torch.") if way == ways.BUILT else fmt.name
+        given = _own_dtype(loaded) if way in (loading.BUILT, "saved") else dtype
+        name = str(given).removeprefix("torch.") if way == loading.BUILT else fmt.name
         result = Run(built, way, name, given, *built.held(module), built.imaginary_lost(module))
         if isinstance(built.fitted, NotFitted):
             yield replace(result, unfitted=built.fitted)
@@ -160,7 +160,7 @@ class Target:
 
     builder: Builder
     built: Any
-    options: Options
+    options: RunOptions
     known: Sequence[Known]
     expected: Expected | None
     sizes: Sequence[tuple[str, int]]
@@ -186,9 +186,9 @@ class RopeModule:
     device: str
     known: list[Known]
     own: Any
-    fitted: Fitted[Places] | Grid | NotFitted
+    fitted: Fitted[TensorPlaces] | GridCall | NotFitted
     positions: int = 0
-    references: Sequence[Exact] = ()
+    references: Sequence[Reference] = ()
     pairs: frozenset[int] = frozenset()
 
     @property
@@ -201,7 +201,7 @@ class RopeModule:
         """How it is called; None where it is not."""
         if isinstance(self.fitted, Fitted):
             return self.fitted.calls[0]
-        return self.fitted.call if isinstance(self.fitted, Grid) else None
+        return self.fitted.call if isinstance(self.fitted, GridCall) else None
 
     @property
     def call(self) -> str:
@@ -211,7 +211,7 @@ class RopeModule:
     @property
     def against(self) -> str:
         """What its results are compared with, in words; none where there are none."""
-        if isinstance(self.fitted, Grid):
+        if isinstance(self.fitted, GridCall):
             return self.fitted.against
         return self.references[0].words if self.references else "none"
 
@@ -220,18 +220,20 @@ class RopeModule:
         """Whether that is what the module as built shows."""
         return bool(self.references) and self.references[0].source is None
 
-    def measured(self, module: Any, dtype: Any) -> Measured:
+    def measured(self, module: Any, dtype: Any) -> Measurement:
         """Return what the module, loaded in some way, returns. Raises: whatever it raises."""
         call, fitted = self.forward, self.fitted
         assert call is not None  # noqa: S101
         assert not isinstance(fitted, NotFitted)  # noqa: S101
-        count = call_arguments.LONGEST if isinstance(fitted, Grid) else min(forwards.PROBE, self.positions)
+        count = (
+            call_arguments.LONGEST if isinstance(fitted, GridCall) else min(forwards.PROBE, self.positions)
+        )
         try:
             as_built = call.run(self.module, 0, count, dtype)
         except Exception:  # it does not take them: whatever other people's code raises
             as_built = call.run(self.module, 0, count, self.own)
         usual = fitted.places.dtype(as_built)  # of what the module as built returns for the same
-        if isinstance(fitted, Grid):
+        if isinstance(fitted, GridCall):
             return measurement.of_grid(module, fitted, dtype, usual)
         return measurement.of_positions(module, fitted, self.references, self.positions, dtype, usual)
 
@@ -329,7 +331,7 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
             f"{built.kind}.forward asks whether it is trained: it was run in eval mode, "
             "without what training adds"
         )
-    if isinstance(built.fitted, Grid):
+    if isinstance(built.fitted, GridCall):
         notes.append(
             f"{built.kind} was run at {built.fitted.call.given}, whose positions are not known: "
             f"it is compared with {built.against}"
@@ -341,7 +343,7 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
     return built
 
 
-def _with_references(built: RopeModule, fitted: Fitted[Places], target: Target) -> RopeModule:
+def _with_references(built: RopeModule, fitted: Fitted[TensorPlaces], target: Target) -> RopeModule:
     """Return a module with what each of its calls should return."""
     module, kind, up_to, notes = built.module, built.kind, target.options.up_to, target.notes
     count = measurement.length(module, fitted, up_to, built.own)

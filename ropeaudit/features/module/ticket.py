@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32
-from ropeaudit.features.module import run_report, ways
+from ropeaudit.features.module import loading, run_report
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
-from ropeaudit.features.module.measurement import UP_TO, Grid
-from ropeaudit.features.module.outputs import ROTATED, Places, tensors_of
+from ropeaudit.features.module.measurement import UP_TO, GridCall
+from ropeaudit.features.module.outputs import ROTATED, TensorPlaces, tensors_of
 from ropeaudit.features.module.references import TOGETHER
 from ropeaudit.features.module.report import COLUMNS, buffers_report, runs_report
 from ropeaudit.features.module.runs import RopeModule, Run
@@ -144,7 +144,7 @@ def _arguments(builder: Builder) -> tuple[list[str], str]:
 def _loaded(way: str, dtype: str) -> list[str]:
     """Return the lines that load the module in a way. Raises: NoSnippet."""
     name = f"torch.{dtype}"
-    if way == ways.BUILT:
+    if way == loading.BUILT:
         return ["module = build()"]
     if way == "to":
         return [f"module = build().to({name})"]
@@ -170,7 +170,7 @@ def _called(call: Call, module: str, dtype: str) -> str:
 def _read(built: RopeModule, call: Call, function: str) -> Callable[[str], str]:
     """Return what reads cos or sin, (n, c), out of a call's text. Raises: NoSnippet."""
     assert not isinstance(built.fitted, NotFitted)  # noqa: S101
-    places: Places = built.fitted.places
+    places: TensorPlaces = built.fitted.places
     which = 0 if function == "cos" else 1
     returned = call.run(built.module, 0, LONGEST if places.axis is None else PROBE, built.own)
     paths = _paths(returned)
@@ -212,12 +212,12 @@ def _sliced(one: slice) -> str:
 def _exact(one: Run, function: str, called: Callable[[tuple[str, str]], str]) -> str:
     """Return what the values should be as Python. Raises: NoSnippet."""
     built, own = one.built, str(one.built.own)
-    if isinstance(built.fitted, Grid):
+    if isinstance(built.fitted, GridCall):
         return called(("build().double()", "torch.float64") if built.fitted.wide else ("build()", own))
     frequencies = _frequencies(built)
     if frequencies is not None:
         return f"(at.double()[:, None] * {frequencies}).{function}()"
-    if one.loaded == ways.BUILT:
+    if one.loaded == loading.BUILT:
         raise NoSnippet("its frequencies are neither a buffer of it nor those of a base alone")
     return called(("build()", own))
 
