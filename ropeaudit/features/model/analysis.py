@@ -18,17 +18,17 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
 from ropeaudit.errors import BadInput, BadShape, UsageError
-from ropeaudit.features.model import layers, load, saving
+from ropeaudit.features.model import layers, load, qk_files
 from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder
-from ropeaudit.features.model.saving import Saved
+from ropeaudit.features.model.qk_files import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
+    from ropeaudit.features.model.forward_pass import Pass, Runner
     from ropeaudit.features.model.logits import Change
-    from ropeaudit.features.model.run import Pass, Runner
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
 
@@ -83,9 +83,9 @@ class Shifted:
     @property
     def diagnosis(self) -> Diagnosis | None:
         """What explains the first layer whose rotation is not the config's; None where each is."""
-        from ropeaudit.features.model.placement import of_all
+        from ropeaudit.features.model.rotation_check import first_diagnosis
 
-        return of_all(self.places)
+        return first_diagnosis(self.places)
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class ModelAudit:
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
-        from ropeaudit.features.model import placement
+        from ropeaudit.features.model.rotation_check import check_layers
 
         self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
@@ -155,21 +155,21 @@ class ModelAudit:
             for offset in self.offsets:
                 shifted = runner.run(self.tokens.ids, offset, follow=True)
                 step()
-                places = placement.placed(self.folder, runner, self.tokens.ids, offset, shifted, fmt)
+                places = check_layers(self.folder, runner, self.tokens.ids, offset, shifted, fmt)
                 yield replace(
                     self._compared(fmt, offset, (base, shifted), references, causes[offset]), places=places
                 )
 
     def _runner(self, dtype: Format, wide: bool, scales: dict[int, float] | None = None) -> Runner:
         """Return what runs the model in a dtype. scales: of its layers, as float64 shows them."""
-        from ropeaudit.features.model.run import Runner
+        from ropeaudit.features.model.forward_pass import Runner
 
         loaded = load.load(self.folder, dtype, self.device)
         return Runner(loaded, wide, self.folder.maximum, scales, self.device)
 
     def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
-        from ropeaudit.features.model import lookups
+        from ropeaudit.features.model.forward_pass import check_reach
 
         base = runner.run(self.tokens.ids, 0)
         if not base.reads:
@@ -177,12 +177,12 @@ class ModelAudit:
                 f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "
                 "the order of the tokens, or it has none; there is nothing to shift"
             )
-        lookups.check_reach(base.lookups, self.tokens.ids, self.offsets)
+        check_reach(base.lookups, self.tokens.ids, self.offsets)
         if not base.layers:
             self.folder.note(UNSEEN)
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
-            self.saved = saving.save(self.save, self.folder, base.layers, self.pairs)
+            self.saved = qk_files.save(self.save, self.folder, base.layers, self.pairs)
         step()
         logits, causes = {0: base.logits}, {}
         for offset in self.offsets:
@@ -193,21 +193,20 @@ class ModelAudit:
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
-        from ropeaudit.features.model import rotation
-        from ropeaudit.features.model.run import differ
+        from ropeaudit.features.model.forward_pass import differ
 
         widest = max((layer.q.shape[-1] for layer in base.layers.values()), default=None)
-        if not (tables := rotation.tables(runner.model, widest)):
+        if not (tables := layers.tables(runner.model, widest)):
             return dict.fromkeys(base.layers, layers.NO_PAIRS)
         left = (self.folder.maximum or 2**53) - len(self.tokens.ids)
-        for distance in dict.fromkeys((rotation.DISTANCE, min(rotation.DISTANCE, left))):
+        for distance in dict.fromkeys((layers.DISTANCE, min(layers.DISTANCE, left))):
             if base.layers and distance > 0:
                 try:
                     other = runner.run(self.tokens.ids, distance)
                 except BadInput:  # past the end of a table
                     continue
                 if not differ(base.frequencies, other.frequencies):
-                    return rotation.seen(base.layers, other.layers, distance, tables)
+                    return layers.rotated_pairs(base.layers, other.layers, distance, tables)
         return {}
 
     def _compared(
@@ -286,8 +285,7 @@ def _no_file(target: Path) -> bool:
 
 def cause_of(base: Pass, shifted: Pass) -> str:
     """Return what of a model a shift changes, as far as it is seen: the last of these that is."""
-    from ropeaudit.features.model.lookups import changed
-    from ropeaudit.features.model.run import differ
+    from ropeaudit.features.model.forward_pass import changed_lookups, differ
 
     cause = "other"
     both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
@@ -295,7 +293,7 @@ def cause_of(base: Pass, shifted: Pass) -> str:
         cause = "query scale"
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"
-    if tables := changed(base.lookups, shifted.lookups):
+    if tables := changed_lookups(base.lookups, shifted.lookups):
         cause = "learned positions" if any(table.learned for table in tables) else "position table"
     if differ(base.frequencies, shifted.frequencies):
         cause = "frequencies"

@@ -7,8 +7,17 @@ from typing import Any
 
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, ModelAudit, Shifted
-from ropeaudit.features.model.columns import COLUMNS, COMMON, KINDS, OWN, SCHEMA
-from ropeaudit.features.model.parts import HeadScores, PairDrift, Run, by_layer
+from ropeaudit.features.model.columns import (
+    COLUMNS,
+    COMMON,
+    KINDS,
+    OWN,
+    SCHEMA,
+    HeadScores,
+    ModelRun,
+    PairDrift,
+    by_layer,
+)
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
@@ -46,7 +55,7 @@ def report(
     """
     audit, kind, versions = only(results), by or "summary", load.versions()
     measured = list(audit) if shifted is None else shifted
-    runs = [Run(audit, one, threshold, versions) for one in measured]
+    runs = [ModelRun(audit, one, threshold, versions) for one in measured]
     rows = {name: _rows(name, runs) for name in KINDS if name in (kind, *KINDS[:3])}
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
@@ -63,12 +72,12 @@ def report(
     )
 
 
-def _rows(kind: str, runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _rows(kind: str, runs: Sequence[ModelRun]) -> list[dict[str, Any]]:
     """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
     return [COMMON.row(run) | OWN[kind].row(part) for run in runs for part in _parts(kind, run)]
 
 
-def _parts(kind: str, run: Run) -> Iterable[Any]:
+def _parts(kind: str, run: ModelRun) -> Iterable[Any]:
     """Return what the rows of a kind are of."""
     heads = run.shifted.heads
     if kind == "summary":
