@@ -117,7 +117,8 @@ class ModelAudit:
                 raise UsageError(f"--offset {offset} is not a number from 0 to 2^40; try --offset 1000,32k")
         if self.save is not None:
             target = Path(self.save)
-            if target.suffix != ".safetensors" or _no_file(target) or not target.absolute().parent.is_dir():
+            no_file = target.exists() and not target.is_file()  # a folder, a pipe
+            if target.suffix != ".safetensors" or no_file or not target.absolute().parent.is_dir():
                 raise UsageError(f"--save-qk {self.save!r} is not a file in a folder; try q.safetensors")
         weights = sum(path.stat().st_size for path in self.folder.files)
         vocabulary = int(self.folder.text.get("vocab_size") or 0)
@@ -276,11 +277,6 @@ def verdict_of(change: Change, offset: int) -> str:
 def structure_allowed(change: Change, offset: int) -> float:
     """Return how much a float64 logit may change by rounding; a larger change is one of the model."""
     return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
-
-
-def _no_file(target: Path) -> bool:
-    """Return whether there is something that a file cannot take the place of: a folder, a pipe."""
-    return target.exists() and not target.is_file()
 
 
 def cause_of(base: Pass, shifted: Pass) -> str:

@@ -218,6 +218,8 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
     """Compare a layer's scores before and after a shift, head by head, in float64."""
     head_drifts = []
     heads, groups = base.q.shape[0], base.k.shape[0]
+    with np.errstate(divide="ignore"):
+        wavelength = np.asarray(2 * np.pi / pairs.frequencies)
     with np.errstate(invalid="ignore", over="ignore"):
         for head in range(heads):
             group = head * groups // heads
@@ -238,7 +240,7 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
                     q_norm=norms[0],
                     k_norm=norms[1],
                     pair_rms=_by_pair(q, k, rotated_q, rotated_k, pairs) * base.scale,
-                    wavelength=_wavelength(pairs.frequencies),
+                    wavelength=wavelength,
                 )
             )
     return head_drifts
@@ -254,8 +256,3 @@ def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: Rota
     grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
     squares = np.maximum(grams.sum(axis=(1, 2)), 0.0)
     return np.asarray(np.sqrt(squares) / max(q.shape[0], 1))
-
-
-def _wavelength(frequencies: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.asarray(2 * np.pi / frequencies)

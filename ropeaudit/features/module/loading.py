@@ -73,7 +73,12 @@ def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
     if way == BUILT:
         return builder.build(), ""
     if way == "default-dtype":
-        return _in_default_dtype(builder, dtype), ""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return builder.build(), ""
+        finally:
+            torch.set_default_dtype(before)
     module = builder.build()
     if way == "to":
         return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
@@ -81,24 +86,12 @@ def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
         if way == "saved":
             return patiently(lambda: _saved(builder, module, dtype, torch), f"{builder.spec} saved"), ""
         what = f"{builder.spec} {way}"
-        whole, place = patiently(lambda: _from_pretrained(builder, module, way, dtype), what)
-        return whole, place
+        model, place = patiently(lambda: _from_pretrained(builder, module, way, dtype), what)
+        return model, place
     except (RopeAuditError, NotLoadable):
         raise
     except Exception as error:  # whatever other people's code raises
         raise NotLoadable(f"raised {one_line(error)}") from None
-
-
-def _in_default_dtype(builder: Builder, dtype: Any) -> Any:
-    """Return a module that was built under a default dtype, which is afterwards as it was."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        return builder.build()
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _saved(builder: Builder, module: Any, dtype: Any, torch: Any) -> Any:

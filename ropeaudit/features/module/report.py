@@ -169,6 +169,8 @@ def _nothing_judged(audit: ModuleAudit) -> str:
 def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report of buffers, whatever was requested."""
     results, columns = audit.buffers, None if audit.ways else columns
+    of_graphs = any(one.times_float32 is not None and one.cast != "none" for one in results)
+    legend = [LEGEND, _GRAPH_LEGEND] if of_graphs else [LEGEND]
     return Report(
         rows=[COLUMNS.row(one) for one in results],
         columns=list(columns or COLUMNS),
@@ -176,7 +178,7 @@ def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: 
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(audit.source, results),
         notes=_notes(results),
-        legend=_legend(results),
+        legend="\n".join(legend) if results else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
     )
@@ -232,12 +234,6 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
     judged = f"No RoPE {source.noun} was cast: {agree} float32 rounding." if right else ""
     return " ".join(filter(None, (judged, _unjudged(source.noun, results))))
-
-
-def _legend(results: Sequence[Buffer]) -> str:
-    if any(one.times_float32 is not None and one.cast != "none" for one in results):
-        return f"{LEGEND}\n{_GRAPH_LEGEND}"
-    return LEGEND if results else ""
 
 
 def _unjudged(noun: str, results: Sequence[Buffer]) -> str:
@@ -336,11 +332,13 @@ def _of_graphs(results: Sequence[Buffer]) -> list[str]:
 def _everywhere(one: Buffer) -> str:
     if one.drift_near is None or not one.times_float32:
         return ""
+    times = one.times_float32
+    count = f"{float(f'{times:.2g}'):,.0f}" if times >= 10 else f"{times:.2g}"
     return (
         f"{one.stored.name} moves scores by as much at every offset, for the distance alone counts: no "
         "comparison of scores before and after a shift of positions shows it. The same frequencies in "
-        f"float32 move them by {short(one.drift_near / one.times_float32)} of their RMS within {NEAR} "
-        f"tokens: these by {_count(one.times_float32)} times as much"
+        f"float32 move them by {short(one.drift_near / times)} of their RMS within {NEAR} "
+        f"tokens: these by {count} times as much"
     )
 
 
@@ -365,10 +363,6 @@ def _conversion(one: Buffer) -> str:
             "these figures; compute angles in float32"
         )
     return ""
-
-
-def _count(times: float) -> str:
-    return f"{float(f'{times:.2g}'):,.0f}" if times >= 10 else f"{times:.2g}"
 
 
 def _of_hypotheses(results: Sequence[Buffer]) -> list[str]:

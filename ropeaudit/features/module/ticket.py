@@ -199,14 +199,14 @@ def _paths(returned: Any, before: str = "") -> list[str]:
 
 def _index(half: Any) -> str:
     """Return an index behind the axis of positions as Python."""
-    parts = list(half)
-    texts = ["..." if one is ... else _sliced(one) if isinstance(one, slice) else str(one) for one in parts]
+    texts = []
+    for index in half:
+        text = "..." if index is ... else str(index)
+        if isinstance(index, slice):
+            start, stop = ("" if end is None else end for end in (index.start, index.stop))
+            text = f"{start}:{stop}" + (f":{index.step}" if index.step else "")
+        texts.append(text)
     return ", ".join(texts)
-
-
-def _sliced(one: slice) -> str:
-    step = f":{one.step}" if one.step else ""
-    return f"{'' if one.start is None else one.start}:{'' if one.stop is None else one.stop}{step}"
 
 
 def _exact(one: Run, function: str, called: Callable[[tuple[str, str]], str]) -> str:
