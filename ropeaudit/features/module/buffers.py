@@ -79,6 +79,8 @@ class Buffer:
     comparison: of its table; None where there was nothing to compare it with. nonfinite: how many of its
     values are nan or infinite. unseen: rows of a table that were not compared. lone: whether it is a cos or
     a sin without the other. spared: whether all that is wrong with the table is in the other.
+    label, setting, guessed, table: what it was compared with, and what was found. agrees, error, drift_near,
+    drift_far, times_float32: what came of it, as their own docstrings say.
     """
 
     stored: StoredTensor
