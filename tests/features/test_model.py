@@ -19,18 +19,18 @@ from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import float64_mode, rotation
+from ropeaudit.features.model import float64_mode
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import tokens as model_tokens
 from ropeaudit.features.model.analysis import UNSEEN, ModelAudit, verdict_of
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.columns import COLUMNS
+from ropeaudit.features.model.forward_pass import Lookup, Lookups, check_reach
 from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
 from ropeaudit.features.model.logits import Change, compare
-from ropeaudit.features.model.lookups import Lookup, Lookups, check_reach
+from ropeaudit.features.model.qk_files import Saved, save
 from ropeaudit.features.model.report import headline, notes, runs
-from ropeaudit.features.model.saving import Saved, save
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
@@ -106,13 +106,13 @@ def test_before_the_border_dynamic_frequencies_stay(built, capsys) -> None:
 
 def test_the_judge_has_frequencies_of_its_own(built) -> None:
     """In float64 from the start, not widened: for Llama, and for GPT-NeoX's quarter of the dims."""
-    from ropeaudit.features.model.run import Runner
+    from ropeaudit.features.model.forward_pass import Runner
 
     for kind, dims in (("llama", 16), ("neox", 4)):
         folder = model_load.open_folder(str(built(kind)), False)
         judge_ = Runner(model_load.load(folder, parse("fp64")), wide=True)
         exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
-        np.testing.assert_allclose(rotation.tables(judge_.model)[0][0], exact, rtol=1e-15)
+        np.testing.assert_allclose(model_layers.tables(judge_.model)[0][0], exact, rtol=1e-15)
         assert not judge_.narrow
 
 
@@ -415,9 +415,9 @@ def test_a_model_that_refuses_the_interface_has_rows_by_layer(copied, monkeypatc
 
 
 def test_where_q_and_k_are_not_seen_that_is_said(copied, monkeypatch, tmp_path) -> None:
-    from ropeaudit.features.model import run
+    from ropeaudit.features.model import forward_pass
 
-    monkeypatch.setattr(run.Products, "_keep", lambda *given: None)
+    monkeypatch.setattr(forward_pass.Products, "_keep", lambda *given: None)
     monkeypatch.setattr(model_load, "listen", lambda attention: None)
     monkeypatch.setattr(model_load, "ATTENTION", "sdpa")
     audit = model_audit(str(copied), 1000, "fp32", tokens="24")
@@ -562,7 +562,7 @@ def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> No
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
     """Bit for bit: what is audited is the model that everybody runs."""
-    from ropeaudit.features.model.run import Runner
+    from ropeaudit.features.model.forward_pass import Runner
 
     folder = model_load.open_folder(str(built(kind)), False)
     ids = list(range(20))
@@ -640,11 +640,11 @@ def test_how_a_layer_rotates_is_seen_in_two_runs(done) -> None:
     q, k, visible = generator.normal(size=(2, 3, 8)), generator.normal(size=(1, 3, 8)), np.ones((3, 3), bool)
     base, later = ({5: LayerVectors(done.rotated(q, n), done.rotated(k, n), 1.0, visible)} for n in (0, 64))
     tables = [(np.array([1.0, 0.01]), 1.0), (np.array([1.0, 0.1]), 1.5)]
-    one = rotation.seen(base, later, 64, tables)[5]
+    one = model_layers.rotated_pairs(base, later, 64, tables)[5]
     assert (one.start, one.layout, one.swapped) == (done.start, done.layout, done.swapped)
     assert one.frequencies.tolist() == done.frequencies.tolist()
     strange = {5: LayerVectors(q, k[..., ::-1], 1.0, visible)}
-    assert rotation.seen(base, strange, 64, tables) == {}
+    assert model_layers.rotated_pairs(base, strange, 64, tables) == {}
 
 
 def test_rotated_dims_come_first_and_scores_stay() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ropeaudit.features.model.capture import Capture, Products
-from ropeaudit.features.model.rotation import tables
+from ropeaudit.features.model.forward_pass import Capture, Products
+from ropeaudit.features.model.layers import tables
 
 H, S, D = 3, 5, 4
 Q, K, V = torch.randn(3, 1, H, S, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ import torch
 from tiny_models import make
 
 from ropeaudit.features.model import load as model_load
-from ropeaudit.features.model import placement
+from ropeaudit.features.model import rotation_check
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.provenance import before, following
 from ropeaudit.main import main
@@ -141,9 +141,9 @@ def test_what_nothing_explains_is_looked_for_in_two_layers(tmp_path, monkeypatch
 
 def test_a_later_layer_is_wrong_as_the_first_is_where_that_explains_as_much() -> None:
     first, other = Diagnosis("wrap", {"length": 512}), Diagnosis("table-ends", {"last": 511})
-    assert placement._same(first, replace(other, alternatives=(first,)))
-    assert not placement._same(first, other)
-    assert not placement._same(first, replace(first, where=Where(sides=("k",))))
+    assert rotation_check._same(first, replace(other, alternatives=(first,)))
+    assert not rotation_check._same(first, other)
+    assert not rotation_check._same(first, replace(first, where=Where(sides=("k",))))
 
 
 def test_of_a_type_that_the_library_does_not_know_no_layout_is_known(tmp_path) -> None:
@@ -151,9 +151,9 @@ def test_of_a_type_that_the_library_does_not_know_no_layout_is_known(tmp_path) -
     config = transformers.LlamaConfig(hidden_size=16, num_attention_heads=4).to_dict()
     (tmp_path / "config.json").write_text(json.dumps(config))
     folder = model_load.Folder(tmp_path, config, [], True)
-    assert list(placement._settings(folder, [0, 5])) == [0, 5]
+    assert list(rotation_check._settings(folder, [0, 5])) == [0, 5]
     folder.config["model_type"] = "own"
-    assert placement._settings(folder, [0, 5]) == {}
+    assert rotation_check._settings(folder, [0, 5]) == {}
 
 
 # ---------------------------------------------------------------------------- what is followed to attention

@@ -8,7 +8,7 @@ import torch
 from test_module import audited
 
 from ropeaudit import module
-from ropeaudit.features.module.snippet import of_run
+from ropeaudit.features.module.ticket import snippet_of_run as of_run
 from ropeaudit.reports.tickets.reproduction import NoSnippet
 
 HEAD = """

@@ -118,9 +118,16 @@ def decay(
     chosen = fitted(arguments.cases_of(cases, case), sources)
     at = usual_distances(chosen) if distances is None else arguments.numbers(distances)
     resolved = requested(recipes, dtypes, changes or {})
-    return DecayPlan(chosen, naming.labels(chosen), sources, resolved, at, vectors, seed).run(
-        on_progress or arguments.silent
+    plan = DecayPlan(
+        cases=chosen,
+        labels=naming.labels(chosen),
+        sources=sources,
+        recipes=resolved,
+        distances=at,
+        vectors=vectors,
+        seed=seed,
     )
+    return plan.run(on_progress or arguments.silent)
 
 
 def captured(qk: Names) -> dict[str, Inputs | None]:

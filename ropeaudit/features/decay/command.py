@@ -114,7 +114,15 @@ def decay(
     cases = audit.fitted(settings.cases(rope), sources)
     labels = settings.labels(rope, cases)
     distances = distance or audit.usual_distances(cases)
-    plan = audit.DecayPlan(cases, labels, sources, recipes, distances, vectors, seed)
+    plan = audit.DecayPlan(
+        cases=cases,
+        labels=labels,
+        sources=sources,
+        recipes=recipes,
+        distances=distances,
+        vectors=vectors,
+        seed=seed,
+    )
     return delivery.delivered(
         plan.run,
         lambda results, metadata: report(results, columns, metadata, header=not no_header),

@@ -18,17 +18,17 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
 from ropeaudit.errors import BadInput, BadShape, UsageError
-from ropeaudit.features.model import layers, load, saving
+from ropeaudit.features.model import layers, load, qk_files
 from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder
-from ropeaudit.features.model.saving import Saved
+from ropeaudit.features.model.qk_files import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
+    from ropeaudit.features.model.forward_pass import Pass, Runner
     from ropeaudit.features.model.logits import Change
-    from ropeaudit.features.model.run import Pass, Runner
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
 
@@ -83,9 +83,9 @@ class Shifted:
     @property
     def diagnosis(self) -> Diagnosis | None:
         """What explains the first layer whose rotation is not the config's; None where each is."""
-        from ropeaudit.features.model.placement import of_all
+        from ropeaudit.features.model.rotation_check import first_diagnosis
 
-        return of_all(self.places)
+        return first_diagnosis(self.places)
 
 
 @dataclass(slots=True)
@@ -117,7 +117,8 @@ class ModelAudit:
                 raise UsageError(f"--offset {offset} is not a number from 0 to 2^40; try --offset 1000,32k")
         if self.save is not None:
             target = Path(self.save)
-            if target.suffix != ".safetensors" or _no_file(target) or not target.absolute().parent.is_dir():
+            no_file = target.exists() and not target.is_file()  # a folder, a pipe
+            if target.suffix != ".safetensors" or no_file or not target.absolute().parent.is_dir():
                 raise UsageError(f"--save-qk {self.save!r} is not a file in a folder; try q.safetensors")
         weights = sum(path.stat().st_size for path in self.folder.files)
         vocabulary = int(self.folder.text.get("vocab_size") or 0)
@@ -134,7 +135,7 @@ class ModelAudit:
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
-        from ropeaudit.features.model import placement
+        from ropeaudit.features.model.rotation_check import check_layers
 
         self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
@@ -155,21 +156,21 @@ class ModelAudit:
             for offset in self.offsets:
                 shifted = runner.run(self.tokens.ids, offset, follow=True)
                 step()
-                places = placement.placed(self.folder, runner, self.tokens.ids, offset, shifted, fmt)
+                places = check_layers(self.folder, runner, self.tokens.ids, offset, shifted, fmt)
                 yield replace(
                     self._compared(fmt, offset, (base, shifted), references, causes[offset]), places=places
                 )
 
     def _runner(self, dtype: Format, wide: bool, scales: dict[int, float] | None = None) -> Runner:
         """Return what runs the model in a dtype. scales: of its layers, as float64 shows them."""
-        from ropeaudit.features.model.run import Runner
+        from ropeaudit.features.model.forward_pass import Runner
 
         loaded = load.load(self.folder, dtype, self.device)
         return Runner(loaded, wide, self.folder.maximum, scales, self.device)
 
     def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
-        from ropeaudit.features.model import lookups
+        from ropeaudit.features.model.forward_pass import check_reach
 
         base = runner.run(self.tokens.ids, 0)
         if not base.reads:
@@ -177,12 +178,12 @@ class ModelAudit:
                 f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "
                 "the order of the tokens, or it has none; there is nothing to shift"
             )
-        lookups.check_reach(base.lookups, self.tokens.ids, self.offsets)
+        check_reach(base.lookups, self.tokens.ids, self.offsets)
         if not base.layers:
             self.folder.note(UNSEEN)
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
-            self.saved = saving.save(self.save, self.folder, base.layers, self.pairs)
+            self.saved = qk_files.save(self.save, self.folder, base.layers, self.pairs)
         step()
         logits, causes = {0: base.logits}, {}
         for offset in self.offsets:
@@ -193,21 +194,20 @@ class ModelAudit:
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
-        from ropeaudit.features.model import rotation
-        from ropeaudit.features.model.run import differ
+        from ropeaudit.features.model.forward_pass import differ
 
         widest = max((layer.q.shape[-1] for layer in base.layers.values()), default=None)
-        if not (tables := rotation.tables(runner.model, widest)):
+        if not (tables := layers.tables(runner.model, widest)):
             return dict.fromkeys(base.layers, layers.NO_PAIRS)
         left = (self.folder.maximum or 2**53) - len(self.tokens.ids)
-        for distance in dict.fromkeys((rotation.DISTANCE, min(rotation.DISTANCE, left))):
+        for distance in dict.fromkeys((layers.DISTANCE, min(layers.DISTANCE, left))):
             if base.layers and distance > 0:
                 try:
                     other = runner.run(self.tokens.ids, distance)
                 except BadInput:  # past the end of a table
                     continue
                 if not differ(base.frequencies, other.frequencies):
-                    return rotation.seen(base.layers, other.layers, distance, tables)
+                    return layers.rotated_pairs(base.layers, other.layers, distance, tables)
         return {}
 
     def _compared(
@@ -279,15 +279,9 @@ def structure_allowed(change: Change, offset: int) -> float:
     return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
 
 
-def _no_file(target: Path) -> bool:
-    """Return whether there is something that a file cannot take the place of: a folder, a pipe."""
-    return target.exists() and not target.is_file()
-
-
 def cause_of(base: Pass, shifted: Pass) -> str:
     """Return what of a model a shift changes, as far as it is seen: the last of these that is."""
-    from ropeaudit.features.model.lookups import changed
-    from ropeaudit.features.model.run import differ
+    from ropeaudit.features.model.forward_pass import changed_lookups, differ
 
     cause = "other"
     both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
@@ -295,7 +289,7 @@ def cause_of(base: Pass, shifted: Pass) -> str:
         cause = "query scale"
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"
-    if tables := changed(base.lookups, shifted.lookups):
+    if tables := changed_lookups(base.lookups, shifted.lookups):
         cause = "learned positions" if any(table.learned for table in tables) else "position table"
     if differ(base.frequencies, shifted.frequencies):
         cause = "frequencies"

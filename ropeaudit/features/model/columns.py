@@ -1,20 +1,146 @@
-"""The columns of a model's audit: those of every row, and those of rows of each kind."""
+"""The rows of a model's audit and their columns: of a run, the scores of some heads, a head, a pair."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ropeaudit.audits import records
-from ropeaudit.features.model import parts
+from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.layers import HeadDrift
-from ropeaudit.features.model.parts import HeadScores, PairDrift, Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
+if TYPE_CHECKING:
+    from ropeaudit.features.model.logits import Change
+    from ropeaudit.recognition.verification import Places
+
 SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRun:
+    """A model in a dtype at an offset, beside what was audited and with which options."""
+
+    audit: ModelAudit
+    shifted: Shifted
+    threshold: float
+    versions: Mapping[str, str]
+
+    @property
+    def change(self) -> Change:
+        """The change of the logits."""
+        return self.shifted.change
+
+    @property
+    def loss(self) -> float:
+        """The mean next-token loss at offset 0, nats."""
+        return self.change.defined(self.change.loss_sum / self._scored)
+
+    @property
+    def shifted_loss(self) -> float:
+        """The mean next-token loss at the offset, nats."""
+        return self.change.defined(self.change.shifted_loss_sum / self._scored)
+
+    @property
+    def _scored(self) -> int:
+        return max(len(self.audit.tokens.ids) - 1, 1)
+
+    @property
+    def rotation_excess(self) -> float | None:
+        """The largest of its layers; nan is larger than any, None where none is seen."""
+        return max((one.excess for one in self.shifted.places.values()), key=_size, default=None)
+
+    @property
+    def scores(self) -> HeadScores | None:
+        """The scores of all layers, None where q and k are not seen."""
+        return HeadScores(self.shifted.heads) if self.shifted.heads else None
+
+    def mean(self, squares: float) -> float:
+        """Return the root of a mean over all logits, however many of them are not finite."""
+        return math.sqrt(squares / max(self.change.count, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadScores:
+    """The scores of some heads, at least one. places: where the worst rotated pair of a layer stands."""
+
+    heads: Sequence[HeadDrift]
+    places: Places | None = None
+
+    @property
+    def count(self) -> int:
+        """How many scores there are."""
+        return sum(head.scores for head in self.heads)
+
+    @property
+    def drift_max(self) -> float:
+        """The largest change of a score."""
+        return float(np.max([head.largest for head in self.heads]))
+
+    @property
+    def drift_rms(self) -> float:
+        """The RMS change of the scores."""
+        return math.sqrt(sum(head.squares for head in self.heads) / self.count)
+
+    @property
+    def reference_rms(self) -> float:
+        """The RMS of the scores at offset 0."""
+        return math.sqrt(sum(head.reference_squares for head in self.heads) / self.count)
+
+    @property
+    def drift_relative(self) -> float:
+        """The RMS change over the RMS."""
+        return self.drift_rms / self.reference_rms if self.reference_rms else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class PairDrift:
+    """A frequency pair of a head."""
+
+    head: HeadDrift
+    pair: int
+
+
+def _size(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def by_layer(one: Shifted) -> dict[int, list[HeadDrift]]:
+    """Return layer -> its heads."""
+    results: dict[int, list[HeadDrift]] = {}
+    for head in one.heads:
+        results.setdefault(head.layer, []).append(head)
+    return results
+
+
+def first_layer(one: Shifted, threshold: float) -> int | None:
+    """Return the first layer in which some score changes by more than the threshold."""
+    over = [head.layer for head in one.heads if not head.largest <= threshold]
+    return min(over) if over else None
+
+
+def drift_pair(head: HeadDrift) -> int | None:
+    """Return the pair that adds most to the change."""
+    squares = float(np.sum(head.pair_rms**2))
+    return int(np.argmax(head.pair_rms)) if head.pair_rms.size and squares > 0 else None
+
+
+def drift_share(head: HeadDrift) -> float | None:
+    """Return the share of that pair in the mean squares of all."""
+    pair = drift_pair(head)
+    return None if pair is None else float(head.pair_rms[pair] ** 2 / float(np.sum(head.pair_rms**2)))
+
+
+def usage_pair(head: HeadDrift) -> int | None:
+    """Return the pair with the largest product of mean norms."""
+    usage = head.q_norm * head.k_norm
+    return int(np.argmax(usage)) if usage.size else None
 
 
 def _exp(loss: float) -> float:
@@ -25,7 +151,7 @@ def _at(values: Any, pair: int | None) -> float | None:
     return None if pair is None else float(values[pair])
 
 
-of_run = Declare[Run]()
+of_run = Declare[ModelRun]()
 of_layer = Declare[HeadScores]()
 of_head = Declare[HeadDrift]()
 of_pair = Declare[PairDrift]()
@@ -133,7 +259,7 @@ class RunColumns:
     threshold: float = of_run("--threshold, in score units", unit="score")
     first_layer: int | None = of_run(
         "first layer in which some score changes by more than the threshold; empty where none does",
-        lambda run: parts.first_layer(run.shifted, run.threshold),
+        lambda run: first_layer(run.shifted, run.threshold),
         shown=True,
     )
     rotation_excess: float | None = of_run(
@@ -220,36 +346,34 @@ class HeadColumns:
     )
     drift_pair: int | None = of_head(
         "pair that adds most to the change; empty where nothing is rotated or changes",
-        parts.drift_pair,
+        drift_pair,
         shown=True,
     )
     drift_wavelength: float | None = of_head(
         "tokens of its whole turn",
-        lambda head: _at(head.wavelength, parts.drift_pair(head)),
+        lambda head: _at(head.wavelength, drift_pair(head)),
         unit="tokens",
         shown=True,
     )
-    drift_share: float | None = of_head(
-        "its share of the mean squares of all pairs", parts.drift_share, shown=True
-    )
+    drift_share: float | None = of_head("its share of the mean squares of all pairs", drift_share, shown=True)
     usage_pair: int | None = of_head(
-        "pair with the largest product of mean norms of q's and k's chunks", parts.usage_pair, shown=True
+        "pair with the largest product of mean norms of q's and k's chunks", usage_pair, shown=True
     )
     usage_wavelength: float | None = of_head(
         "tokens of its whole turn",
-        lambda head: _at(head.wavelength, parts.usage_pair(head)),
+        lambda head: _at(head.wavelength, usage_pair(head)),
         unit="tokens",
         shown=True,
     )
     usage_q: float | None = of_head(
         "mean norm of its chunk of q (frequency usage of arXiv 2410.06205)",
-        lambda head: _at(head.q_norm, parts.usage_pair(head)),
+        lambda head: _at(head.q_norm, usage_pair(head)),
         shown=True,
         leaves=2,
     )
     usage_k: float | None = of_head(
         "mean norm of its chunk of k",
-        lambda head: _at(head.k_norm, parts.usage_pair(head)),
+        lambda head: _at(head.k_norm, usage_pair(head)),
         shown=True,
         leaves=1,
     )

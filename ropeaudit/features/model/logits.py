@@ -58,7 +58,11 @@ def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any
         rows = slice(start, start + _ROWS)
         four = [logits[rows].double() for logits in (base, shifted, reference_base, reference_shifted)]
         _gather(change, *four)
-        _losses(change, four[0], four[1], targets[start + 1 : start + _ROWS + 1])
+        successors = targets[start + 1 : start + _ROWS + 1]
+        if count := len(successors):  # the last token has none
+            entropy = torch.nn.functional.cross_entropy
+            change.loss_sum += float(entropy(four[0][:count], successors, reduction="sum"))
+            change.shifted_loss_sum += float(entropy(four[1][:count], successors, reduction="sum"))
     return change
 
 
@@ -81,12 +85,3 @@ def _gather(total: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
     total.kl_sum += float(kl.sum())
     total.kl_largest = max(total.kl_largest, float(kl.max()))
     total.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
-
-
-def _losses(total: Change, a: Any, b: Any, targets: Any) -> None:
-    """Add the losses of the tokens that have a successor."""
-    count = len(targets)
-    if count:
-        entropy = torch.nn.functional.cross_entropy
-        total.loss_sum += float(entropy(a[:count], targets, reduction="sum"))
-        total.shifted_loss_sum += float(entropy(b[:count], targets, reduction="sum"))

@@ -7,8 +7,17 @@ from typing import Any
 
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, ModelAudit, Shifted
-from ropeaudit.features.model.columns import COLUMNS, COMMON, KINDS, OWN, SCHEMA
-from ropeaudit.features.model.parts import HeadScores, PairDrift, Run, by_layer
+from ropeaudit.features.model.columns import (
+    COLUMNS,
+    COMMON,
+    KINDS,
+    OWN,
+    SCHEMA,
+    HeadScores,
+    ModelRun,
+    PairDrift,
+    by_layer,
+)
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
@@ -46,15 +55,21 @@ def report(
     """
     audit, kind, versions = only(results), by or "summary", load.versions()
     measured = list(audit) if shifted is None else shifted
-    runs = [Run(audit, one, threshold, versions) for one in measured]
-    rows = {name: _rows(name, runs) for name in KINDS if name in (kind, *KINDS[:3])}
+    runs = [ModelRun(audit, one, threshold, versions) for one in measured]
+    rows = {
+        name: [COMMON.row(run) | OWN[name].row(item) for run in runs for item in _items(name, run)]
+        for name in KINDS
+        if name in (kind, *KINDS[:3])
+    }
+    wrong = next((row for row in rows["summary"] if row["diagnosis"]), None)
+    begin = "" if wrong is None else f"Wrong rotation {_where(wrong)}, {wrong['resembles']}. "
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=_wrong(rows["summary"]) + headline(audit, rows["summary"]),
+        headline=begin + headline(audit, rows["summary"]),
         notes=notes(audit, rows["summary"], measured),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": versions},
@@ -63,12 +78,7 @@ def report(
     )
 
 
-def _rows(kind: str, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
-    return [COMMON.row(run) | OWN[kind].row(part) for run in runs for part in _parts(kind, run)]
-
-
-def _parts(kind: str, run: Run) -> Iterable[Any]:
+def _items(kind: str, run: ModelRun) -> Iterable[Any]:
     """Return what the rows of a kind are of."""
     heads = run.shifted.heads
     if kind == "summary":
@@ -79,12 +89,6 @@ def _parts(kind: str, run: Run) -> Iterable[Any]:
     if kind == "head":
         return heads
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
-
-
-def _wrong(summary: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with the rotation in the first run where something is; nothing if all is right."""
-    row = next((row for row in summary if row["diagnosis"]), None)
-    return "" if row is None else f"Wrong rotation {_where(row)}, {row['resembles']}. "
 
 
 def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:

@@ -14,11 +14,11 @@ from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
 from ropeaudit.features.module.expected import Expected
+from ropeaudit.features.module.loading import WAYS, imaginary_parts
+from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
-from ropeaudit.features.module.running import UP_TO as UP_TO
 from ropeaudit.features.module.runs import Run
 from ropeaudit.features.module.source import Source, load
-from ropeaudit.features.module.ways import WAYS, imaginary_parts
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.subjects.calling.forwards import PROBE, NotFitted
@@ -81,8 +81,8 @@ def module(
     whose every row and pair is compared; or a function that returns a module, "file.py:function" or
     "package.module:function", which is called, or the class of one, which is built from its default config
     or usual sizes, with the arguments in `build`.
-    RoPE modules among them are run at positions 0 to up_to - 1 in each way of `loaded` (`ways.WAYS`; without
-    any, of a class all that it has and else as built), to each of `dtypes`.
+    RoPE modules among them are run at positions 0 to up_to - 1 in each way of `loaded` (`loading.WAYS`;
+    without any, of a class all that it has and else as built), to each of `dtypes`.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     device: where a module is moved once it was made; where it lies by default.
@@ -109,7 +109,7 @@ def module(
     return _run(opened, buffers, options, expected, explicit)
 
 
-def _opened(source: str, expected: Expected, options: runner.Options, device: str | None) -> Source:
+def _opened(source: str, expected: Expected, options: runner.RunOptions, device: str | None) -> Source:
     """Return the source; a note where building it threw imaginary parts away."""
     with imaginary_parts() as discarded:
         opened = load(source, expected, options.arguments, options.up_to, device)
@@ -121,7 +121,7 @@ def _opened(source: str, expected: Expected, options: runner.Options, device: st
 
 
 def _run(
-    opened: Source, buffers: Sequence[Buffer], options: runner.Options, expected: Expected, explicit: bool
+    opened: Source, buffers: Sequence[Buffer], options: runner.RunOptions, expected: Expected, explicit: bool
 ) -> ModuleAudit:
     """Return the audit of a module that was built. explicit: whether frequencies were given.
 
@@ -129,22 +129,29 @@ def _run(
     """
     assert opened.builder is not None  # noqa: S101
     notes: list[str] = []
-    given, sizes = expected if explicit else None, expected.pairs()
-    target = runner.Target(opened.builder, opened.module, known(buffers), given, sizes, opened.place)
-    runs = runner.run(target, options, notes)
+    target = runner.Target(
+        builder=opened.builder,
+        built=opened.module,
+        options=options,
+        known=known(buffers),
+        expected=expected if explicit else None,
+        sizes=expected.pairs(),
+        place=opened.place,
+        notes=notes,
+    )
+    runs = runner.run(target)
     if options.arguments and runs and not buffers and all(one.raised for one in runs):
         raise BadInput(
-            f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of {runs[0].kind} "
-            f"{runs[0].reason}; give another --build NAME=VALUE"
+            f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of "
+            f"{runs[0].built.kind} {runs[0].reason}; give another --build NAME=VALUE"
         )
-    unjudged = {one.kind: one.unfitted for one in runs if one.unfitted is not None}
+    unjudged = {one.built.kind: one.unfitted for one in runs if one.unfitted is not None}
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
-        silent = [one for one in runs if one.unfitted is not None and one.held != "none"]
         notes += [
-            f"{one.kind} was not run: {one.reason}"
-            for one in silent
-            if one.unfitted and one.unfitted.why != "no forward"
+            f"{one.built.kind} was not run: {one.reason}"
+            for one in runs
+            if one.unfitted is not None and one.held != "none" and one.unfitted.why != "no forward"
         ]
         runs = [one for one in runs if one.measured is not None]
     opened.notes.extend(dict.fromkeys(notes))
@@ -153,7 +160,7 @@ def _run(
 
 def _options(
     loaded: Names | None, dtypes: Names, up_to: int, build: Mapping[str, Any] | None
-) -> runner.Options:
+) -> runner.RunOptions:
     """Return how modules are run. Raises: UnknownName, UsageError."""
     names = None if loaded is None else (loaded,) if isinstance(loaded, str) else tuple(loaded)
     for name in names or ():
@@ -165,4 +172,4 @@ def _options(
             raise UnknownName("dtype of a module", fmt.name, _LOADED)
     if up_to < PROBE:
         raise UsageError(f"--up-to {up_to}: a module is known by {PROBE} positions; try --up-to {UP_TO}")
-    return runner.Options(names, formats, up_to, build or {})
+    return runner.RunOptions(names, formats, up_to, build or {})

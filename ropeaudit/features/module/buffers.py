@@ -35,41 +35,116 @@ _WIDE = ("float32", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedTable:
+    """What was found of a table, the label and the setting of what it was compared with, and its effect.
+
+    guessed: whether the setting was guessed from the values. error: the largest, relative for frequencies, in
+    radians for tables. drift_near, drift_far: expected RMS drift of scores, see `drift`. None is unknown.
+    """
+
+    finding: TableFinding
+    label: str
+    setting: RopeSetting
+    guessed: bool = False
+    error: float | None = None
+    drift_near: float | None = None
+    drift_far: float | None = None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the values are right; None where they are those of a setting that was only guessed."""
+        best = self.finding.best
+        if not self.guessed:
+            return self.finding.agrees
+        return None if self.finding.agrees or (best and best.another_setting) else False
+
+    def with_effect(self, dump: Dump) -> ComparedTable:
+        """Return it with the largest error and the drift of scores, of a table of the setting's dims."""
+        if self.finding.other_dims:
+            return self
+        if (best := self.finding.best) and self.guessed and best.another_setting:
+            return replace(self, error=best.residual_max)  # the setting was guessed too: what it leaves
+        near, far = drift.drifts(dump.folded(self.setting.pairs), self.setting)
+        error = abs(self.finding.worst[self.finding.size])
+        return replace(self, error=error, drift_near=near, drift_far=far)
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer and what is wrong with it.
 
-    what: inv_freq, periods, angles, cos, sin or both. label: what it was compared with, none where there was
-    nothing. guessed: whether that was guessed from its values.
+    what: inv_freq, periods, angles, cos, sin or both. device: where it lies in a module; none in a file.
     cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
     of a graph) or back (and back again).
-    agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
-    error: the largest, relative for frequencies, in radians for tables.
-    drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
-    unseen: rows of a table that were not compared. setting: the one it was compared with. nonfinite: how
-    many of its values are nan or infinite. device: where it lies in a module; none in a file.
-    times_float32: of frequencies of a graph, drift_near over that of the same rounded once to float32.
-    table: pair by pair, and what explains the values. lone: whether it is a cos or a sin without the other.
-    spared: whether all that is wrong with the table is in the other.
+    comparison: of its table; None where there was nothing to compare it with. nonfinite: how many of its
+    values are nan or infinite. unseen: rows of a table that were not compared. lone: whether it is a cos or
+    a sin without the other. spared: whether all that is wrong with the table is in the other.
+    label, setting, guessed, table: what it was compared with, and what was found. agrees, error, drift_near,
+    drift_far, times_float32: what came of it, as their own docstrings say.
     """
 
     stored: StoredTensor
     what: str
-    label: str
-    guessed: bool
+    device: str
     cast: str
     how: str
-    agrees: bool | None
-    error: float | None
-    drift_near: float | None
-    drift_far: float | None
+    comparison: ComparedTable | None
+    nonfinite: int
     unseen: int
-    setting: RopeSetting | None = None
-    nonfinite: int = 0
-    device: str = "none"
-    times_float32: float | None = None
-    table: TableFinding | None = None
-    lone: bool = False
-    spared: bool = False
+    lone: bool
+    spared: bool
+
+    @property
+    def table(self) -> TableFinding | None:
+        """Its table pair by pair, and what explains the values."""
+        return self.comparison.finding if self.comparison else None
+
+    @property
+    def setting(self) -> RopeSetting | None:
+        """The setting that it was compared with."""
+        return self.comparison.setting if self.comparison else None
+
+    @property
+    def label(self) -> str:
+        """What it was compared with; none where there was nothing."""
+        return self.comparison.label if self.comparison else "none"
+
+    @property
+    def guessed(self) -> bool:
+        """Whether what it was compared with was guessed from its values."""
+        return self.comparison is not None and self.comparison.guessed
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether it is what is expected, up to float32 rounding; None where nothing says what that is."""
+        if self.nonfinite:
+            return False
+        if self.spared:
+            return None if self.guessed else True
+        return self.comparison.agrees if self.comparison else None
+
+    @property
+    def error(self) -> float | None:
+        """The largest error: relative for frequencies, in radians for tables."""
+        return self.comparison.error if self.comparison and not self.spared else None
+
+    @property
+    def drift_near(self) -> float | None:
+        """Expected RMS drift of scores within a short sequence, over the scores' RMS."""
+        return self.comparison.drift_near if self.comparison and not self.spared else None
+
+    @property
+    def drift_far(self) -> float | None:
+        """The same at a long distance; None of tables, which end before."""
+        return self.comparison.drift_far if self.comparison and not self.spared else None
+
+    @property
+    def times_float32(self) -> float | None:
+        """Of frequencies of a graph, `drift_near` over that of the same rounded once to float32."""
+        if self.stored.use is None or self.what not in FREQUENCIES or self.setting is None:
+            return None
+        least = drift.of_float32(self.setting)
+        return self.drift_near / least if least and self.drift_near is not None else None
 
     @property
     def against(self) -> str:
@@ -166,24 +241,6 @@ def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ComparedTable:
-    """What was found of a table, what it was compared with, and whether that was guessed."""
-
-    finding: TableFinding
-    label: str
-    setting: RopeSetting
-    guessed: bool
-
-    @property
-    def agrees(self) -> bool | None:
-        """Whether the values are right; None where they are those of a setting that was only guessed."""
-        best = self.finding.best
-        if not self.guessed:
-            return self.finding.agrees
-        return None if self.finding.agrees or (best and best.another_setting) else False
-
-
 def audited(opened: Source) -> list[Buffer]:
     """Return the buffers; where a module's own config is about something else, compared without it."""
     try:
@@ -207,57 +264,44 @@ def run(source: Source) -> Iterator[Buffer]:
             "give cos and sin"
         )
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
-    compare = _compare
-    if (
-        expected_pairs
-        and tables
-        and not any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
-    ):
-        compare = _compare_dims
-    if compare is _compare_dims and (
-        source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)
-    ):
+    fitting = any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
+    misfit = bool(expected_pairs and tables) and not fitting
+    if misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
             f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    known: dict[bytes, _ComparedTable | None] = {}
+    compared: dict[bytes, ComparedTable | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
-        yield from _buffers(
-            parts, dump, None if dump is None else compare(dump, source.expected, known), rows
-        )
+        comparison = None
+        if dump is not None:  # layers share their tables
+            arrays = [array for array in (dump.frequencies, dump.cos, dump.sin) if array is not None]
+            key = b"".join(str(array.shape).encode() + array.tobytes() for array in arrays)
+            if key not in compared:
+                compared[key] = _compare(dump, source.expected, misfit)
+            comparison = compared[key]
+        for buffer in parts:
+            yield _judged(buffer, parts, comparison, rows)
 
 
-def _compare(
-    dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]
-) -> _ComparedTable | None:
+def _compare(dump: Dump, expected: Expected, misfit: bool) -> ComparedTable | None:
     """Return a table compared with the expected setting that fits best, else with a guess.
 
-    known: the same of tables that were compared already, for layers share theirs.
+    misfit: whether no table has as many pairs as is expected.
     """
-    parts = [part for part in (dump.frequencies, dump.cos, dump.sin) if part is not None]
-    key = b"".join(str(part.shape).encode() + part.tobytes() for part in parts)
-    if key not in known:
-        fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
-        tried = [
-            _ComparedTable(check(dump, setting, label), label, setting, False) for label, setting in fitting
-        ]
-        best = min(tried, key=lambda table: table.finding.preference, default=None)
-        guess = guessed(dump, expected) if best is None else None
-        known[key] = best or (guess and _ComparedTable(*guess, True)) or None
-    return known[key]
+    if misfit and (of_other_dims := _of_other_dims(dump, expected)) is not None:
+        return of_other_dims
+    fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
+    tried = [ComparedTable(check(dump, setting, label), label, setting) for label, setting in fitting]
+    best = min(tried, key=lambda comparison: comparison.finding.preference, default=None)
+    if best is None and (guess := guessed(dump, expected)):
+        best = ComparedTable(*guess, guessed=True)
+    return None if best is None else best.with_effect(dump)
 
 
-def _compare_dims(
-    dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]
-) -> _ComparedTable | None:
-    """Return the same where no table has as many pairs as is expected."""
-    return _of_other_dims(dump, expected) or _compare(dump, expected, known)
-
-
-def _of_other_dims(dump: Dump, expected: Expected) -> _ComparedTable | None:
+def _of_other_dims(dump: Dump, expected: Expected) -> ComparedTable | None:
     """Return a table that is that of other dims of the head, where part of them is to be rotated."""
     dims = 2 * pairs_of(dump)
     for label, asked in expected.settings(None):
@@ -268,56 +312,32 @@ def _of_other_dims(dump: Dump, expected: Expected) -> _ComparedTable | None:
                 values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": asked.head_dim}
                 beside = () if found.diagnosis is None else (found.diagnosis,)
                 diagnosis = Diagnosis("partial-rotation", values, also=beside)
-                return _ComparedTable(
-                    replace(found, agrees=False, diagnosis=diagnosis), label, setting, False
-                )
+                off = replace(found, agrees=False, diagnosis=diagnosis)
+                return ComparedTable(off, label, setting).with_effect(dump)
     return None
 
 
-def _buffers(
-    parts: Sequence[RopeBuffer], dump: Dump | None, table: _ComparedTable | None, most: int | None
-) -> Iterator[Buffer]:
-    """Yield a row for each buffer of a table. most: the rows that are compared, all if None."""
-    agrees = table.agrees if table else None
-    right = None if table is None or table.guessed else True
-    error, near, far = None, None, None
-    if table is not None and dump is not None and not table.finding.other_dims:
-        error = abs(table.finding.worst[table.finding.size])
-        if (best := table.finding.best) and table.guessed and best.another_setting:
-            error = best.residual_max  # the setting was guessed too: what it leaves
-        else:
-            near, far = drift.drifts(dump.folded(table.setting.pairs), table.setting)
-    for buffer in parts:
-        bad = buffer.stored.values.size - int(np.count_nonzero(np.isfinite(buffer.stored.values)))
-        spared = len(parts) == 2 and table is not None and table.finding.side not in ("", buffer.what)
-        cast, how = _cast(buffer.stored, spared or bool(table and table.finding.agrees))
-        rows = buffer.stored.values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
-        yield Buffer(
-            stored=buffer.stored,
-            what=buffer.what,
-            label=table.label if table else "none",
-            guessed=table.guessed if table else False,
-            cast=cast,
-            how=how,
-            agrees=False if bad else right if spared else agrees,
-            error=None if spared else error,
-            drift_near=None if spared else near,
-            drift_far=None if spared else far,
-            unseen=0 if most is None else max(0, rows - most),
-            setting=table.setting if table else None,
-            nonfinite=bad,
-            device=buffer.device,
-            times_float32=_times_float32(buffer, near, table),
-            table=table.finding if table else None,
-            lone=dump is None,
-            spared=spared,
-        )
-
-
-def _times_float32(buffer: RopeBuffer, near: float | None, table: _ComparedTable | None) -> float | None:
-    if buffer.stored.use is None or buffer.what not in FREQUENCIES or near is None or table is None:
-        return None
-    return near / least if (least := drift.of_float32(table.setting)) else None
+def _judged(
+    buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: ComparedTable | None, most: int | None
+) -> Buffer:
+    """Return what is wrong with a buffer of a table. most: the rows that are compared, all if None."""
+    values = buffer.stored.values
+    side = comparison.finding.side if comparison else ""
+    spared = len(table) == 2 and side not in ("", buffer.what)
+    cast, how = _cast(buffer.stored, spared or bool(comparison and comparison.finding.agrees))
+    count = values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
+    return Buffer(
+        stored=buffer.stored,
+        what=buffer.what,
+        device=buffer.device,
+        cast=cast,
+        how=how,
+        comparison=comparison,
+        nonfinite=values.size - int(np.count_nonzero(np.isfinite(values))),
+        unseen=0 if most is None else max(0, count - most),
+        lone=len(table) == 1 and buffer.what in ("cos", "sin"),
+        spared=spared,
+    )
 
 
 def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
@@ -342,16 +362,16 @@ _NAMES = {"angles": "the angle table", "periods": "the table of periods"}
 def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
     """Yield buffers that make one table: cos and its sin, or one alone."""
     sines = {buffer.stored.name: buffer for buffer in buffers if buffer.what == "sin"}
-    taken: set[str] = set()
+    paired: set[str] = set()
     for buffer in buffers:
         if buffer.what != "cos":
             continue
-        partner = _partner(buffer, [sine for name, sine in sines.items() if name not in taken])
+        partner = _partner(buffer, [sine for name, sine in sines.items() if name not in paired])
         if partner is not None:
-            taken |= {buffer.stored.name, partner.stored.name}
+            paired |= {buffer.stored.name, partner.stored.name}
             yield [buffer, partner]
     for buffer in buffers:
-        if buffer.stored.name not in taken:
+        if buffer.stored.name not in paired:
             yield [buffer]
 
 

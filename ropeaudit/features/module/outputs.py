@@ -32,7 +32,7 @@ ROTATED = "rotated x"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TensorPlaces:
     """Which tensors hold what: cos and sin, both, complex, angles or rotated x; and the axis of positions.
 
     axis: none where positions are not known. halves: the indices behind the axis of positions that choose
@@ -72,7 +72,7 @@ class Places:
         return str(tensors_of(returned)[self.tensors[0]].dtype).removeprefix("torch.")
 
 
-def unit_of(where: Places, returned: Any) -> float:
+def unit_of(where: TensorPlaces, returned: Any) -> float:
     """Return the unit roundoff of what is returned; of angles that of float32, whose cos is formed here."""
     held = where.dtype(returned)
     wide = held.startswith("complex") or where.what == "angles"
@@ -91,12 +91,12 @@ def tensors_of(returned: Any) -> list[Any]:
     return [tensor for part in parts for tensor in tensors_of(part)]
 
 
-def read(returned: Any, rows: int, halves: tuple[slice, slice] | None) -> Places | None:
+def read(returned: Any, rows: int, halves: tuple[slice, slice] | None) -> TensorPlaces | None:
     """Return where cos and sin stand: in rotated pairs where their halves are given."""
     return rotated(returned, rows, halves) if halves else places(returned, rows)
 
 
-def places(returned: Any, rows: int) -> Places | None:
+def places(returned: Any, rows: int) -> TensorPlaces | None:
     """Return where cos and sin, or angles, of positions 0 to `rows` - 1 stand; None where they do not."""
     tensors = tensors_of(returned)
     for candidate in _candidates(tensors, rows):
@@ -109,7 +109,7 @@ def places(returned: Any, rows: int) -> Places | None:
     return None
 
 
-def misplaced(known: Sequence[Array], returned: Any, rows: int) -> Places | None:
+def misplaced(known: Sequence[Array], returned: Any, rows: int) -> TensorPlaces | None:
     """Return where cos and sin of whole positions stand, whichever those are; None where they do not.
 
     known: frequencies (p,) that they may have, each in one column or in two.
@@ -139,7 +139,7 @@ def _of_whole_positions(points: NDArray[np.complex128], theta: Array) -> bool:
     return bool(even and np.all(off.min(axis=1) <= _OFF))
 
 
-def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> Places | None:
+def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> TensorPlaces | None:
     """Return where rotated x stands, which was 1 in the first of each pair and 0 in the second; else None.
 
     halves: of its last axis, the firsts and the seconds: what comes out there is cos and sin.
@@ -149,7 +149,7 @@ def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> Places | N
         return None
     same = tuple(index for index, one in enumerate(tensors) if one.shape == tensors[0].shape)
     for axis in (axis for axis, size in enumerate(tensors[0].shape[:-1]) if size == rows):
-        candidate = Places(ROTATED, same, axis, ((..., halves[0]), (..., halves[1])))
+        candidate = TensorPlaces(ROTATED, same, axis, ((..., halves[0]), (..., halves[1])))
         try:
             points = candidate.points(candidate.planes(returned, rows))
         except (LookupError, ValueError):
@@ -159,7 +159,7 @@ def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> Places | N
     return None
 
 
-def somewhere(returned: Any) -> Places | None:
+def somewhere(returned: Any) -> TensorPlaces | None:
     """Return where cos and sin of unknown positions stand: points on a circle, not all in one place."""
     tensors = tensors_of(returned)
     for candidate in (replace(one, axis=None) for one in _of_all(tensors)):
@@ -176,17 +176,17 @@ def somewhere(returned: Any) -> Places | None:
     return None
 
 
-def _of_all(tensors: Sequence[Any]) -> Iterator[Places]:
+def _of_all(tensors: Sequence[Any]) -> Iterator[TensorPlaces]:
     """Yield what tensors may hold, without an axis of positions."""
     for index, tensor in enumerate(tensors):
         if tensor.is_complex():
-            yield Places("complex", (index,), None)
+            yield TensorPlaces("complex", (index,), None)
             continue
         follower = tensors[index + 1] if index + 1 < len(tensors) else None
         if follower is not None and follower.shape == tensor.shape:
-            yield Places("cos and sin", (index, index + 1), None)
+            yield TensorPlaces("cos and sin", (index, index + 1), None)
         for halves in itertools.chain(_halves(list(tensor.shape)), _along(list(tensor.shape))):
-            yield Places("both", (index,), None, halves)
+            yield TensorPlaces("both", (index,), None, halves)
 
 
 def _along(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
@@ -197,19 +197,19 @@ def _along(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
             yield (*front, slice(0, size // 2)), (*front, slice(size // 2, None))
 
 
-def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
+def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[TensorPlaces]:
     for index, tensor in enumerate(tensors):
         for axis in (axis for axis, size in enumerate(tensor.shape) if size == rows):
             if tensor.is_complex():
-                yield Places("complex", (index,), axis)
+                yield TensorPlaces("complex", (index,), axis)
                 continue
             follower = tensors[index + 1] if index + 1 < len(tensors) else None
             if follower is not None and follower.shape == tensor.shape:
-                yield Places("cos and sin", (index, index + 1), axis)
-                yield Places("cos and sin", (index + 1, index), axis)
+                yield TensorPlaces("cos and sin", (index, index + 1), axis)
+                yield TensorPlaces("cos and sin", (index + 1, index), axis)
             for halves in _halves([size for at, size in enumerate(tensor.shape) if at != axis]):
-                yield Places("both", (index,), axis, halves)
-            yield Places("angles", (index,), axis)
+                yield TensorPlaces("both", (index,), axis, halves)
+            yield TensorPlaces("angles", (index,), axis)
 
 
 def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:

@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.features.module import outputs
 from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.outputs import Places
+from ropeaudit.features.module.outputs import TensorPlaces
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.inferred import Inference, usual
 from ropeaudit.reference import exact_frequencies
@@ -54,7 +54,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Shown:
     """Frequencies (c,) and attention factors (c,) that a call shows, and how far off a frequency may be."""
 
     theta: Array
@@ -63,7 +63,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class Reference:
     """Frequencies (c,), attention factors (c,), what they are in words, and a relative tolerance (c,).
 
     uncertain: how far off they may be for having been inferred, radians per token (c,). source: what says
@@ -78,7 +78,7 @@ class Exact:
     source: Known | None = None
 
 
-def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Seen]:
+def shown(module: Any, fitted: Fitted[TensorPlaces], n: int, dtype: Any) -> list[Shown]:
     """Return what a module shows at positions 0 to n - 1, for each call: the first decide, others refine.
 
     Positions that several calls take are given to a copy, for calls may change what depends on the length.
@@ -98,7 +98,7 @@ def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Seen]
             for start, later in _later(module, fitted, call, rows, n, dtype):
                 inference.take(later / factor, start)
         factor = _factor(points[:CHUNK], factor, inference)
-        results.append(Seen(inference.theta, factor, inference.uncertain))
+        results.append(Shown(inference.theta, factor, inference.uncertain))
     return results
 
 
@@ -118,7 +118,7 @@ def _factor(points: Any, factor: Array, seen: Inference) -> Array:
 
 
 def _later(
-    module: Any, fitted: Fitted[Places], call: Call, begin: int, n: int, dtype: Any
+    module: Any, fitted: Fitted[TensorPlaces], call: Call, begin: int, n: int, dtype: Any
 ) -> Iterator[tuple[int, Any]]:
     """Yield points of a copy of a module at positions from `begin` on; nothing more where that raises."""
     try:
@@ -131,7 +131,7 @@ def _later(
         return
 
 
-def exact(seen: Seen, pool: Sequence[Known]) -> Exact:
+def exact(seen: Shown, pool: Sequence[Known]) -> Reference:
     """Return what the columns of a call should be.
 
     pool: names, frequencies of buffers and tolerances; they count where all that rotate are near one of one.
@@ -141,10 +141,10 @@ def exact(seen: Seen, pool: Sequence[Known]) -> Exact:
         return pooled
     if known := _usual(seen):
         return known if pooled is None else replace(known, words=pooled.words, source=pooled.source)
-    return pooled or Exact(seen.theta, seen.factor, AS_BUILT, np.zeros_like(seen.theta), seen.uncertain)
+    return pooled or Reference(seen.theta, seen.factor, AS_BUILT, np.zeros_like(seen.theta), seen.uncertain)
 
 
-def _pooled(seen: Seen, pool: Sequence[Known]) -> Exact | None:
+def _pooled(seen: Shown, pool: Sequence[Known]) -> Reference | None:
     theta, factor = seen.theta, seen.factor
     moving = np.abs(theta) > _STILL
     for one in pool:
@@ -158,7 +158,7 @@ def _pooled(seen: Seen, pool: Sequence[Known]) -> Exact | None:
         if np.all((off <= _SNAP * wrapped[index] + 2.0**-20) | ~moving):
             turns = np.where(np.abs(theta - listed[index]) % (2 * math.pi) < math.pi / 2, 1.0, -1.0)
             signs = np.where(np.abs(listed[index]) <= math.pi, np.sign(theta), turns)
-            return Exact(
+            return Reference(
                 np.where(moving, signs * listed[index], 0.0),
                 factor,
                 one.words,
@@ -169,7 +169,7 @@ def _pooled(seen: Seen, pool: Sequence[Known]) -> Exact | None:
     return None
 
 
-def _usual(seen: Seen) -> Exact | None:
+def _usual(seen: Shown) -> Reference | None:
     """Return the frequencies of a usual base that agrees with all that rotate; None without one."""
     moving = np.abs(seen.theta) > np.maximum(_STILL, seen.uncertain)
     known = usual(np.abs(seen.theta[moving]), seen.uncertain[moving]) if moving.any() else None
@@ -179,10 +179,10 @@ def _usual(seen: Seen) -> Exact | None:
     theta[moving] = np.sign(seen.theta[moving]) * known.theta
     tolerance[moving] = np.abs(seen.theta - theta)[moving] / known.theta  # what float32 made of them
     source = Known(known.words, known.theta, tolerance, known.setting)
-    return Exact(theta, seen.factor, known.words, tolerance, seen.uncertain, source)
+    return Reference(theta, seen.factor, known.words, tolerance, seen.uncertain, source)
 
 
-def explicit(seen: Seen, expected: Expected, axes: bool, n: int) -> Exact | None:
+def explicit(seen: Shown, expected: Expected, axes: bool, n: int) -> Reference | None:
     """Return what the columns of a call should be by what was given; None where that is about others.
 
     Columns that are near none of its frequencies are matched with them by their order, from fast to slow,
@@ -207,11 +207,11 @@ def explicit(seen: Seen, expected: Expected, axes: bool, n: int) -> Exact | None
     signed = np.sign(theta) * source.theta[order][rank]
     tolerance = np.where(moving, source.tolerance[order][rank], 0)
     blank = np.zeros_like(theta)
-    matched = Exact(np.where(moving, signed, 0.0), factor, source.words, tolerance, blank, source)
+    matched = Reference(np.where(moving, signed, 0.0), factor, source.words, tolerance, blank, source)
     return _with_factor(matched)
 
 
-def _with_factor(matched: Exact) -> Exact:
+def _with_factor(matched: Reference) -> Reference:
     """Return it with the attention factor of the setting that was given, whatever is shown."""
     setting = None if matched.source is None else matched.source.setting
     if setting is None:
@@ -220,13 +220,13 @@ def _with_factor(matched: Exact) -> Exact:
     return replace(matched, factor=np.full_like(matched.factor, factor))
 
 
-def speeds(seen: Seen) -> Array:
+def speeds(seen: Shown) -> Array:
     """Return the frequencies that a call shows, each once, from fast to slow; without those that are 0."""
     theta = np.abs(seen.theta)
     return np.asarray(np.unique(theta[theta > _STILL])[::-1])
 
 
-def possible_pairs(seen: Seen, axes: bool) -> set[int]:
+def possible_pairs(seen: Shown, axes: bool) -> set[int]:
     """Return how many pairs a setting may have that columns belong to: those that rotate, or all.
 
     axes: whether the call has several, which may share frequencies; else equal columns are of one pair.

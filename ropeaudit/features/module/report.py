@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,55 +113,64 @@ def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
     return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
 
 
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A table, its name beside the others, and whether anything in it is wrong."""
+
+    name: str
+    table: Report
+    wrong: bool
+
+
 def report(
     results: Sequence[ModuleAudit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
-    Its rows are buffers, or runs where ways of loading were requested; the others are a further table.
+    Its rows are buffers, or runs where ways of loading were requested; the others are a further table. The
+    first finding that is wrong makes the headline, and what is right in runs is a note beside wrong buffers.
     """
-    audit = only(results)
-    made = _report(audit, columns, metadata)
-    if audit.judged:
-        return made
-    unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
-    none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
-    if audit.buffers:
-        return replace(made, headline=f"Nothing was judged of what the module returns: {unread}.")
-    return replace(made, headline=f"Nothing was judged: {none}{', and ' if unread else ''}{unread}.")
-
-
-def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
-    buffers, runs = buffers_report(audit, columns, metadata), runs_report(audit, columns, metadata)
-    if audit.ways:
-        wrong, off = any(buffer.wrong for buffer in audit.buffers), any(one.wrong for one in audit.runs)
-        further = {"buffers": buffers if wrong else replace(buffers, headline="")}
-        notes = [*audit.source.notes, *(buffers.notes if wrong else ())]
-        if wrong and not off:  # what is broken is said first
-            notes, runs = [*notes, runs.headline], replace(runs, headline=buffers.headline)
-        return replace(runs, notes=notes, further=further)
-    if not audit.runs:
-        dumped = audit.source.dumped
-        more = _of_hypotheses(audit.buffers) if dumped else []
-        return replace(
-            buffers,
-            notes=[*audit.source.notes, *buffers.notes, *more],
-            further=_of_pairs(audit.buffers) if dumped else {},
-        )
-    off = any(one.wrong for one in audit.runs)
-    notes = [*audit.source.notes, *buffers.notes, *([] if off else [runs.headline])]
-    said = run_report.headline(audit.runs) if off and not any(one.wrong for one in audit.buffers) else ""
-    return replace(
-        buffers,
-        headline=said or buffers.headline,
-        notes=notes,
-        further={"runs": runs if off else replace(runs, headline="")},
+    audit, runs = only(results), None
+    buffers = _Finding(
+        "buffers", buffers_report(audit, columns, metadata), any(buffer.wrong for buffer in audit.buffers)
     )
+    notes, further = list(audit.source.notes), dict[str, Report]()
+    if buffers.wrong or not audit.ways:
+        notes += buffers.table.notes
+    if audit.runs:
+        runs = _Finding("runs", runs_report(audit, columns, metadata), any(run.wrong for run in audit.runs))
+    elif audit.source.dumped:
+        notes += _of_hypotheses(audit.buffers)
+        further = _of_pairs(audit.buffers)
+    requested_first = (runs, buffers) if audit.ways else (buffers, runs)
+    shown, *others = findings = [finding for finding in requested_first if finding is not None]
+    worst = min(findings, key=lambda finding: not finding.wrong)
+    if runs is not None and runs is not worst and not runs.wrong:
+        notes.append(runs.table.headline)
+    for finding in others:
+        further[finding.name] = finding.table if finding.wrong else replace(finding.table, headline="")
+    return replace(
+        shown.table,
+        headline=worst.table.headline if audit.judged else _nothing_judged(audit),
+        notes=notes,
+        further=further,
+    )
+
+
+def _nothing_judged(audit: ModuleAudit) -> str:
+    """Return the headline where nothing was judged."""
+    unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
+    if audit.buffers:
+        return f"Nothing was judged of what the module returns: {unread}."
+    none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
+    return f"Nothing was judged: {none}{', and ' if unread else ''}{unread}."
 
 
 def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report of buffers, whatever was requested."""
     results, columns = audit.buffers, None if audit.ways else columns
+    of_graphs = any(one.times_float32 is not None and one.cast != "none" for one in results)
+    legend = [LEGEND, _GRAPH_LEGEND] if of_graphs else [LEGEND]
     return Report(
         rows=[COLUMNS.row(one) for one in results],
         columns=list(columns or COLUMNS),
@@ -169,7 +178,7 @@ def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: 
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(audit.source, results),
         notes=_notes(results),
-        legend=_legend(results),
+        legend="\n".join(legend) if results else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
     )
@@ -225,12 +234,6 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
     judged = f"No RoPE {source.noun} was cast: {agree} float32 rounding." if right else ""
     return " ".join(filter(None, (judged, _unjudged(source.noun, results))))
-
-
-def _legend(results: Sequence[Buffer]) -> str:
-    if any(one.times_float32 is not None and one.cast != "none" for one in results):
-        return f"{LEGEND}\n{_GRAPH_LEGEND}"
-    return LEGEND if results else ""
 
 
 def _unjudged(noun: str, results: Sequence[Buffer]) -> str:
@@ -329,11 +332,13 @@ def _of_graphs(results: Sequence[Buffer]) -> list[str]:
 def _everywhere(one: Buffer) -> str:
     if one.drift_near is None or not one.times_float32:
         return ""
+    times = one.times_float32
+    count = f"{float(f'{times:.2g}'):,.0f}" if times >= 10 else f"{times:.2g}"
     return (
         f"{one.stored.name} moves scores by as much at every offset, for the distance alone counts: no "
         "comparison of scores before and after a shift of positions shows it. The same frequencies in "
-        f"float32 move them by {short(one.drift_near / one.times_float32)} of their RMS within {NEAR} "
-        f"tokens: these by {_count(one.times_float32)} times as much"
+        f"float32 move them by {short(one.drift_near / times)} of their RMS within {NEAR} "
+        f"tokens: these by {count} times as much"
     )
 
 
@@ -360,10 +365,6 @@ def _conversion(one: Buffer) -> str:
     return ""
 
 
-def _count(times: float) -> str:
-    return f"{float(f'{times:.2g}'):,.0f}" if times >= 10 else f"{times:.2g}"
-
-
 def _of_hypotheses(results: Sequence[Buffer]) -> list[str]:
     """Return a line for each hypothesis, of each table the best first."""
     return [
@@ -374,7 +375,7 @@ def _of_hypotheses(results: Sequence[Buffer]) -> list[str]:
     ]
 
 
-def _of_pairs(results: Sequence[Buffer]) -> Mapping[str, Report]:
+def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
     """Return the tables of pairs and of hypotheses; none where nothing was compared."""
     pairs: list[dict[str, Any]] = []
     hypotheses: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ropeaudit.audits import records
-from ropeaudit.features.module.running import LAST, Measured
+from ropeaudit.features.module.measurement import LAST, Measurement
 from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
@@ -32,18 +32,24 @@ class RunColumns:
 
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     module: str = of("place of the module in what was built, else its class", shown=True)
-    kind: str = of("its class")
+    kind: str = of("its class", lambda one: one.built.kind)
     loaded: str = of(
         "way of loading: built, to, default-dtype, saved, from-pretrained, low-cpu-mem", shown=True
     )
     dtype: str = of("dtype of that way", shown=True)
-    device: str = of("device on which it was run", shown=lambda one: one.device != "cpu", leaves=4)
-    call: str = of("how forward was called; none where it was not")
+    device: str = of(
+        "device on which it was run",
+        lambda one: one.built.device,
+        shown=lambda one: one.built.device != "cpu",
+        leaves=4,
+    )
+    call: str = of("how forward was called; none where it was not", lambda one: one.built.call)
     held: str = of("dtypes of its buffers that hold frequencies, angles, cos or sin", shown=True, leaves=3)
     buffer_error: float | None = of("largest error of their frequencies against those as built, relative")
     against: str = of(
         "what it was compared with: what was given, frequencies of a buffer, those of a usual base that "
-        "agrees with all that it shows as built (guessed), or else those that it shows as built"
+        "agrees with all that it shows as built (guessed), or else those that it shows as built",
+        lambda one: one.built.against,
     )
     positions: int | None = of(
         "positions that it was run at, from 0; none where it is not known which they are",
@@ -138,8 +144,8 @@ def finding(one: Run, *, brief: bool = False) -> str:
         others = f"; of the others cos is off by up to {short(seen.cos_error)}{_at(seen)}"
         return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite{others}"
     begin, worst = f"{lost}{_rows(seen)}", f"cos is off by up to {short(seen.cos_error)}{_at(seen)}"
-    if seen.positions is None or one.as_built:
-        worst = f"{worst}, compared with {one.against}"
+    if seen.positions is None or one.built.as_built:
+        worst = f"{worst}, compared with {one.built.against}"
     if not one.wrong and not seen.rounded:
         return f"{begin}{worst}"
     if not seen.cos_error > seen.allowed:
@@ -157,7 +163,7 @@ def finding(one: Run, *, brief: bool = False) -> str:
     return text
 
 
-def _rows(seen: Measured) -> str:
+def _rows(seen: Measurement) -> str:
     """Return how many positions are distinct; nothing where they are not known."""
     if seen.positions is None:
         return ""
@@ -166,11 +172,11 @@ def _rows(seen: Measured) -> str:
     return f"{seen.distinct} of {seen.positions} positions stay distinct, "
 
 
-def _at(seen: Measured) -> str:
+def _at(seen: Measurement) -> str:
     return "" if seen.worst is None else f" (at position {seen.worst})"
 
 
-def explained(seen: Measured) -> str:
+def explained(seen: Measurement) -> str:
     """Return what errors are compared with, in words."""
     rounds = seen.returns not in ("angles", "complex")
     as_built = ", which it returns as built," if seen.usual != seen.returned else ""

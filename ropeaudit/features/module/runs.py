@@ -13,12 +13,12 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, one_line
-from ropeaudit.features.module import outputs, references, running, ways
+from ropeaudit.features.module import loading, measurement, outputs, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.outputs import Places
-from ropeaudit.features.module.references import Exact, Known, frequencies_of
-from ropeaudit.features.module.running import Grid, Measured
+from ropeaudit.features.module.measurement import GridCall, Measurement
+from ropeaudit.features.module.outputs import TensorPlaces
+from ropeaudit.features.module.references import Known, Reference, frequencies_of
 from ropeaudit.features.module.source import moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -26,53 +26,45 @@ from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import call_arguments, devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.forwards import Fitted, NotFitted
+from ropeaudit.subjects.calling.forwards import Call, Fitted, NotFitted
 
 _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of frequencies
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """How modules are run. loaded: the ways, all usual ones where None. arguments: for a class."""
 
     loaded: tuple[str, ...] | None
     dtypes: tuple[Format, ...]
-    up_to: int = running.UP_TO
+    up_to: int = measurement.UP_TO
     arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Reproduction:
-    """The module as built with how it is called, and the dtype of the vectors that it was given."""
-
-    part: Part
-    given: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """What one RoPE module does, loaded in one way.
 
-    module: its place in what was built, and its class. dtype: of the way. device: where it was run. call: of
-    forward. held: the dtypes of its buffers that hold RoPE. buffer_error: what those are off from as built,
-    relative. measured: None where it was not run; unfitted says why. imaginary_lost: whether a complex table
-    is real now. reproduction: what a snippet needs to run it again.
+    built: the module as built. loaded: the way; dtype: of that way. given: the dtype of torch of the vectors
+    that it was given. held: the dtypes of its buffers that hold RoPE. buffer_error: what those are off from
+    as built, relative. imaginary_lost: whether a complex table is real now. measured: None where it was not
+    run; unfitted says why.
     """
 
-    module: str
-    kind: str
+    built: RopeModule
     loaded: str
     dtype: str
-    device: str
-    call: str
+    given: Any
     held: str
     buffer_error: float | None
-    against: str
-    as_built: bool  # whether that is what the module as built shows
-    measured: Measured | None
+    imaginary_lost: bool
+    measured: Measurement | None = None
     unfitted: NotFitted | None = None
-    imaginary_lost: bool = False
-    reproduction: Reproduction | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def module(self) -> str:
+        """Its place in what was built, else its class."""
+        return self.built.name or self.built.kind
 
     @property
     def wrong(self) -> bool:
@@ -103,25 +95,17 @@ class Run:
     @property
     def way(self) -> str:
         """How it was loaded, in words."""
-        return ways.words(self.loaded, self.dtype)
+        return loading.words(self.loaded, self.dtype)
 
 
-def run(target: Target, options: Options, notes: list[str]) -> list[Run]:
+def run(target: Target) -> list[Run]:
     """Return what every RoPE module of a target does in every way."""
+    options, results = target.options, list[Run]()
     with process_state.at_home(target.builder.home):
-        return _run(target, options, notes)
-
-
-def _run(target: Target, options: Options, notes: list[str]) -> list[Run]:
-    built = target.built
-    dtype, device = _own_dtype(built), target.place or devices.of_module(built) or devices.CPU
-    found = parts(target, dtype, device, options.up_to, notes)
-    if not found:
-        return []
-    results: list[Run] = []
-    for way in options.loaded or ways.usual(target.builder):
-        for dtype in options.dtypes if way != ways.BUILT else options.dtypes[:1]:
-            results += _loaded(target.builder, built, way, dtype, found, device, notes)
+        if found := rope_modules(target):
+            for way in options.loaded or loading.usual(target.builder):
+                for fmt in options.dtypes if way != loading.BUILT else options.dtypes[:1]:
+                    results += _loaded(target, way, fmt, found)
     return results
 
 
@@ -133,59 +117,33 @@ def _own_dtype(module: Any) -> Any:
     return next(floats, torch.float32)
 
 
-def _loaded(
-    builder: Builder,
-    built: Any,
-    way: str,
-    fmt: Format,
-    found: Sequence[Part],
-    device: Device,
-    notes: list[str],
-) -> Iterator[Run]:
+def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) -> Iterator[Run]:
     """Yield the result of every module, loaded in a way; a note instead where that cannot be."""
     import torch
 
-    dtype = getattr(torch, fmt.name)
-    try:
-        whole, place = (built, "") if way == ways.BUILT else ways.loaded(builder, way, dtype)
-        whole = whole if way == ways.BUILT else moved(builder.spec, whole, device)
-    except (ways.NotThisWay, BadInput) as error:
-        text = error.typed if isinstance(error, BadInput) else str(error)
-        notes.append(f"{way} was not tried: {text}")
-        return
-    if place:
-        notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
-    for part in found:
-        module = whole.get_submodule(part.name)
-        given = _own_dtype(whole) if way in (ways.BUILT, "saved") else dtype
-        name = str(given).removeprefix("torch.") if way == ways.BUILT else fmt.name
-        yield _result(part, module, way, name, given)
-
-
-def _result(part: Part, module: Any, way: str, name: str, given: Any) -> Run:
-    held, error = part.held(module)
-    where, lost = part.name or part.kind, part.imaginary_lost(module)
-    base = Run(
-        where,
-        part.kind,
-        way,
-        name,
-        part.device,
-        part.call,
-        held,
-        error,
-        part.against,
-        part.as_built,
-        None,
-        imaginary_lost=lost,
-    )
-    if isinstance(part.fitted, NotFitted):
-        return replace(base, unfitted=part.fitted)
-    try:
-        seen = part.measured(module, given)
-    except Exception as raised:  # whatever other people's code raises
-        return replace(base, unfitted=NotFitted(f"raised {one_line(raised)}", "raised"))
-    return replace(base, measured=seen, reproduction=Reproduction(part, given))
+    builder, dtype, loaded, holder = target.builder, getattr(torch, fmt.name), target.built, ""
+    if way != loading.BUILT:
+        try:
+            loaded, holder = loading.loaded(builder, way, dtype)
+            loaded = moved(builder.spec, loaded, target.device)
+        except (loading.NotLoadable, BadInput) as error:
+            text = error.typed if isinstance(error, BadInput) else str(error)
+            target.notes.append(f"{way} was not tried: {text}")
+            return
+    if holder:
+        target.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
+    for built in found:
+        module = loaded.get_submodule(built.name)
+        given = _own_dtype(loaded) if way in (loading.BUILT, "saved") else dtype
+        name = str(given).removeprefix("torch.") if way == loading.BUILT else fmt.name
+        result = Run(built, way, name, given, *built.held(module), built.imaginary_lost(module))
+        if isinstance(built.fitted, NotFitted):
+            yield replace(result, unfitted=built.fitted)
+            continue
+        try:
+            yield replace(result, measured=built.measured(module, given))
+        except Exception as raised:  # whatever other people's code raises
+            yield replace(result, unfitted=NotFitted(f"raised {one_line(raised)}", "raised"))
 
 
 _NAMED = re.compile(r"rot(ary|emb)|rope|pos_?emb", re.IGNORECASE)
@@ -193,23 +151,30 @@ _NAMED = re.compile(r"rot(ary|emb)|rope|pos_?emb", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is run: how it is built, what was built, and what is known of its frequencies.
+    """What is run and how, and what is known of its frequencies.
 
     known: what the buffers of the built one hold. expected: what was given explicitly, if anything. sizes:
     how many pairs options say that there are, with what says so. place: where modules are moved; those that
-    are built lie where they were made by default.
+    are built lie where they were made by default. notes: what the reader must know; running adds to them.
     """
 
     builder: Builder
     built: Any
+    options: RunOptions
     known: Sequence[Known]
-    expected: Expected | None = None
-    sizes: Sequence[tuple[str, int]] = ()
-    place: Device | None = None
+    expected: Expected | None
+    sizes: Sequence[tuple[str, int]]
+    place: Device | None
+    notes: list[str]
+
+    @property
+    def device(self) -> Device:
+        """Where modules are run."""
+        return self.place or devices.of_module(self.built) or devices.CPU
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RopeModule:
     """A RoPE module as built: where it is, how it is called, and what it should return.
 
     fitted: why it cannot be called, where it cannot. own: the dtype of the parameters of what was
@@ -217,27 +182,36 @@ class Part:
     """
 
     name: str
-    kind: str
+    module: Any
     device: str
     known: list[Known]
-    module: Any
     own: Any
-    fitted: Fitted[Places] | Grid | NotFitted
+    fitted: Fitted[TensorPlaces] | GridCall | NotFitted
     positions: int = 0
-    references: Sequence[Exact] = ()
+    references: Sequence[Reference] = ()
     pairs: frozenset[int] = frozenset()
+
+    @property
+    def kind(self) -> str:
+        """The name of its class."""
+        return type(self.module).__name__
+
+    @property
+    def forward(self) -> Call | None:
+        """How it is called; None where it is not."""
+        if isinstance(self.fitted, Fitted):
+            return self.fitted.calls[0]
+        return self.fitted.call if isinstance(self.fitted, GridCall) else None
 
     @property
     def call(self) -> str:
         """How it is called, in words; none where it is not."""
-        if isinstance(self.fitted, NotFitted):
-            return "none"
-        return self.fitted.call.words if isinstance(self.fitted, Grid) else self.fitted.calls[0].words
+        return "none" if self.forward is None else self.forward.words
 
     @property
     def against(self) -> str:
         """What its results are compared with, in words; none where there are none."""
-        if isinstance(self.fitted, Grid):
+        if isinstance(self.fitted, GridCall):
             return self.fitted.against
         return self.references[0].words if self.references else "none"
 
@@ -246,25 +220,22 @@ class Part:
         """Whether that is what the module as built shows."""
         return bool(self.references) and self.references[0].source is None
 
-    def measured(self, module: Any, dtype: Any) -> Measured:
+    def measured(self, module: Any, dtype: Any) -> Measurement:
         """Return what the module, loaded in some way, returns. Raises: whatever it raises."""
-        assert not isinstance(self.fitted, NotFitted)  # noqa: S101
-        usual = self._usual(dtype)
-        if isinstance(self.fitted, Grid):
-            return running.measured_grid(module, self.fitted, dtype, usual)
-        return running.measured(module, self.fitted, self.references, self.positions, dtype, usual)
-
-    def _usual(self, dtype: Any) -> str:
-        """Return the dtype that the module as built returns where it is given vectors of a dtype."""
-        assert not isinstance(self.fitted, NotFitted)  # noqa: S101
-        grid = isinstance(self.fitted, Grid)
-        call = self.fitted.call if isinstance(self.fitted, Grid) else self.fitted.calls[0]
-        count = call_arguments.LONGEST if grid else min(forwards.PROBE, self.positions)
+        call, fitted = self.forward, self.fitted
+        assert call is not None  # noqa: S101
+        assert not isinstance(fitted, NotFitted)  # noqa: S101
+        count = (
+            call_arguments.LONGEST if isinstance(fitted, GridCall) else min(forwards.PROBE, self.positions)
+        )
         try:
-            returned = call.run(self.module, 0, count, dtype)
+            as_built = call.run(self.module, 0, count, dtype)
         except Exception:  # it does not take them: whatever other people's code raises
-            returned = call.run(self.module, 0, count, self.own)
-        return self.fitted.places.dtype(returned)
+            as_built = call.run(self.module, 0, count, self.own)
+        usual = fitted.places.dtype(as_built)  # of what the module as built returns for the same
+        if isinstance(fitted, GridCall):
+            return measurement.of_grid(module, fitted, dtype, usual)
+        return measurement.of_positions(module, fitted, self.references, self.positions, dtype, usual)
 
     def held(self, module: Any) -> tuple[str, float | None]:
         """Return dtypes of the buffers that hold RoPE, and what they are off from as built, relative."""
@@ -296,58 +267,54 @@ def vars_of(module: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, one) for name, one in vars(module).items() if isinstance(one, torch.Tensor))
 
 
-def parts(target: Target, dtype: Any, device: Device, up_to: int, notes: list[str]) -> list[Part]:
-    """Return the RoPE modules of what was built. dtype: of its parameters.
+def rope_modules(target: Target) -> list[RopeModule]:
+    """Return the RoPE modules of what was built.
 
     Raises: BadInput where nothing that they return has as many pairs as options say, and no buffer does.
     """
-    places = list(_modules(target.built, target.known, notes))
-    found = [_part(name, module, dtype, device, target, up_to, notes) for name, module in places]
-    seen = [one for one in found if one.pairs]
+    found = [_rope_module(name, module, target) for name, module in list(_candidates(target))]
+    shown = [built for built in found if built.pairs]
     wanted = {count for _, count in target.sizes}
-    if seen and wanted and not target.known and not any(one.pairs & wanted for one in seen):
+    if shown and wanted and not target.known and not any(built.pairs & wanted for built in shown):
         label, count = target.sizes[0]
         raise BadInput(
-            f"{target.builder.spec!r}: what {seen[0].kind} returns is of {min(seen[0].pairs)} pairs and "
+            f"{target.builder.spec!r}: what {shown[0].kind} returns is of {min(shown[0].pairs)} pairs and "
             f"{label} has {count}; give what belongs to it with --config, --model, --head-dim or --rotary-dim"
         )
     return found
 
 
-def _modules(built: Any, known: Sequence[Known], notes: list[str]) -> Iterator[tuple[str, Any]]:
+def _candidates(target: Target) -> Iterator[tuple[str, Any]]:
     """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once.
 
     Without any, what was built, where it holds no other modules.
     """
-    holders = {one.buffer.rpartition(".")[0] for one in known}
-    seen: dict[tuple[Any, ...], int] = {}
-    for name, module in built.named_modules():
-        if name not in holders and not (_NAMED.search(type(module).__name__) and _is_leaf(module)):
+    holders = {one.buffer.rpartition(".")[0] for one in target.known}
+    counts: dict[tuple[Any, ...], int] = {}
+    for name, module in target.built.named_modules():
+        leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
+        if name not in holders and not (leaf and _NAMED.search(type(module).__name__)):
             continue
-        own = [one.theta.tobytes() for one in known if one.buffer.rpartition(".")[0] == name]
+        own = [one.theta.tobytes() for one in target.known if one.buffer.rpartition(".")[0] == name]
         key = (type(module), *own)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] == 1:
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] == 1:
             yield name, module
-    if not seen and next(built.children(), None) is None:
-        yield "", built
-    for (kind, *_), count in seen.items():
+    if not counts and next(target.built.children(), None) is None:
+        yield "", target.built
+    for (kind, *_), count in counts.items():
         if count > 1:
-            notes.append(f"{count} modules {kind.__name__} hold the same values: the first stands for all")
+            target.notes.append(
+                f"{count} modules {kind.__name__} hold the same values: the first stands for all"
+            )
 
 
-def _is_leaf(module: Any) -> bool:
-    return next(module.children(), None) is None and next(module.parameters(), None) is None
-
-
-def _part(
-    name: str, module: Any, dtype: Any, device: Device, target: Target, up_to: int, notes: list[str]
-) -> Part:
-    """Return a module with how it is called, as built. dtype: of the parameters of what was built."""
-    kind = type(module).__name__
+def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
+    """Return a module with how it is called, as built."""
+    dtype, device, notes = _own_dtype(target.built), target.device, target.notes
     own = [one for one in target.known if one.buffer.rpartition(".")[0] == name]
-    base = Part(name, kind, device.label, own, module, dtype, NotFitted("it does more than RoPE"))
-    if next(module.children(), None) is not None and not _NAMED.search(kind):
+    base = RopeModule(name, module, device.label, own, dtype, NotFitted("it does more than RoPE"))
+    if next(module.children(), None) is not None and not _NAMED.search(base.kind):
         return base
     given = [] if target.expected is None else target.expected.settings(None)
     listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
@@ -355,30 +322,31 @@ def _part(
     sizes = [one.theta.size for one in own]
     fitted = forwards.fitted(module, dtype, device.name, outputs.read, misplaced, sizes)
     if isinstance(fitted, NotFitted):
-        grid = running.fitted_grid(module, forwards.on_grids(module, device.name), dtype)
-        part = replace(base, fitted=grid or outputs.cos_alone(module, dtype, device.name) or fitted)
+        grid = measurement.fitted_grid(module, forwards.on_grids(module, device.name), dtype)
+        built = replace(base, fitted=grid or outputs.cos_alone(module, dtype, device.name) or fitted)
     else:
-        part = _with_references(replace(base, fitted=fitted), fitted, target, up_to, notes)
-    if not isinstance(part.fitted, NotFitted) and "self.training" in _source(module):
+        built = _with_references(base, fitted, target)
+    if not isinstance(built.fitted, NotFitted) and "self.training" in _source(module):
         notes.append(
-            f"{kind}.forward asks whether it is trained: it was run in eval mode, without what training adds"
+            f"{built.kind}.forward asks whether it is trained: it was run in eval mode, "
+            "without what training adds"
         )
-    if isinstance(part.fitted, Grid):
+    if isinstance(built.fitted, GridCall):
         notes.append(
-            f"{kind} was run at {part.fitted.call.given}, whose positions are not known: "
-            f"it is compared with {part.against}"
+            f"{built.kind} was run at {built.fitted.call.given}, whose positions are not known: "
+            f"it is compared with {built.against}"
         )
         if target.expected is not None:
-            notes.append(f"{_given(target.expected)} was not used for {kind}, whose positions are not known")
-    return part
+            notes.append(
+                f"{_given(target.expected)} was not used for {built.kind}, whose positions are not known"
+            )
+    return built
 
 
-def _with_references(
-    part: Part, fitted: Fitted[Places], target: Target, up_to: int, notes: list[str]
-) -> Part:
+def _with_references(built: RopeModule, fitted: Fitted[TensorPlaces], target: Target) -> RopeModule:
     """Return a module with what each of its calls should return."""
-    module, kind = part.module, part.kind
-    count = running.length(module, fitted, up_to, part.own)
+    module, kind, up_to, notes = built.module, built.kind, target.options.up_to, target.notes
+    count = measurement.length(module, fitted, up_to, built.own)
     if count < up_to:
         notes.append(f"{kind} holds {count} positions; it was run at those, and not up to {up_to}")
     axes = fitted.calls[0].axes
@@ -389,14 +357,13 @@ def _with_references(
         count = min(count, references.TOGETHER)
         notes.append(f"{kind} is held to what scaling dynamic makes of a call with {count} positions")
     try:
-        seen = references.shown(module, fitted, count, part.own)
+        seen = references.shown(module, fitted, count, built.own)
     except Exception as error:  # whatever other people's code raises
-        return replace(part, fitted=NotFitted(f"raised {one_line(error)}", "raised"))
+        return replace(built, fitted=NotFitted(f"raised {one_line(error)}", "raised"))
     if columns := fitted.places.theta:
         seen = [replace(one, theta=np.array(columns), uncertain=np.zeros(len(columns))) for one in seen]
-    given = target.expected
     expected = [None if given is None else references.explicit(one, given, axes, count) for one in seen]
-    exact = [said or references.exact(one, part.known) for said, one in zip(expected, seen, strict=True)]
+    exact = [said or references.exact(one, built.known) for said, one in zip(expected, seen, strict=True)]
     if given is not None and None in expected:
         speeds = references.speeds(seen[expected.index(None)]).size
         notes.append(
@@ -408,7 +375,7 @@ def _with_references(
         notes.append(f"{kind}: its frequencies change with the length; those of {most} positions were run")
         count = most
     pairs = frozenset(count for one in seen for count in references.possible_pairs(one, axes))
-    return replace(part, positions=count, references=exact, pairs=pairs)
+    return replace(built, fitted=fitted, positions=count, references=exact, pairs=pairs)
 
 
 def _given(expected: Expected) -> str:
@@ -419,11 +386,8 @@ def _given(expected: Expected) -> str:
 
 
 def _state(module: Any) -> list[bytes]:
-    return [buffer.detach().cpu().double().numpy().tobytes() for buffer in _real_buffers(module)]
-
-
-def _real_buffers(module: Any) -> list[Any]:
-    return [one for _, one in module.named_buffers() if not one.is_complex() and not one.is_meta]
+    buffers = [one for _, one in module.named_buffers() if not one.is_complex() and not one.is_meta]
+    return [buffer.detach().cpu().double().numpy().tobytes() for buffer in buffers]
 
 
 def _source(module: Any) -> str:

@@ -248,7 +248,18 @@ def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device
     buffers = [
         replace(one, device=devices.of_tensor(by_name[one.stored.name]).label) for one in _buffers(tensors)
     ]
-    return Source(spec, True, buffers, len(by_name), expected, notes, module, builder, own, place)
+    return Source(
+        spec=spec,
+        built=True,
+        buffers=buffers,
+        tensors=len(by_name),
+        expected=expected,
+        notes=notes,
+        module=module,
+        builder=builder,
+        own=own,
+        place=place,
+    )
 
 
 def moved(spec: str, module: Any, place: Device | None) -> Any:

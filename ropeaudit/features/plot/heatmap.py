@@ -77,7 +77,15 @@ def measure(
     hidden = np.broadcast_to(False if masked is None else np.asarray(masked, bool), squares.shape)
     rms = np.sqrt(squares / heads)
     rms[~np.isfinite(rms)] = np.nan
-    return Heatmap(case, recipe, offset, heads, rms, hidden, largest if finite else None)
+    return Heatmap(
+        case=case,
+        recipe=recipe,
+        offset=offset,
+        heads=heads,
+        drift=rms,
+        hidden=hidden,
+        largest=largest if finite else None,
+    )
 
 
 def draw(heatmap: Heatmap) -> Picture:

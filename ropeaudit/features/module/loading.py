@@ -21,7 +21,7 @@ _IMAGINARY = "discards the imaginary part"
 HELD = "held"  # the name of a module in the model that is built around it
 
 
-class NotThisWay(Exception):
+class NotLoadable(Exception):
     """A module that cannot be loaded in a way, with the reason in words."""
 
 
@@ -35,7 +35,7 @@ def usual(builder: Builder) -> tuple[str, ...]:
 def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
     """Return a fresh module that was loaded in a way, in eval mode, and where it stands in what was loaded.
 
-    Raises: NotThisWay, BadInput.
+    Raises: NotLoadable, BadInput.
     """
     with imaginary_parts():  # what a cast makes of complex tables is seen in what the module returns
         return _loaded(builder, way, dtype)
@@ -67,13 +67,18 @@ def imaginary_parts() -> Iterator[list[str]]:
 
 
 def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
-    """Return the module and its place. Raises: NotThisWay, BadInput."""
+    """Return the module and its place. Raises: NotLoadable, BadInput."""
     import torch
 
     if way == BUILT:
         return builder.build(), ""
     if way == "default-dtype":
-        return _in_default_dtype(builder, dtype), ""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return builder.build(), ""
+        finally:
+            torch.set_default_dtype(before)
     module = builder.build()
     if way == "to":
         return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
@@ -81,35 +86,23 @@ def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
         if way == "saved":
             return patiently(lambda: _saved(builder, module, dtype, torch), f"{builder.spec} saved"), ""
         what = f"{builder.spec} {way}"
-        whole, place = patiently(lambda: _from_pretrained(builder, module, way, dtype), what)
-        return whole, place
-    except (RopeAuditError, NotThisWay):
+        model, place = patiently(lambda: _from_pretrained(builder, module, way, dtype), what)
+        return model, place
+    except (RopeAuditError, NotLoadable):
         raise
     except Exception as error:  # whatever other people's code raises
-        raise NotThisWay(f"raised {one_line(error)}") from None
-
-
-def _in_default_dtype(builder: Builder, dtype: Any) -> Any:
-    """Return a module that was built under a default dtype, which is afterwards as it was."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        return builder.build()
-    finally:
-        torch.set_default_dtype(before)
+        raise NotLoadable(f"raised {one_line(error)}") from None
 
 
 def _saved(builder: Builder, module: Any, dtype: Any, torch: Any) -> Any:
-    """Return a module as built that loaded the state of one in a dtype from a file. Raises: NotThisWay."""
+    """Return a module as built that loaded the state of one in a dtype from a file. Raises: NotLoadable."""
     state = {
         name: value.to(dtype) if value.is_floating_point() else value
         for name, value in module.state_dict().items()
         if value.is_floating_point() or value.is_complex()
     }
     if not state:
-        raise NotThisWay("its state_dict holds no tensor, so that nothing is saved")
+        raise NotLoadable("its state_dict holds no tensor, so that nothing is saved")
     with tempfile.TemporaryDirectory() as folder:
         torch.save(state, f"{folder}/state.pt")
         fresh = builder.build()
@@ -118,21 +111,21 @@ def _saved(builder: Builder, module: Any, dtype: Any, torch: Any) -> Any:
 
 
 def _from_pretrained(builder: Builder, module: Any, way: str, dtype: Any) -> tuple[Any, str]:
-    """Return a model that was saved and loaded, or what it holds. Raises: NotThisWay."""
+    """Return a model that was saved and loaded, or what it holds. Raises: NotLoadable."""
     library = _library(type(module))
     if not library:
-        raise NotThisWay("neither transformers nor diffusers loads it")
+        raise NotLoadable("neither transformers nor diffusers loads it")
     model, place = (module, "") if hasattr(module, "save_pretrained") else (_holder(library, builder), HELD)
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
         if way == "low-cpu-mem" and importlib.util.find_spec("accelerate") is None:
-            raise NotThisWay(
+            raise NotLoadable(
                 "diffusers ignores low_cpu_mem_usage=True where accelerate is not installed; "
                 "pip install accelerate"
             )
         options["low_cpu_mem_usage"] = way == "low-cpu-mem"
     elif way == "low-cpu-mem":
-        raise NotThisWay("transformers ignores low_cpu_mem_usage since its version 5")
+        raise NotLoadable("transformers ignores low_cpu_mem_usage since its version 5")
     with tempfile.TemporaryDirectory() as folder, _quietly(library):
         model.save_pretrained(folder)
         result = type(model).from_pretrained(folder, **options).eval()
@@ -196,7 +189,7 @@ def _of_diffusers(fill: Callable[[Any], None]) -> Any:
 def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
     """Return a model of the kind that holds such a module, which knows how its buffers are made anew.
 
-    Raises: NotThisWay where there is none.
+    Raises: NotLoadable where there is none.
     """
     from transformers import PreTrainedModel
 
@@ -204,7 +197,7 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
     kinds = [one for one in vars(sys.modules[cls.__module__]).values() if _is_base(one, cls)] if cls else []
     config = next((value for value in arguments.values() if hasattr(value, "to_dict")), None)
     if not kinds or config is None:
-        raise NotThisWay("it is no PreTrainedModel, nor is there one of its kind to hold it")
+        raise NotLoadable("it is no PreTrainedModel, nor is there one of its kind to hold it")
     base: Any = kinds[0]
 
     class Holder(base):  # type: ignore[misc,unused-ignore]

@@ -26,7 +26,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
 
 if TYPE_CHECKING:
-    from ropeaudit.features.model.run import Pass, Runner
+    from ropeaudit.features.model.forward_pass import Pass, Runner
 
 _MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them
 _LEAST = 3  # positions: two tell no frequency from another
@@ -37,7 +37,7 @@ class _Unanswered(LookupError):
 
 
 @dataclass(slots=True)
-class _Layer(Rotator):
+class _LayerRotator(Rotator):
     """A layer as what rotates, by running the model at the positions of a call.
 
     vectors: of the first call, which was made. again: whether the model may be run for others.
@@ -86,7 +86,7 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting]:
     return {n: rope.layers[kinds[n]] for n in layers if kinds.get(n) in rope.layers}
 
 
-def placed(
+def check_layers(
     folder: Folder, runner: Runner, ids: list[int], offset: int, seen: Pass, dtype: Format
 ) -> dict[int, Places]:
     """Return layer -> where its worst rotated pair stands, of the layers whose q and k before are seen.
@@ -102,7 +102,7 @@ def placed(
         if setting is None or vectors.before is None or not _comparable(vectors, setting):
             continue
         setting = replace(setting, length=setting.scaling.length_for(len(ids) + offset))
-        rotator = _Layer(layer, setting, runner, ids, vectors, again=first is None)
+        rotator = _LayerRotator(layer, setting, runner, ids, vectors, again=first is None)
         q, k = vectors.before
         one = verification.check(rotator, setting, rule, CaseVectors((q[None], k[None]), 0), offset)
         if one.diagnosis and first and _same(first, one.diagnosis):
@@ -128,7 +128,7 @@ def _same(first: Diagnosis, other: Diagnosis) -> bool:
     return any((one.code, other.where) == (first.code, first.where) for one in equals)
 
 
-def of_all(places: Mapping[int, Places]) -> Diagnosis | None:
+def first_diagnosis(places: Mapping[int, Places]) -> Diagnosis | None:
     """Return the diagnosis of the first wrong layer, and in which layers it is; None without any."""
     found = {layer: one.diagnosis for layer, one in places.items() if one.diagnosis is not None}
     if not found:

@@ -60,7 +60,9 @@ def save(
         layout = rotated[members[0]].layout
         if model is not None:
             layout = (model.layers.get(kind) or next(iter(model.layers.values()))).layout
-        target = path if len(groups) == 1 else _named(path, kind)
+        file = Path(path)
+        named = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
+        target = path if len(groups) == 1 else named
         _write(target, path, {n: layers[n] for n in members}, rotated, layout)
         command = f"ropeaudit shift --qk {shlex.quote(target)}"
         if model is not None:
@@ -69,12 +71,6 @@ def save(
             command += f" --layer {kind}"
         results.append(Saved(target, kind, members, command))
     return results
-
-
-def _named(path: str, kind: str) -> str:
-    """Return the name of the file of a layer type: q-sliding_attention.safetensors."""
-    file = Path(path)
-    return str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
 
 
 def _write(

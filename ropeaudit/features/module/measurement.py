@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.features.module import outputs
-from ropeaudit.features.module.outputs import Places
-from ropeaudit.features.module.references import CHUNK, TOGETHER, Exact
+from ropeaudit.features.module.outputs import TensorPlaces
+from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference
 from ropeaudit.recognition import hypotheses
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
@@ -39,33 +39,33 @@ _RETURNED = 2  # roundings of what is returned: of cos, of its product with an a
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What came out at n positions.
 
     distinct: rows that differ. cos_error: the largest of cos, at position `worst`; sin_error: of sin. excess:
     the largest error over what float32 angles and rounding to `usual` explain, above 1 for a fault. usual:
     the dtype that the module as built returns for the same inputs. once: the largest error over what float32
     angles and one rounding to `returned` explain, where that is a narrower dtype; else infinite. drift: of
-    the scores of the last positions, over their RMS. returns: what, as in `Places`; returned: its dtype.
-    of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of what is
-    allowed that is for frequencies having been inferred from what is returned. diagnosis: what explains the
-    errors, where they are more than is allowed and it is known.
+    the scores of the last positions, over their RMS. returns: what, as in `TensorPlaces`; returned: its
+    dtype. of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of
+    what is allowed that is for frequencies having been inferred from what is returned. diagnosis: what
+    explains the errors, where they are more than is allowed and it is known.
     Of positions that are not known, those and what follows from them are None.
     """
 
-    positions: int | None
-    distinct: int | None
     cos_error: float
     sin_error: float
-    worst: int | None
     excess: float
+    once: float
     allowed: float
-    drift: float | None
     nonfinite: int
     returns: str
     returned: str
     usual: str
-    once: float = math.inf
+    positions: int | None = None
+    distinct: int | None = None
+    worst: int | None = None
+    drift: float | None = None
     of_frequencies: bool = False
     uncertain: float = 0.0
     diagnosis: Diagnosis | None = None
@@ -76,7 +76,7 @@ class Measured:
         return self.excess > 1 and self.once <= 1
 
 
-def length(module: Any, fitted: Fitted[Places], up_to: int, dtype: Any) -> int:
+def length(module: Any, fitted: Fitted[TensorPlaces], up_to: int, dtype: Any) -> int:
     """Return how many positions a module holds, `up_to` at most: tables end."""
 
     def runs(n: int) -> bool:
@@ -96,21 +96,19 @@ def length(module: Any, fitted: Fitted[Places], up_to: int, dtype: Any) -> int:
     return low
 
 
-def measured(
-    module: Any, fitted: Fitted[Places], references: Sequence[Exact], n: int, dtype: Any, usual: str
-) -> Measured:
+def of_positions(
+    module: Any, fitted: Fitted[TensorPlaces], references: Sequence[Reference], n: int, dtype: Any, usual: str
+) -> Measurement:
     """Return what a module returns at positions 0 to n - 1, compared with the exact values.
 
-    usual: the dtype that the module as built returns. Raises: whatever the module raises; LookupError or
-    ValueError where it returns another shape.
+    Of several calls it is the one that is furthest off. usual: the dtype that the module as built returns.
+    Raises: whatever the module raises; LookupError or ValueError where it returns another shape.
     """
-    calls = enumerate(references)
-    return _worst([_of_call(module, fitted, k, reference, n, dtype, usual) for k, reference in calls])
-
-
-def _worst(results: Sequence[Measured]) -> Measured:
-    """Return the measurement of the call that is furthest off."""
-    return max(results, key=lambda one: math.inf if math.isnan(one.excess) else one.excess)
+    results = []
+    for call, reference in zip(fitted.calls, references, strict=True):
+        chunks = _chunks(module, call, fitted.places, n, dtype)
+        results.append(_of_call(chunks, fitted.places, reference, n, usual))
+    return max(results, key=lambda measured: math.inf if math.isnan(measured.excess) else measured.excess)
 
 
 @dataclass(slots=True)
@@ -154,12 +152,18 @@ class Errors:
         ]
         self.nonfinite += sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
 
-    def measured(self, returns: str, returned: str) -> Measured:
+    def measured(self, returns: str, returned: str) -> Measurement:
         """Return them, without positions."""
-        excess = math.nan if self.nonfinite else self.excess
-        return Measured(
-            *(None, None, self.cos, self.sin, None, excess, self.allowed, None, self.nonfinite),
-            *(returns, returned, self.usual, self.once),
+        return Measurement(
+            cos_error=self.cos,
+            sin_error=self.sin,
+            excess=math.nan if self.nonfinite else self.excess,
+            once=self.once,
+            allowed=self.allowed,
+            nonfinite=self.nonfinite,
+            returns=returns,
+            returned=returned,
+            usual=self.usual,
         )
 
 
@@ -169,30 +173,42 @@ def _unit(held: str) -> float:
 
 
 def _of_call(
-    module: Any, fitted: Fitted[Places], k: int, reference: Exact, n: int, dtype: Any, usual: str
-) -> Measured:
+    chunks: Iterable[tuple[int, list[Any], str]],
+    places: TensorPlaces,
+    reference: Reference,
+    n: int,
+    usual: str,
+) -> Measurement:
+    """Return what a call returns at positions 0 to n - 1, in chunks, compared with the exact values."""
     rows: set[bytes] = set()
-    angles, returned = fitted.places.what == "angles", ""
+    angles, returned = places.what == "angles", ""
     errors = Errors("" if angles else usual)
     first, last = np.zeros((0, 0), np.complex128), list[NDArray[np.complex128]]()
-    for start, planes, returned in _chunks(module, fitted, k, n, dtype):
+    for start, planes, returned in chunks:
         rows.update(row.tobytes() for row in np.concatenate(planes, axis=1))
         errors.count(planes)
-        points = fitted.places.points(planes)
+        points = places.points(planes)
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         should = reference.factor * np.exp(1j * at * reference.theta)
         of_angle = _of_angle(reference, at)
         errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
         first, last = first if first.size else points, [*last, points][-2:]
-    drift = _drift(np.concatenate(last)[-LAST:], reference, n)
-    seen = errors.measured(fitted.places.what, returned)
-    seen = replace(seen, positions=n, distinct=len(rows), worst=errors.worst, drift=drift, usual=usual)
-    uncertain = float(np.max(reference.factor * reference.uncertain, initial=0.0)) * (n - 1)
-    seen = replace(seen, of_frequencies=bool(reference.tolerance.any()), uncertain=uncertain)
-    return seen if seen.excess <= 1 else replace(seen, diagnosis=_diagnosis(seen, first, reference))
+    measured = replace(
+        errors.measured(places.what, returned),
+        positions=n,
+        distinct=len(rows),
+        worst=errors.worst,
+        drift=_drift(np.concatenate(last)[-LAST:], reference, n),
+        usual=usual,
+        of_frequencies=bool(reference.tolerance.any()),
+        uncertain=float(np.max(reference.factor * reference.uncertain, initial=0.0)) * (n - 1),
+    )
+    if measured.excess <= 1:
+        return measured
+    return replace(measured, diagnosis=_diagnosis(measured, first, reference))
 
 
-def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact) -> Diagnosis | None:
+def _diagnosis(seen: Measurement, points: NDArray[np.complex128], reference: Reference) -> Diagnosis | None:
     """Return what explains that points (n, c) of the first positions are off; None where nothing does."""
     if seen.nonfinite:
         return Diagnosis("nonfinite")
@@ -223,27 +239,26 @@ def _diagnosis(seen: Measured, points: NDArray[np.complex128], reference: Exact)
 
 
 def _chunks(
-    module: Any, fitted: Fitted[Places], k: int, n: int, dtype: Any
+    module: Any, call: Call, places: TensorPlaces, n: int, dtype: Any
 ) -> Iterator[tuple[int, list[Any], str]]:
     """Yield planes of up to `CHUNK` positions, with the first, and the dtype that was returned."""
-    call = fitted.calls[k]
     step = n if n <= TOGETHER or not call.free else CHUNK
     for begin in range(0, n, step):
         stop = min(n, begin + step)
         returned = call.run(module, begin, stop, dtype)
-        planes, held = fitted.places.planes(returned, stop - begin), fitted.places.dtype(returned)
+        planes, held = places.planes(returned, stop - begin), places.dtype(returned)
         for start in range(0, stop - begin, CHUNK):
             yield begin + start, [plane[start : start + CHUNK] for plane in planes], held
 
 
-def _of_angle(reference: Exact, at: Array) -> Array:
+def _of_angle(reference: Reference, at: Array) -> Array:
     """Return the largest error that float32 angles, and frequencies that are inferred, explain; (n, c)."""
     angles = at * np.abs(reference.theta)
     may = angles * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
     return np.asarray(reference.factor * (may + 4 * _UNIT))
 
 
-def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:
+def _drift(points: NDArray[np.complex128], reference: Reference, n: int) -> float:
     """Return the expected RMS drift of the scores of all pairs of positions, over the scores' RMS.
 
     For independent Gaussian q and k, of the columns that rotate: the mean of |P P* - E E*|² over E⁴.
@@ -259,20 +274,20 @@ def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class GridCall:
     """A call whose positions are not known: where cos and sin stand, what they should be, and what says so.
 
     What they should be is what the module as built returns; wide: run in float64, which differs.
     """
 
     call: Call
-    places: Places
+    places: TensorPlaces
     should: NDArray[np.complex128]
     against: str
     wide: bool = False
 
 
-def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> Grid | None:
+def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> GridCall | None:
     """Return how a module is called; None where no call returns cos and sin."""
     import torch
 
@@ -295,11 +310,11 @@ def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> Grid | None:
                 points, against, differs = exact, "the module as built, run in float64", True
         except Exception:  # noqa: S110  # whatever other people's code raises
             pass
-        return Grid(call, places, points, against, differs)
+        return GridCall(call, places, points, against, differs)
     return None
 
 
-def measured_grid(module: Any, one: Grid, dtype: Any, usual: str) -> Measured:
+def of_grid(module: Any, one: GridCall, dtype: Any, usual: str) -> Measurement:
     """Return what a module returns, compared with what it should.
 
     Raises: whatever the module raises; LookupError or ValueError where it returns another shape.

@@ -1,0 +1,351 @@
+"""One forward pass of a model at shifted positions, from a fresh state, and what is seen in it.
+
+Seen are logits, frequencies, which rows of tables are looked up by position, and q and k as attention gets
+them: in a function of ours, or in the products that go into a softmax.
+Letters: b batch, h heads, g key-value heads, s positions, d head_dim, v vocabulary. Positions in tokens.
+Scores are scaled, before softmax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.errors import BadInput, UsageError, one_line
+from ropeaudit.features.model import float64_mode, load, provenance
+from ropeaudit.features.model.layers import LayerVectors
+from ropeaudit.features.model.provenance import as_array, before
+from ropeaudit.runtime import process_state, streams
+from ropeaudit.subjects.calling.devices import CPU, Device
+
+_PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
+_HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
+_SELECTS = ("index_select", "__getitem__", "embedding")
+UNNAMED = "a table that is no parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of a table that were looked up. learned: whether the table is a parameter."""
+
+    indices: Any
+    rows: int
+    learned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions."""
+
+    logits: Any
+    layers: dict[int, LayerVectors]
+    frequencies: dict[str, Any]
+    lookups: dict[str, Lookup]
+    reads: bool = True
+
+
+class Runner:
+    """A loaded model; every pass begins with the rotary state that it was loaded with.
+
+    Frequencies that depend on the length are remembered by the modules that compute them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        wide: bool,
+        maximum: int | None = None,
+        scales: dict[int, float] | None = None,
+        device: Device = CPU,
+    ) -> None:
+        """Keep the model, on a device; `wide` runs it in float64 throughout, see `float64_mode`.
+
+        scales: of `Products`.
+        """
+        self.wide, self.maximum, self.device = wide, maximum, device
+        self.scales = {} if scales is None else scales
+        self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
+        self.model = device.moved(model)  # what was widened was made on the CPU
+        self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
+
+    def run(self, ids: list[int], offset: int, *, follow: bool = False) -> Pass:
+        """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
+
+        follow: whether layers get q and k before rotation too, as far as those are seen.
+        """
+        capture = Capture()
+        load.listen(capture)
+        for name, module in self.fresh.items():
+            self.model.set_submodule(name, copy.deepcopy(module))
+        given = self.device.put(torch.tensor([ids]))
+        positions = self.device.put(torch.arange(len(ids))[None] + offset)
+        lookups = Lookups(self.model, positions)
+        products = Products(capture, self.scales, self.wide)
+        followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
+        with torch.no_grad(), self._arithmetic(), followed, products, lookups:
+            try:
+                with streams.aside(), process_state.foreign():
+                    logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
+            except Exception as error:  # whatever a model's own code raises at positions that it has not
+                raise BadInput(self._refusal(len(ids), offset, one_line(error, 300))) from None
+        frequencies = {
+            f"{name}.{key}": value.cpu().clone()
+            for name, module in float64_mode.rotaries(self.model).items()
+            for key, value in module._buffers.items()
+            if key.endswith("inv_freq") and "original" not in key
+        }
+        return Pass(logits.detach().cpu(), capture.layers, frequencies, lookups.rows, lookups.reads)
+
+    def _refusal(self, count: int, offset: int, message: str) -> str:
+        beyond = self.maximum is not None and offset + count > self.maximum
+        if not beyond:
+            return f"the model cannot be run at offset {offset}: {message}"
+        return (
+            f"the model cannot be run at offset {offset}, past the {self.maximum:,} positions that it "
+            f"declares: {message}"
+        )
+
+    @contextlib.contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        if not self.wide:
+            yield
+            return
+        with float64_mode.wide() as mode:
+            yield
+        self.narrow |= mode.narrow
+
+
+class Capture:
+    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
+
+    attended: whether the model has called it.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.layers: dict[int, LayerVectors] = {}
+        self.attended = False
+        self._modules: dict[int, Any] = {}
+
+    def __call__(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **others: Any,
+    ) -> Any:
+        """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
+        if not self.attended:
+            self.attended = True
+            self.layers.clear()  # of products elsewhere, see `Products`
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
+            visible = visible_scores(attention_mask, query.shape[-2])
+            self.layers[self._number(module)] = LayerVectors(
+                as_array(query[0]), as_array(key[0]), scale, visible, before(query, key)
+            )
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
+        return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+
+    def _number(self, module: Any) -> int:
+        """Return the layer's own number, or the next one where it has none or another stack has taken it."""
+        number = getattr(module, "layer_idx", None)
+        number = None if number is None or number < 0 else int(number)  # where layers share their attention
+        known = next((n for n, one in self._modules.items() if one is module), None)
+        if number is not None and known is not None:
+            return known  # it runs again
+        if number is None or number in self._modules:
+            number = max(self._modules, default=-1) + 1
+        self._modules[number] = module
+        return number
+
+
+def visible_scores(mask: Any, size: int) -> NDArray[np.bool_]:
+    """Return the scores that a query sees. mask: added to them, or true where it sees."""
+    if mask is None:
+        return np.tril(np.ones((size, size), np.bool_))
+    plane = mask[0, 0, :, :size]
+    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return visible
+
+
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
+) -> Any:
+    """Return plain attention, for models that have no function of their own."""
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
+    scores = scores if mask is None else scores + mask
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
+
+
+class Products(TorchFunctionMode):
+    """Listens to torch for q·k, in models that do not attend through `Capture`; fills its layers.
+
+    A layer is a product of (…, s, d) and (…, d, s) whose multiple, plus a mask, goes into a softmax. scales:
+    of each layer as float64 shows it; where it was shown before, those are taken. Layers are numbered in the
+    order in which they run. Left out are scores that are more than a multiple of q·k, such as ALiBi's.
+    """
+
+    def __init__(self, capture: Capture, scales: dict[int, float], exact: bool) -> None:
+        """Begin with nothing. exact: whether the model computes in float64, and so shows its scales."""
+        super().__init__()
+        self.capture, self.scales, self.exact = capture, scales, exact
+        self.number = 0
+        self.factors: tuple[Any, Any] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        if self.capture.attended:
+            return result
+        if name in _PRODUCTS:
+            given = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
+            self._product(*given[-2:])
+        elif name == "scaled_dot_product_attention":
+            self._fused(*args, **(kwargs or {}))
+        elif name == "softmax" and args and self.factors is not None:
+            self._softmax(args[0], *self.factors)
+        return result
+
+    def _product(self, q: Any, transposed: Any) -> None:
+        if q.ndim >= 3 and transposed.ndim >= 3 and q.shape[-2:] == transposed.shape[:-3:-1]:
+            self.factors = (_heads(q), _heads(transposed.transpose(-1, -2)))
+
+    def _fused(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **named: Any
+    ) -> None:
+        """Note a layer of torch's own attention. Shapes: (b, h, s, d), (b, g, s, d)."""
+        q, k = query, key
+        if q.shape[-2:] == k.shape[-2:]:
+            scale = named.get("scale") or q.shape[-1] ** -0.5
+            causal = named.get("is_causal", rest[1] if len(rest) > 1 else False)
+            visible = visible_scores(attn_mask, q.shape[-2])
+            if attn_mask is None and not causal:
+                visible = np.ones_like(visible)
+            self._keep(_heads(q), _heads(k), scale, visible)
+
+    def _softmax(self, scores: Any, q: Any, k: Any) -> None:
+        """Note a layer, if its scores are a multiple of the last product. Shapes: (…, s, s)."""
+        self.factors = None
+        if tuple(scores.shape[-2:]) != (q.shape[-2], k.shape[-2]):
+            return
+        first = as_array(scores.reshape(-1, *scores.shape[-2:])[0])
+        visible = first > _HIDDEN * q.shape[-1] ** -0.5  # some divide after they mask
+        if self.exact:
+            self._scale(np.matmul(as_array(q[0]), as_array(k[0]).T), first, visible)
+        scale = self.scales.get(self.number)
+        if scale is None:
+            self.number += 1
+        else:
+            self._keep(q, k, scale, visible)
+
+    def _scale(self, products: Array, scores: Array, visible: Any) -> None:
+        """Note the scale of a layer, where scores are that multiple. 1e-9: far above rounding of float64."""
+        seen, given = scores[visible], products[visible]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            scale = float(seen @ given / (given @ given))
+            if np.abs(seen - scale * given).max(initial=0.0) <= 1e-9 * np.abs(seen).max(initial=0.0):
+                self.scales[self.number] = scale
+
+    def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
+        arrays = as_array(q), as_array(k)
+        self.capture.layers[self.number] = LayerVectors(*arrays, float(scale), visible, before(q, k))
+        self.number += 1
+
+
+def _heads(x: Any) -> Any:
+    """Return the heads of the first of a batch of one. Shapes: (1, h, s, d) or (h, s, d) -> (h, s, d)."""
+    return x.detach().reshape(-1, *x.shape[-2:])
+
+
+class Lookups(TorchFunctionMode):
+    """Listens to every torch function. reads: whether one got the positions. rows: by table."""
+
+    def __init__(self, model: Any, positions: Any) -> None:
+        """Begin with nothing."""
+        super().__init__()
+        self.positions, self.reads = positions.untyped_storage().data_ptr(), False
+        self.rows: dict[str, Lookup] = {}
+        self.learned = {value.data_ptr(): name for name, value in model.named_parameters()}
+        self.stored = {value.data_ptr(): name for name, value in model.named_buffers()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name != "__get__":
+            self.reads = self.reads or any(
+                tensor.untyped_storage().data_ptr() == self.positions
+                for tensor in _tensors((args, kwargs or {}))
+            )
+        if name in _SELECTS:
+            self._note(list(_tensors(args)))
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, tensors: list[Any]) -> None:
+        """Note which rows of a table are looked up: an integer tensor beside one of numbers."""
+        table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
+        indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
+        if table is None or indices is None:
+            return
+        pointer, by_position = table.data_ptr(), indices.untyped_storage().data_ptr() == self.positions
+        if not (by_position or pointer in self.learned or pointer in self.stored):
+            return  # rows of an intermediate result, such as the tokens of an expert
+        name = (self.learned.get(pointer) or self.stored.get(pointer, UNNAMED)).removesuffix(".weight")
+        self.rows[name] = Lookup(indices.detach().cpu().clone(), table.shape[0], pointer in self.learned)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return the names under which two mappings of tensors hold different ones."""
+    return [name for name in first if name in other and not torch.equal(first[name], other[name])]
+
+
+def changed_lookups(first: dict[str, Lookup], other: dict[str, Lookup]) -> list[Lookup]:
+    """Return the tables of which two runs looked up different rows."""
+    return [
+        one
+        for name, one in first.items()
+        if name in other and not torch.equal(one.indices, other[name].indices)
+    ]
+
+
+def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> None:
+    """Raise UsageError for an offset that positions in a table do not reach. rows: of the run at offset 0."""
+    count = len(ids)
+    for name, one in rows.items():
+        if name == UNNAMED:  # it may be built as long as the positions need
+            continue
+        positions = one.indices.reshape(-1)
+        steps = positions - torch.arange(positions.numel())
+        if positions.numel() == count > 2 and bool((steps == steps[0]).all()) and positions.tolist() != ids:
+            most = one.rows - count - int(steps[0])
+            beyond = [offset for offset in offsets if offset > most]
+            if beyond:
+                what = "are learned" if one.learned else "stand in a table"
+                raise UsageError(
+                    f"--offset {beyond[0]}: positions {what} ({name}) and end before; for {count} tokens "
+                    f"offsets go up to {most}"
+                )
