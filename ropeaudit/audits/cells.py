@@ -10,10 +10,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ropeaudit.audits import records
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, Outline, positions_fit
 from ropeaudit.audits.guessing import cell_seconds, drawing_share
@@ -23,6 +22,9 @@ from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Raised
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.audit import Audit
 
 _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 

@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit import __version__
 from ropeaudit.audits import workers
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.workers import MOST_DEATHS, Problem, Result, Unit
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
 from ropeaudit.runtime import run_metadata
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.audit import Audit
 
 _LISTEN_SECONDS = 0.05
 _ANSWER_SECONDS = 20

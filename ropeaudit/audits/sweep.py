@@ -13,13 +13,13 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ropeaudit.audits import cells, records
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cells import Key, Task
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.runtime import digests, run_metadata
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.workers import Result
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose

@@ -20,16 +20,18 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from ropeaudit import errors
 from ropeaudit.audits import cells
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.cells import Task
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.runtime import run_metadata, streams
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.audit import Audit
 
 Unit: TypeAlias = tuple[Task, ...]
 _ISOLATED = "PYTHONSAFEPATH"  # as `python -P`
