@@ -37,6 +37,7 @@ ROADS = {  # of the matrix -> how a fault reaches the commands
     "onnx": "a graph with `RotaryEmbedding`",
     "model": "a whole model",
 }
+WORDING = "tests/recognition/test_wording.py"
 EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
     "offset,verdict,diagnosis,resembles -f csv"
@@ -76,13 +77,14 @@ def paragraphs() -> Iterator[str]:
     yield f"```bash\nropeaudit {EXAMPLE}\n```"
     yield f"```text\n{_printed('-m', 'ropeaudit', *EXAMPLE.split())}\n```"
     yield INTRODUCTION
-    values = runpy.run_path(str(TESTS / "recognition" / "test_wording.py"))["SENTENCES"]
+    values = runpy.run_path(str(TESTS.parent / WORDING))["SENTENCES"]
     for group, meaning in CLASSES.items():
         yield f"## {group.capitalize()}"
         yield meaning
         for kind in kinds().values():
             if kind.group == group:
                 yield f"### {kind.code}"
+                assert kind.code in values, f"{kind.code}: add it to SENTENCES of {WORDING}"
                 yield "\n".join(section(kind, values[kind.code][0]))
     yield from matrix()
 

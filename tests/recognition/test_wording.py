@@ -110,7 +110,7 @@ def diagnosis(code, **where):
 
 
 def test_every_code_is_in_the_table_of_sentences():
-    assert set(SENTENCES) == set(kinds())
+    assert set(SENTENCES) == set(kinds()), "give SENTENCES the values and the sentence of each code"
 
 
 @pytest.mark.parametrize("code", SENTENCES)
@@ -142,6 +142,7 @@ def test_sentences_name_no_value_that_is_not_given():
     for code, kind in kinds().items():
         for text in (kind.sentence, kind.gradient, kind.option):
             names = {name for _, name, _, _ in string.Formatter().parse(text) if name}
+            assert code in SENTENCES, f"{code}: add its values and its sentence to SENTENCES"
             assert names - {"stages", "more", "pairing"} <= set(SENTENCES[code][0]), code
 
 

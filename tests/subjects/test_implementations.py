@@ -251,6 +251,9 @@ def test_every_extra_is_in_pyproject() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     for entry in ENTRIES.values():
+        assert entry.extra in extras, (
+            f'{entry.name}: add {entry.extra} = ["{entry.package}>=..."] to pyproject'
+        )
         needed = {one.replace("_", "-").split(">")[0].split("[")[0] for one in extras[entry.extra]}
         assert entry.package.replace("_", "-") in needed
 
