@@ -108,10 +108,12 @@ _SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 
 def _about(path: str) -> dict[str, Any]:
     """Return the metadata of a report: those within it, or beside it if they are of it; else nothing."""
-    form = reports.form_of(path)
+    name = reports.form_of(path)
     try:
         about = metadata(path)
-        if reports.has_file_beside(form) and about.get(form) != digests.of_bytes(Path(path).read_bytes()):
+        if not reports.form_named(name).about and about.get(name) != digests.of_bytes(
+            Path(path).read_bytes()
+        ):
             about = {}
         known = about if isinstance(about, dict) else {}
         return (
@@ -124,14 +126,14 @@ def _about(path: str) -> dict[str, Any]:
 
 
 def metadata(path: str) -> Any:
-    """Return the metadata that a report carries, in it or beside it, as they stand there: none for lines.
+    """Return the metadata that a report carries, in it or beside it, as they stand there.
 
     Raises: OSError where there are none, and errors of many kinds where they are damaged.
     """
     form = reports.form_named(reports.form_of(path))
-    if form.metadata == "beside":
-        return json.loads(Path(reports.beside(path)).read_bytes())
-    return form.about(Path(path).read_bytes()) if form.about else {}
+    if form.about:
+        return form.about(Path(path).read_bytes())
+    return json.loads(Path(reports.beside(path)).read_bytes())
 
 
 def processor(path: str) -> str:

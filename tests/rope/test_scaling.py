@@ -15,7 +15,7 @@ from ropeaudit.rope.scaling import HF_NAMES, Scaling
 
 FP32, FP64 = parse("fp32"), parse("fp64")
 U = 2.0**-24
-TYPES = sorted(set(scaling.KINDS) - {"explicit"})
+TYPES = sorted(name for name, kind in scaling.KINDS.items() if kind.in_config)
 
 
 def draw(rope_type: str, rng: np.random.Generator) -> tuple[dict, int, float, int, int]:
