@@ -298,6 +298,8 @@ def test_offsets_are_named_in_step_with_the_worst_that_were_measured() -> None:
     named = likely_failures.in_step(drifts, parse("tf32"), 8, 0, 8300, 8)
     assert named == [8223, 8239, 8255, 8271, 8287, 8216, 8232, 8248]  # 15 modulo 16, then 8
     assert likely_failures.in_step(drifts, parse("fp32"), 8, 0, 8300, 8) == []
+    above = likely_failures.in_step({8207: 0.7}, parse("tf32"), 8, 8201, 8300, 3)
+    assert above == [8223, 8239, 8255]  # in step above a start that is not
 
 
 @settings(max_examples=60)

@@ -35,6 +35,10 @@ def layers(**values: Any) -> dict[str, float]:
             {"model_type": "granite_swa", "layer_rope_theta": [1e4, 1e6], "layer_types": [SLIDING, FULL]},
             {SLIDING: 1e4, FULL: 1e6},
         ),
+        (  # more layer types than layers: those beyond the last base say nothing
+            {"layer_rope_theta": [1e4, 1e6], "layer_types": [SLIDING, FULL, SLIDING]},
+            {SLIDING: 1e4, FULL: 1e6},
+        ),
         ({"rope_parameters": TWO_BASES, "layer_types": [FULL, FULL]}, {FULL: 1e6}),
     ],
 )
