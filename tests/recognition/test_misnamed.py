@@ -108,7 +108,7 @@ def test_a_side_that_nothing_explains_is_said_beside_the_other() -> None:
 
 
 def test_a_length_is_that_of_the_pairs_less_their_factor_or_that_of_whole_vectors() -> None:
-    """The attention factor is on the pairs that rotate: whole vectors may be longer by a factor of their own."""
+    """The attention factor is on the pairs that rotate; whole vectors have a factor of their own."""
     setting = RopeSetting.of(32, scaling=scaling("yarn:factor=4,original=64,attention_factor=1.25"))
     x = np.random.default_rng(0).standard_normal((16, 32))
     found = {fault.times for fault in solving.amplitude(x, 1.5 * x, setting, FP32)}
@@ -124,7 +124,7 @@ def test_twice_the_positions_come_with_the_attention_factor_twice_too() -> None:
 def test_heads_that_are_predicted_alike_are_predicted_as_the_first() -> None:
     """Rotated by the number of the head, head 0 is left as it is."""
     x = np.random.default_rng(0).standard_normal((1, 4, 32))
-    predicted = dict(
-        (told.code, make) for told, make in rotation.predictions(x, np.arange(4) + 7, RopeSetting.of(32), FP32)
-    )
+    predicted = {
+        told.code: make for told, make in rotation.predictions(x, np.arange(4) + 7, RopeSetting.of(32), FP32)
+    }
     assert np.allclose(predicted["rotated-by-head"](), x, rtol=0, atol=1e-12)
