@@ -307,4 +307,27 @@ def test_the_bound_of_a_pair_is_of_its_own_query_and_its_own_key() -> None:
         phase = min(a.by_phase * b.pairs + a.pairs * b.by_phase, 2 * a.by_even * b.by_even)
         phase += distance[i, j] * a.by_rate * b.by_rate
         most = min(phase, 2 * a.pairs * b.pairs) + 0.25 * a.pairs * b.pairs + 0.5 * a.rest * b.rest
-        assert seen[i, j] == pytest.approx(most, rel=1e-14)
+        assert seen[i, j] == pytest.approx(most, rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp8_e4m3"])
+def test_a_cosine_and_a_sine_may_each_be_off_by_half_of_the_smallest_number(dtype) -> None:
+    """Together, as a point, by that times the root of two."""
+    fmt = parse(dtype)
+    subject = Emulated(
+        recipes.named("uniform").changed({"trig": dtype}).resolve(parse("fp64")), RopeSetting.of(8)
+    )
+    step = fmt.smallest_subnormal
+    assert terms._table_error(subject).small == pytest.approx(math.hypot(step / 2, step / 2), rel=1e-9, abs=0)
+
+
+def test_pairs_that_do_not_move_are_off_as_at_the_start() -> None:
+    case = Case(mrope="1,2,1", axis="h", head_dim=8)
+    setting = RopeSetting.of(8)
+    axes, steps = case.position_axes(setting), np.arange(1, 20)
+    subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting, axes)
+    start, shifted = (phases.phase(subject, steps, offset) for offset in (0, 1000))
+    still = ~axes.moved()
+    assert 0 < still.sum() < still.size
+    for name in ("known", "worst", "variance"):
+        assert np.array_equal(getattr(start, name)[:, still], getattr(shifted, name)[:, still])

@@ -669,3 +669,13 @@ def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed)
         assert by_code["other-scaling"]["seen"] == "dynamic(length=2000)"
     else:
         assert by_code["wrong-base"]["base"] == pytest.approx(6000, rel=1e-3)  # bfloat16 vectors tell no more
+
+
+def test_an_error_that_is_all_that_is_allowed_is_in_place() -> None:
+    seen, block = verification._SideExcess(), SimpleNamespace(rows=lambda: np.arange(3)[None])
+    seen.take(np.ones((1, 2, 3, 4)), np.arange(3), block)
+    assert seen.excess == 1.0
+    assert not seen.heads.any()
+    assert not seen.pairs.any()
+    assert seen.positions[0].size == 0
+    assert seen.side() is None
