@@ -14,6 +14,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import compare
+from ropeaudit.audits.identity import case_of
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
@@ -175,3 +176,10 @@ def test_rows_of_an_older_schema_are_refused(schema, tmp_path, capsys) -> None:
         message = capsys.readouterr().err
         assert f"is of schema {schema} and this version knows {records.SCHEMA}; measure again" in message
         assert message.count("\n") == 1
+
+
+def test_an_empty_cell_of_a_file_is_the_same_request_as_none() -> None:
+    [row] = [one.as_dict() for one in shift(0, "fp32", "uniform", seq_len=9, heads=1, head_dim=8)]
+    empty = row | {name: "" for name in records.IDENTITY if row[name] is None}
+    assert empty != row
+    assert case_of(empty) == case_of(row) == row["case"]

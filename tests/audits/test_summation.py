@@ -188,3 +188,12 @@ def test_rows_that_lack_a_column_are_compared_by_what_they_say(lacking: str) -> 
     after = before | {name: before[name] * 1.5 for name in figures}
     result = compare([before], [after], 1.01, ELSEWHERE)
     assert lacking == "attainable_rms" or {*result.pairs[0].changed} >= {*figures} - {"excess"}
+
+
+def test_entropy_moves_by_the_mean_moved_weight_times_one_and_the_logarithm_of_the_queries() -> None:
+    """|ΔH| of n weights is at most their change in 1-norm times 1 + log n."""
+    order, row = summation.Order(1e-7, 0.0, 0.0, 64), {"seq_len": 16, "heads": 1}
+    moved, entropy = (
+        summation._of_attention(column, order, row, 0.0) for column in ("attention_tv_mean", "entropy")
+    )
+    assert entropy == pytest.approx(moved * (1 + math.log(16)), rel=1e-15, abs=0)

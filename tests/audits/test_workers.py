@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import os
+import threading
 import time
 from multiprocessing import connection
 from pathlib import Path
@@ -97,3 +98,13 @@ def test_a_worker_that_dies_while_it_sends_is_replaced(tmp_path, monkeypatch) ->
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=range(3))
     parts = [tuple(Sweep(audit).tasks())] * 6
     assert len(list(workers.processes(audit, parts, 2, lambda: None))) == 6
+
+
+@posix
+def test_no_thread_and_no_process_outlives_the_workers() -> None:
+    before = set(threading.enumerate())
+    with workers._pool(1) as pool:
+        assert pool.submit(os.getpid).result() != os.getpid()
+        processes = list((pool._processes or {}).values())
+    assert [one for one in threading.enumerate() if one not in before] == []
+    assert [one for one in processes if one.is_alive()] == []

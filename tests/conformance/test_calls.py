@@ -5,6 +5,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import faulty_calls
 import numpy as np
@@ -16,6 +17,7 @@ from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import code_checks, compiled, whole_calls
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.split_calls import Pieces
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.runtime import process_state
@@ -597,3 +599,20 @@ def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
         assert one.status == "pass"
         assert any("called in eval mode; training mode is not" in text for text in code.own.findings)
     assert code.own.thing.training
+
+
+def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> None:
+    code = code_of("by_tables")
+
+    def ended(*_: object) -> None:
+        raise RopeAuditError("took longer than 600 s")
+
+    monkeypatch.setattr(CodeUnderTest, "rotator", lambda self: SimpleNamespace(rotate_both=ended))
+    with pytest.raises(RopeAuditError, match="took longer"):
+        list(code_checks.CHECKS["table end"](code))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_tables_are_never_given_narrower_to_code_in_float32_and_float64(dtype) -> None:
+    code = code_of("by_tables", dtype)
+    assert not code.own.narrow_tables(code.own.fit(code.setting), code.setting, code.dtype)

@@ -1,7 +1,10 @@
 """Code in environments: each exposure is named, none is invented, and torch is afterwards as before."""
 
+import logging
 import re
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +30,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.runtime.process_state import same
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import environments
+from ropeaudit.subjects.calling import environments, exposure
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.timeout import patiently
 
@@ -186,3 +189,21 @@ def test_what_code_raises_ends_in_no_full_stop() -> None:
         one_line(ValueError("Index put: BFloat16 and Float.")) == "ValueError: Index put: BFloat16 and Float"
     )
     assert one_line(ValueError("...")) == "ValueError"
+
+
+def test_code_without_tensors_has_no_stages_to_name() -> None:
+    plain = SimpleNamespace(engine="numpy")
+    code = SimpleNamespace(
+        engine="numpy", clean=plain, environment=environments.ENVIRONMENTS["autocast:bf16"]
+    )
+    assert exposure.cause(code, SETTING, parse("fp32")) == ""
+
+
+def test_what_a_compiler_warns_of_is_silent_and_later_warnings_are_not(caplog, recwarn) -> None:
+    with environments.silent():
+        warnings.warn("not compiled", stacklevel=1)
+        logging.getLogger("torch").warning("not compiled")
+    warnings.warn("later", stacklevel=1)
+    logging.getLogger("torch").warning("later")
+    assert [str(one.message) for one in recwarn] == ["later"]
+    assert "not compiled" not in caplog.text

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from vector_kernels import case, rotated, write, written
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.conformance import raw_arrays, returned, returned_files
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
+from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate, factory
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import verification, wording
@@ -477,3 +478,9 @@ def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorC
         assert record.drift_rms == pytest.approx(other.drift_rms, rel=1e-12)
         assert record.change_max == pytest.approx(other.change_max, rel=1e-12)
         assert record.verdict in (other.verdict, "wrong_rotation")
+
+
+def test_a_subject_of_what_was_written_has_the_name_and_the_dtype_of_the_case(given) -> None:
+    spec = given.spec
+    made = factory(SimpleNamespace(name="mine", spec=spec))
+    assert (made.name, made.dtype, dict(made.stages)) == ("mine", spec.dtype, {"input": spec.dtype.name})

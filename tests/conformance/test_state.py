@@ -259,6 +259,9 @@ def test_what_is_called_before() -> None:
     ]
     far = state.earlier_calls(AuditCall(single, 2**20, 5), [single, brain], 2**30)
     assert all(one.call.length < 2**16 for one in far)
+    for first, some in ((2**16 - 5, True), (2**16 - 4, False)):  # 2^16 positions from 0, and one more
+        kinds = {one.kind for one in state.earlier_calls(AuditCall(single, first, 5), [single], 2**30)}
+        assert ("from 0" in kinds) is some
 
 
 @pytest.mark.parametrize(("first", "elsewhere"), [(1000, 0), (0, 1936)])

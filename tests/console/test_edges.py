@@ -85,6 +85,9 @@ def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
         True,
     ]
     assert not half.broken_since(Pair(ROW, None))
+    [relative], [plain] = (gates.broken_since([gate], [old]) for gate in (half, zero))
+    assert f", before {before['drift_rms']}" in relative
+    assert "before" not in plain  # what it was has no part in the condition
 
 
 @pytest.mark.parametrize("mask", ["full:4k", "causal:4k", "full:4"])

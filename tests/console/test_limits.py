@@ -18,6 +18,7 @@ from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import captured
 from ropeaudit.main import main
 from ropeaudit.tensor_files import checkpoints
+from ropeaudit.tensor_files import checkpoints
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
 
@@ -102,6 +103,9 @@ def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
     archive(tmp_path / "x.npz", npy((1, 2**13, 128), bytes(2**22)), True)
     with pytest.raises(BadInput, match="more than tensors can be packed"):
         captured.read(str(tmp_path / "x.npz"))
+    (tmp_path / "x.npz").rename(tmp_path / "x.safetensors")  # whatever it is called
+    with pytest.raises(BadInput, match="more than tensors can be packed"):
+        checkpoints.read([tmp_path / "x.safetensors"], lambda *_: True)
 
 
 def test_tensors_without_room(tmp_path, monkeypatch) -> None:

@@ -687,3 +687,14 @@ def test_what_is_said_of_an_interruption(capsys, tmp_path) -> None:
         "ropeaudit: interrupted: 3 rows were done and written",
         "ropeaudit: interrupted: 3 rows were done and written; go on",
     ]
+
+
+def test_the_config_beside_tensors_is_read_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    for name in ("model/x.safetensors", "model/config.json", "config.json"):
+        Path(name).touch()
+    read = {"target": "model/x.safetensors"}
+    with pytest.raises(UsageError, match=r"one of the files to read \('model/config.json'\)"):
+        overwriting.refuse_inputs({"outputs": ("model/config.json",), **read})
+    overwriting.refuse_inputs({"outputs": ("config.json",), **read})

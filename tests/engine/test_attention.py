@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ropeaudit.engine import attention, attention_pass, plan
 from ropeaudit.engine.attention import ReferenceRows, Rounding
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
+from ropeaudit.inputs.masks import Mask
 from ropeaudit.main import main
 from ropeaudit.recipes import load, named
 from ropeaudit.subjects.emulated import Emulated
@@ -420,3 +422,23 @@ def test_the_default_shift_does_not_load_the_pass() -> None:
 @pytest.mark.parametrize("seq_len", [1, 4096, 2**24, 2**40])
 def test_a_strip_has_a_row_at_least(seq_len: int) -> None:
     assert attention_pass.rows_of_strip(seq_len) >= 1
+
+
+def test_a_score_that_is_lost_at_the_anchor_alone_leaves_no_distance_from_it() -> None:
+    """An infinity below all others has the weight 0, so that no sum is nan by itself."""
+    exact = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    lost = exact.copy()
+    lost[0, 2] = -np.inf
+    results: dict[tuple[int, int], attention_pass.Attention] = {}
+    pass_ = SimpleNamespace(
+        plan=SimpleNamespace(mask=Mask("full"), seq_len=3),
+        anchor=7,
+        requested={0: [5]},
+        roundings=[None],
+        _form=lambda index, offset, *_: (lost if offset == 7 else exact).copy(),
+    )
+    attention_pass._Chunk._compare(
+        pass_, 0, SimpleNamespace(cols=slice(0, 3)), None, ReferenceRows(exact.copy()), None, results
+    )
+    assert math.isnan(results[0, 5].d)
+    assert math.isnan(results[0, 5].d_logit)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.monotone import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
-from ropeaudit.features.limit import analysis, boundary_search, likely_failures
+from ropeaudit.features.limit import analysis, bound_proof, boundary_search, likely_failures
 from ropeaudit.features.limit.boundary_search import Question, search
 from ropeaudit.features.limit.report import COLUMNS
-from ropeaudit.features.limit.tolerance import tolerance
+from ropeaudit.features.limit.tolerance import Tolerance, tolerance
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.rope import scaling
@@ -298,6 +299,8 @@ def test_offsets_are_named_in_step_with_the_worst_that_were_measured() -> None:
     named = likely_failures.in_step(drifts, parse("tf32"), 8, 0, 8300, 8)
     assert named == [8223, 8239, 8255, 8271, 8287, 8216, 8232, 8248]  # 15 modulo 16, then 8
     assert likely_failures.in_step(drifts, parse("fp32"), 8, 0, 8300, 8) == []
+    above = likely_failures.in_step({8207: 0.7}, parse("tf32"), 8, 8201, 8300, 3)
+    assert above == [8223, 8239, 8255]  # in step above a start that is not
 
 
 @settings(max_examples=60)
@@ -704,3 +707,14 @@ def test_the_end_of_a_models_positions_is_measured() -> None:
     assert result.within == within in requested
     assert set(range(within - boundary_search.WITHIN + 1, within)) <= set(requested)
     assert len(requested) <= 65
+
+
+def test_a_bound_that_is_all_that_is_accepted_proves_it() -> None:
+    """As 0 of 0: where nothing is rounded, no drift at all is accepted."""
+    proof = SimpleNamespace(
+        bound=lambda regime, offset: 0.0,
+        measured=lambda offset: SimpleNamespace(reference_error=0.0, reference_rms=1.0),
+    )
+    regime = SimpleNamespace(first=0)
+    for column in ("drift_max", "drift_relative", "change_max"):
+        assert bound_proof.Proof.proves(proof, Tolerance(column, 0.0), regime, 7)

@@ -679,3 +679,10 @@ def test_a_model_that_does_not_read_positions_is_refused(tmp_path, capsys) -> No
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     capsys.readouterr()
     assert "the model does not read position_ids" in refused(capsys, tmp_path)
+
+
+def test_the_largest_offset_that_the_message_names_is_the_largest() -> None:
+    folder, tokens = SimpleNamespace(files=[], text={}, path="."), SimpleNamespace(ids=[1])
+    ModelAudit(folder, tokens, [], [2**40]).check()
+    with pytest.raises(UsageError, match=r"not a number from 0 to 2\^40"):
+        ModelAudit(folder, tokens, [], [2**40 + 1]).check()

@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import architectures
 import numpy as np
@@ -16,6 +17,7 @@ from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.provenance import before, following
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.rope.setting import RopeSetting
 
 transformers = pytest.importorskip("transformers")
 H, S, D = 3, 5, 4
@@ -154,6 +156,14 @@ def test_of_a_type_that_the_library_does_not_know_no_layout_is_known(tmp_path) -
     assert list(rotation_check._settings(folder, [0, 5])) == [0, 5]
     folder.config["model_type"] = "own"
     assert rotation_check._settings(folder, [0, 5]) == {}
+
+
+def test_a_model_that_may_not_run_again_is_not_run() -> None:
+    runner = SimpleNamespace(run=lambda *_, **__: pytest.fail("it was run"))
+    rotator = rotation_check._LayerRotator(0, RopeSetting.of(8), runner, [1, 2], None, again=False)
+    x = np.ones((1, 2, 2, 8))
+    with pytest.raises(rotation_check._Unanswered):
+        rotator.rotate_both(x, x, np.arange(2))
 
 
 # ---------------------------------------------------------------------------- what is followed to attention

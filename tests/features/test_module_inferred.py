@@ -183,3 +183,12 @@ def test_a_file_sees_its_own_folder(tmp_path, capsys) -> None:
     path.write_text("from sibling_of_modules import Single\n")
     (row,) = audited(capsys, f"{path}:Single", "--loaded", "built")["records"]
     assert row["result"] == "within"
+
+
+# of published configs, most of them in ropeaudit/data/models.toml and tests/real_configs.py
+@pytest.mark.parametrize("base", [1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8])
+def test_bases_of_published_models_are_usual(base) -> None:
+    theta = base ** (-np.arange(32) / 32)
+    known = usual(theta, np.full(32, 1e-12) * theta)
+    assert known is not None
+    assert known.setting.base == base

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from test_module import audited, refused
 
 from ropeaudit import module
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.module import loading, measurement
 from ropeaudit.features.module.outputs import places
-from ropeaudit.features.module.run_report import COLUMNS
+from ropeaudit.features.module.run_report import COLUMNS, explained
 from ropeaudit.main import main
 
 MODULES = """
@@ -474,3 +476,58 @@ def test_dynamic_scaling_goes_by_the_positions_of_the_call(spec, capsys) -> None
         "held to what scaling dynamic makes of a call with 1024 positions" in one for one in plain["notes"]
     )
     assert audited(capsys, spec("Llama"), *case, "256")["records"][0]["result"] == "within"
+
+
+@pytest.mark.parametrize(("free", "expected"), [(True, [4096] * 4 + [4]), (False, [16388])])
+def test_positions_are_run_in_calls_of_some_thousand_where_they_may_be(free, expected) -> None:
+    """Each position once, and none beyond the last."""
+    runs: list[tuple[int, int]] = []
+    call = SimpleNamespace(free=free, run=lambda module, start, stop, dtype: runs.append((start, stop)))
+    held = SimpleNamespace(
+        planes=lambda returned, count: [np.arange(count)], dtype=lambda returned: "float32"
+    )
+    parts = list(measurement._chunks(None, call, held, 16388, None))
+    assert [stop - start for start, stop in runs] == expected
+    assert [(start, plane.size) for start, [plane], _ in parts] == [(4096 * n, 4096) for n in range(4)] + [
+        (16384, 4)
+    ]
+
+
+class _Saved:
+    """A stand-in for a class of diffusers: what is loaded tells how."""
+
+    __module__ = "diffusers.models.own"
+
+    def save_pretrained(self, folder):
+        self.folder = folder
+
+    @classmethod
+    def from_pretrained(cls, folder, **options):
+        result = cls()
+        result.options, result.held, result.eval = options, "the module", lambda: result
+        return result
+
+
+def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatch) -> None:
+    dtype = torch.bfloat16
+    alone = SimpleNamespace(spec="own", build=_Saved)
+    model, place = loading.loaded(alone, "from-pretrained", dtype)
+    assert (place, model.options) == ("", {"torch_dtype": dtype, "low_cpu_mem_usage": False})
+    part = type("Part", (), {"__module__": "diffusers.models.own"})
+    monkeypatch.setattr(loading, "_holder", lambda library, builder: _Saved())
+    held = SimpleNamespace(spec="part", build=part)
+    assert loading.loaded(held, "from-pretrained", dtype) == ("the module", loading.HELD)
+
+
+def test_errors_of_inferred_frequencies_are_named_where_they_count() -> None:
+    seen = SimpleNamespace(
+        returns="angles",
+        usual="float32",
+        returned="float32",
+        of_frequencies=False,
+        allowed=1e-3,
+        uncertain=1e-4,
+    )
+    assert explained(seen) == "float32 angles and frequencies that are inferred from it (up to 1.00e-04)"
+    seen.uncertain = 1e-6
+    assert explained(seen) == "float32 angles"

@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module.buffers import sentence as words
 from ropeaudit.main import main
-from ropeaudit.recognition import variants
+from ropeaudit.recognition import stored_table, variants
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.hypotheses import Hypothesis
@@ -885,3 +885,21 @@ def test_a_base_is_solved_from_frequencies_by_how_uncertain_each_is() -> None:
     theta[8:] = 5e5 ** -exponents[8:]
     uncertain = np.where(exponents < 0.25, 1e-7, 1.0) * theta
     assert np.exp(variants.solved_base(theta, exponents, uncertain)[0]) == pytest.approx(12345.0)
+
+
+def test_a_few_numbers_beside_a_format_are_still_of_the_format() -> None:
+    """One in eight; two of 16 are, three are not."""
+    bf16 = parse("bf16")
+    theta = round_to(1e4 ** (-np.arange(16) / 16), bf16).astype(np.float64)
+    table = stored_table.CosSinTable
+    for count, held in ((0, True), (2, True), (3, False)):
+        some = theta * np.where(np.arange(16) < count, 1.003, 1.0)
+        assert table._held(None, some, bf16) is held  # type: ignore[arg-type]
+
+
+def test_the_count_of_values_that_are_not_finite_is_pythons_own() -> None:
+    theta = 1e4 ** (-np.arange(16) / 16)
+    found = check(
+        Dump("x", "inv_freq", frequencies=np.where(np.arange(16) < 3, np.nan, theta)), RopeSetting.of(32)
+    )
+    assert (found.nonfinite, type(found.nonfinite)) == (3, int)

@@ -336,6 +336,13 @@ def test_values_tell_what_a_tensor_holds(base, pairs, kind, dtype, twice) -> Non
     assert rope_values.known(values[:4] if values.ndim == 2 and kind != "angles" else values) == kind
 
 
+@pytest.mark.parametrize("factor", [2.0, 4.0, 8.5])
+def test_frequencies_over_a_factor_are_frequencies_and_slopes_are_not(factor) -> None:
+    theta = 1e4 ** (-np.arange(32) / 32)
+    assert rope_values.known(theta / factor) == "inv_freq"
+    assert rope_values.known(2.0 ** -np.arange(1.0, 9.0)) == ""  # those of ALiBi for eight heads
+
+
 @pytest.mark.parametrize("shape", [(4,), (4096,), (4, 4), (4, 4096), (9, 4, 2), (9, 4, 2, 2), (1, 9, 1, 4)])
 def test_shapes_that_may_hold_a_table(shape) -> None:
     assert rope_values.may_hold(shape)

@@ -19,6 +19,7 @@ from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.faults import of_roundings
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
@@ -669,3 +670,40 @@ def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed)
         assert by_code["other-scaling"]["seen"] == "dynamic(length=2000)"
     else:
         assert by_code["wrong-base"]["base"] == pytest.approx(6000, rel=1e-3)  # bfloat16 vectors tell no more
+
+
+def test_an_error_that_is_all_that_is_allowed_is_in_place() -> None:
+    seen, block = verification._SideExcess(), SimpleNamespace(rows=lambda: np.arange(3)[None])
+    seen.take(np.ones((1, 2, 3, 4)), np.arange(3), block)
+    assert seen.excess == 1.0
+    assert not seen.heads.any()
+    assert not seen.pairs.any()
+    assert seen.positions[0].size == 0
+    assert seen.side() is None
+
+
+class _Probed(rotation._Side):
+    """One that goes the other way and rounds: neither explains it alone, near position 0 either."""
+
+    def _probed(self, start):
+        return SimpleNamespace(at=np.arange(4) + start)
+
+    def _comes_near(self, fault):
+        return fault.diagnosis.code == "wrong-direction"
+
+    def _shows(self, fault):
+        return True
+
+    def _holds(self, fault, block, shows=True):
+        return bool(fault.diagnosis.also)
+
+    def _equals(self, some):
+        return next((one.diagnosis for one in some), None)
+
+
+def test_what_is_rounded_is_said_behind_the_fault_that_it_stands_beside() -> None:
+    block = SimpleNamespace(at=np.arange(4) + 32768)
+    side = verification.MisplacedSide(np.ones((1, 1), bool), np.ones(4, bool), block.at, block)
+    found = _Probed("q", side, RopeSetting.of(8), FP32, None)._nearer()
+    assert found.code == "wrong-direction"
+    assert found.also == (next(iter(of_roundings(FP32))).diagnosis,)

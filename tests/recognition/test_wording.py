@@ -383,3 +383,11 @@ def test_a_clause_is_made_of_values(code, values, text):
 def test_a_code_that_is_no_row_is_refused():
     with pytest.raises(KeyError):
         Diagnosis("no-such-code")
+
+
+def test_a_remedy_names_frequencies_that_were_computed_or_stored_narrow_and_no_other_stage_for_it():
+    """What frequencies were computed in says nothing of positions, angles or the table."""
+    computed = STAGES | {"computed": "bfloat16"}
+    assert wording._narrow(computed, parse("fp32"), parse("fp32")) == BUFFER
+    assert wording._narrow(computed | {"frequency": "float16"}, parse("fp32"), parse("fp32")) == BUFFER
+    assert wording._narrow(STAGES | {"angle": "bfloat16"}, parse("fp32"), parse("fp32")) == "angles"

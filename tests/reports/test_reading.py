@@ -113,6 +113,11 @@ def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -
         "numpy",
     )  # its absence says so
     assert "unknown" not in row
+    path.write_text(
+        "schema,version,tolerance,case,implementation,offset,drift_rms\n4,1,0.01,ab,hf,1000,0.5\n"
+    )
+    [row] = read(str(path))  # too few to say whether these are of that case
+    assert (row["case"], row["drift_rms"]) == ("ab", 0.5)
     path.write_text("schema,implementation,offset,drift_rms,unknown\n3,hf,1000,0.5,9\n")
     with pytest.raises(BadInput, match="is of schema 3 and this version knows 4; measure again"):
         read(str(path))

@@ -1,6 +1,7 @@
 """Which layer types rotate, with which base and head_dim, where a config says it in its own way."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.hf_json import NotRotated
+from ropeaudit.rope.layer_kinds import of_each
 
 BASIC = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 4096}
 BASIC |= {"rope_theta": 1e4}
@@ -33,6 +35,10 @@ def layers(**values: Any) -> dict[str, float]:
         ({"model_type": "granite_swa", "layer_rope_theta": [1e6, 0, 1e6]}, {FULL: 1e6}),
         (
             {"model_type": "granite_swa", "layer_rope_theta": [1e4, 1e6], "layer_types": [SLIDING, FULL]},
+            {SLIDING: 1e4, FULL: 1e6},
+        ),
+        (  # more layer types than layers: those beyond the last base say nothing
+            {"layer_rope_theta": [1e4, 1e6], "layer_types": [SLIDING, FULL, SLIDING]},
             {SLIDING: 1e4, FULL: 1e6},
         ),
         ({"rope_parameters": TWO_BASES, "layer_types": [FULL, FULL]}, {FULL: 1e6}),
@@ -94,3 +100,8 @@ def test_notes_on_a_config(tmp_path) -> None:
     assert Case(config=str(path)).layer_type == SLIDING
     assert Case(config=str(path)).setting(16).base == 1e4
     assert model_notes([Case()], [10**9]) == []
+
+
+def test_a_type_of_a_layer_that_is_no_text_is_that_of_no_layer() -> None:
+    values = {"layer_types": [SLIDING, [FULL], None, FULL]}
+    assert of_each(values, SimpleNamespace(layers={SLIDING: 1, FULL: 2})) == {0: SLIDING, 3: FULL}

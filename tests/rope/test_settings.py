@@ -167,6 +167,8 @@ def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> No
         ({"clip": 1e308}, "not an angle from 1e-100 to 1e15"),  # the exact sine overflowed, with warnings
         ({"clip": 1.1e15}, "not an angle from 1e-100 to 1e15"),
         ({"clip": 9e-101}, "not an angle from 1e-100 to 1e15"),
+        ({"head_dim": 1}, "head_dim 1 is not an even number from 2 to .*; try head_dim 128"),
+        ({"head_dim": 3}, "head_dim 3 is not an even number from 2 to .*; try head_dim 2"),
         ({"length": "both"}, "unknown length"),
         ({"model": "lama"}, "unknown model"),
         ({"layer": "sliding"}, "unknown layer type|no layer types"),

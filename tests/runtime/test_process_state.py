@@ -44,6 +44,7 @@ SETS = {
     "recursion": "sys.setrecursionlimit(5000)",
     "locale": "locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
     "builtins": "builtins.print = None",
+    "import": "builtins.__import__ = lambda *given, **named: builtins_import(*given, **named)",
     "numpy function": "np.sqrt = lambda x: x",
     "torch function": "torch.cos = torch.sin",
     "functional": "torch.nn.functional.pad = None",
@@ -60,6 +61,7 @@ NAMES = {
     "warnings": warnings,
     "locale": locale,
     "builtins": builtins,
+    "builtins_import": builtins.__import__,
     "math": math,
 }
 

@@ -3,7 +3,9 @@
 import builtins
 import os
 
-from ropeaudit.runtime import run_metadata
+import numpy as np
+
+from ropeaudit.runtime import hardware, run_metadata
 
 
 def test_free_memory_without_proc_is_all_there_is_and_without_sysconf_a_guess(monkeypatch) -> None:
@@ -21,3 +23,9 @@ def test_free_memory_without_proc_is_all_there_is_and_without_sysconf_a_guess(mo
 def test_threads_without_affinity_are_the_processors(monkeypatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert run_metadata.threads() == os.cpu_count()
+
+
+def test_versions_are_those_that_are_installed() -> None:
+    told = hardware.environment(("numpy", "no-such-package"))
+    assert told["numpy"] == np.__version__
+    assert "no-such-package" not in told

@@ -1,5 +1,6 @@
 """Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it."""
 
+import importlib
 import json
 import math
 import sys
@@ -616,3 +617,15 @@ def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused(tmp_path) -
         (False, None),
         (True, "no-rotation"),
     ]
+
+
+def test_a_file_beside_own_code_comes_before_a_library_of_its_name_that_was_not_imported_yet(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    (tmp_path / "colorsys.py").write_text("SIGN = -1\n")
+    (tmp_path / "mine.py").write_text(
+        "import colorsys\n\nSIGN = colorsys.SIGN\n\n\ndef rotate(x, positions):\n    return x * SIGN\n"
+    )
+    assert (loading.load(f"{tmp_path}/mine.py:rotate").thing.__globals__["SIGN"]) == -1
+    assert not hasattr(importlib.import_module("colorsys"), "SIGN")  # to others it is the library's

@@ -1,5 +1,9 @@
 """Snippets of tickets print the number of the row, with torch and the audited package alone."""
 
+import re
+import subprocess
+from types import SimpleNamespace
+
 import pytest
 from snippets import assert_small, printed, same_digits
 
@@ -8,6 +12,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.reports.tickets import drift as tickets
 from ropeaudit.reports.tickets import own_source
 from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet, compared, reproduced
+from ropeaudit.rope.setting import RopeSetting
 
 SMALL = {"qk": "randn", "heads": 2, "seq_len": 48, "head_dim": 32}
 # cases with something of their own
@@ -169,3 +174,22 @@ def test_own_lines_that_would_hide_names_of_the_snippet_are_imported() -> None:
     assert own_source.needed("q = 3\ndef f(x): return x * q", "f") is None
     assert own_source.needed("def f(x): return x", "g") is None
     assert own_source.needed("def f(", "f") is None
+
+
+def test_a_snippet_that_takes_too_long_is_none(monkeypatch) -> None:
+    def late(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    result = reproduced(Snippet(("pass",), "drift_rms", 0.5, "here"))
+    assert not result.agrees
+    assert re.fullmatch(r"one took more than \d+ s", result.missing)
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [("offset", "int(at[0])"), ("seq_dim", "2"), ("head_axis", "1"), ("dim", "32"), ("base", "10000.0")],
+)
+def test_arguments_of_a_call_that_are_numbers(role, text) -> None:
+    record = SimpleNamespace(setting=RopeSetting.of(32))
+    assert tickets._argument(role, record, SimpleNamespace(order="bhsd")) == text
