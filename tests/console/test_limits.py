@@ -18,7 +18,6 @@ from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import captured
 from ropeaudit.main import main
 from ropeaudit.tensor_files import checkpoints
-from ropeaudit.tensor_files import checkpoints
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
 
