@@ -894,7 +894,7 @@ def test_a_few_numbers_beside_a_format_are_still_of_the_format() -> None:
     table = stored_table.CosSinTable
     for count, held in ((0, True), (2, True), (3, False)):
         some = theta * np.where(np.arange(16) < count, 1.003, 1.0)
-        assert table._held(None, some, bf16) is held  # type: ignore[arg-type]
+        assert table._held(None, some, bf16) is held
 
 
 def test_the_count_of_values_that_are_not_finite_is_pythons_own() -> None:
