@@ -190,8 +190,8 @@ class Agreement:
         called = self.form
         if isinstance(called, CallForm) and code.seen.wrong_rotation:
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way
-            rows = called.rows_of_call(worst, mine.at.size)
-            if rows != slice(0, mine.at.size):
+            rows = called.rows_of_call(worst, mine.length)
+            if rows != slice(0, mine.length):
                 mine, called = _some(mine, rows), called.rotator
                 over = {name: part[:, :, rows] for name, part in over.items()}
         sides = {}
@@ -214,7 +214,7 @@ class Agreement:
 def _some(block: CalledBlock, rows: slice) -> CalledBlock:
     """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
     given, rotated = (tuple(x[:, :, rows] for x in pair) for pair in (block.given, block.rotated))
-    return CalledBlock(block.at[rows], (given[0], given[1]), (rotated[0], rotated[1]), block.batch_step)
+    return CalledBlock(block.at[..., rows], (given[0], given[1]), (rotated[0], rotated[1]))
 
 
 def worst(agreements: list[Agreement]) -> Agreement:

@@ -31,23 +31,28 @@ _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 @dataclass(frozen=True, slots=True)
 class CalledBlock:
-    """One call and what it returned: positions (s,) as shifted, q and k as given and as rotated (b, h, s, d).
+    """One call and what it returned: positions as code is given them, q and k as given and as rotated.
 
-    batch_step: by how much the positions of a batch element are higher than those of the one before.
+    Shapes: at (s,), or (b, s) where batch elements have positions of their own; q and k (b, h, s, d).
     """
 
     at: Positions
     given: tuple[FloatArray, FloatArray]
     rotated: tuple[FloatArray, FloatArray]
-    batch_step: int = 0
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of a row."""
+        return self.at.shape[-1]
+
+    @property
+    def first(self) -> int:
+        """The lowest position, which is the first one of a run."""
+        return int(self.at.min())
 
     def rows(self) -> Positions:
         """Return the positions of each batch element. Shapes: -> (b, s)."""
-        return self.at + self.batch_step * np.arange(len(self.given[0]))[:, None]
-
-    def positions(self) -> Positions:
-        """Return the positions as code is given them: (s,), or (b, s) where batch elements differ."""
-        return self.rows() if self.batch_step else self.at
+        return np.broadcast_to(self.at, (len(self.given[0]), self.length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ def nonfinite(block: CalledBlock, setting: RopeSetting, dtype: Format) -> Diagno
     return nonfinite_as(
         name
         for group in groups(dtype)
-        if not np.isfinite(rotated(group, x, block.at, setting)[:, : setting.rotary_dim]).any()
+        if not np.isfinite(rotated(group, x, block.rows()[0], setting)[:, : setting.rotary_dim]).any()
         for name in group.names
     )
 
@@ -186,7 +191,7 @@ def explaining_recipe(
     `variants` by default.
     """
     rows = block.rows() if seen is None else seen
-    window = slice(max(0, block.at.size - _NEAREST_POSITIONS), block.at.size)  # where errors are largest
+    window = slice(max(0, block.length - _NEAREST_POSITIONS), block.length)  # where errors are largest
     near: list[tuple[float, RecipeGroup]] = []
     vectors = [(x[-1, 0][window], y[-1, 0][window]) for x, y in zip(block.given, block.rotated, strict=True)]
     at = rows[-1][window]

@@ -144,7 +144,8 @@ class _Side:
         self.block = self.side.block
         every = np.argwhere(self.side.heads)
         self.off = every[np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))]
-        self.first = int(np.argmax(np.isin(self.block.at, self.side.positions)))
+        self.at = self.block.rows()[self.off[0][0]]  # of one that is out of place
+        self.first = int(np.argmax(np.isin(self.at, self.side.positions)))
 
     def diagnosis(self) -> Diagnosis:
         """Return what explains the side, and where that is."""
@@ -171,7 +172,7 @@ class _Side:
         if not heads.all():
             where = replace(where, heads=tuple(np.flatnonzero(heads).tolist()), of_heads=heads.size)
         pairs = np.flatnonzero(side.pairs)
-        if side.positions.size == 1 and side.block.at.size > 2:
+        if side.positions.size == 1 and side.block.length > 2:
             return replace(where, position=int(side.positions[0]))
         if (pairs >= self.setting.pairs).all():
             return replace(where, unrotated=True)
@@ -225,7 +226,7 @@ class _Side:
         """Return those of some faults that hold here and at other positions; the first, with its equals."""
         holding = [fault for fault in tried if self._holds(fault, self.block)]
         here = holding
-        for start in _probes(int(self.block.at[0])) if holding and not self.near else ():
+        for start in _probes(self.block.first) if holding and not self.near else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe)]
         holding = self._nearest(holding)
@@ -267,9 +268,9 @@ class _Side:
 
     def _probed(self, start: int) -> CalledBlock | None:
         """Return a call like that of the block, from another first position; None where it raises."""
-        moved = replace(self.block, at=self.block.at - self.block.at[0] + start)
+        moved = replace(self.block, at=self.block.at - self.block.first + start)
         try:
-            rotated = self.rotator.rotate_both(*self.block.given, moved.positions())
+            rotated = self.rotator.rotate_both(*self.block.given, moved.at)
         except RopeAuditError:
             raise
         except Exception:  # whatever other people's code raises; then it decides nothing
@@ -281,7 +282,7 @@ class _Side:
 
         shows: whether roundings must leave much less of the error than there is without them.
         """
-        size = block.at.size
+        size = block.length
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
         return all(
@@ -369,7 +370,7 @@ class _Side:
 
     def _distance(self, fault: Fault, number: int = 0) -> float:
         """Return how far a fault leaves a wrong vector from what came back, relative."""
-        every = np.arange(self.block.at.size)[-_COMPARED:]
+        every = np.arange(self.block.length)[-_COMPARED:]
         b, h = self.off[number]
         (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), every)
         w, _, expected = self._expected(fault, given, rotated, seen)
@@ -399,10 +400,10 @@ class _Side:
         found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
         bases = solving.base(at, given, rotated, self.setting, self.dtype) if first else ()
         found = found or next((one.diagnosis for one in bases if self._holds(one, self._from_first())), None)
-        moves = found and first and solving.moves(found, self.block.at[:first], self.setting, self.dtype)
+        moves = found and first and solving.moves(found, self.at[:first], self.setting, self.dtype)
         if not found or not first or (found.code == "wrong-base" and not moves):
             return found
-        return replace(found, where=Where(until=int(self.block.at[0]), since=int(at[0])))
+        return replace(found, where=Where(until=int(self.at[0]), since=int(at[0])))
 
     def _rules(
         self,
@@ -430,7 +431,7 @@ class _Side:
         """Return the call from the first wrong position on."""
         some = np.s_[:, :, self.first :]
         given, rotated = ((pair[0][some], pair[1][some]) for pair in (self.block.given, self.block.rotated))
-        return replace(self.block, at=self.block.at[self.first :], given=given, rotated=rotated)
+        return replace(self.block, at=self.block.at[..., self.first :], given=given, rotated=rotated)
 
     def _fitted(self) -> Iterator[Fault]:
         """Yield settings whose frequencies are those that the vectors show, the simplest first."""
@@ -482,7 +483,7 @@ class _Side:
     def _nearer(self) -> Diagnosis | None:
         """Return what is rounded, told at positions near 0, where float32 angles add little of their own."""
         for start in _NEAR_STARTS:
-            if start >= self.block.at[0] or (near := self._probed(start)) is None:
+            if start >= self.block.first or (near := self._probed(start)) is None:
                 return None
             there = replace(self, side=replace(self.side, block=near), near=True)
             if there._holds(_RIGHT, near):
@@ -514,7 +515,7 @@ class _Side:
         """Return whether a fault leaves no more of the wrong vectors than roundings of narrow formats do."""
         if fault.crossed and not self._changes(fault):
             return False
-        few = np.arange(min(_COMPARED, self.block.at.size))
+        few = np.arange(min(_COMPARED, self.block.length))
         for b, h in self.off:
             (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), few)
             w, z, expected = self._expected(fault, given, rotated, seen)

@@ -125,7 +125,7 @@ class _SideExcess:
     positions: list[Positions] = field(default_factory=list)
     block: CalledBlock | None = None
 
-    def take(self, over: Array, at: Positions, block: CalledBlock) -> None:
+    def take(self, over: Array, block: CalledBlock) -> None:
         """Take in the excess of a block. Shapes: over (b, h, s, p)."""
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
@@ -133,7 +133,7 @@ class _SideExcess:
         for part, name in ((heads, "heads"), (pairs, "pairs")):
             known: Bool | None = getattr(self, name)
             setattr(self, name, part if known is None else part | known)
-        self.positions.append(at[off.any(axis=(0, 1, 3))])
+        self.positions.append(np.unique(block.rows()[off.any(axis=(1, 3))]))
         if float(over[worst]) > self.excess:
             self.excess = float(over[worst])
             batch, head, row, pair = map(int, worst)
@@ -168,20 +168,42 @@ def check(
     `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
     takes a row for each. searches: those of other calls of the same code.
     """
+
+    def blocks() -> Iterator[CalledBlock]:
+        for q, k, before in vectors.blocks(dtype):
+            if warm and offset and before[0] == vectors.positions[0]:
+                with contextlib.suppress(Exception):  # of interest is only what the code stores of the call
+                    rotator.rotate_both(q, k, before)
+            at = before + offset
+            rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
+            yield CalledBlock(rows, (q, k), rotator.rotate_both(q, k, rows))
+
+    return judged(blocks(), rotator, setting, dtype, afresh=afresh, rule=rule, searches=searches)
+
+
+def judged(
+    blocks: Iterable[CalledBlock],
+    rotator: Rotator,
+    setting: RopeSetting,
+    dtype: Format,
+    *,
+    afresh: Callable[[], Rotator] | None = None,
+    rule: Resolved | None = None,
+    searches: Searches | None = None,
+    explain: bool = True,
+) -> Places:
+    """Return where the worst rotated pair stands of calls that were made; see `check`.
+
+    explain: whether what explains a wrong one is looked for.
+    """
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
-    for q, k, before in vectors.blocks(dtype):
-        if warm and offset and before[0] == vectors.positions[0]:
-            with contextlib.suppress(Exception):  # of interest is only what the code stores of the call
-                rotator.rotate_both(q, k, before)
-        at = before + offset
-        rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
-        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, rows), batch_step)
+    for block in blocks:
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
-            side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), at, block)
+            side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), block)
     worst = max(seen, key=lambda name: seen[name].excess)
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
     found = None
-    if sides:
+    if sides and explain:
         block = sides[worst].block
         found = unstable(rotator, block, afresh) or (
             state(afresh(), block, setting, dtype, rule) if afresh else None
@@ -229,15 +251,15 @@ def excess(
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
     rounding, tiny, p = allowance.rounding_error(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
-    known: dict[int, tuple[Any, Array]] = {}
+    known: dict[bytes, tuple[Any, Array]] = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for b, row in enumerate(at):
-            if (first := int(row[0])) not in known:  # batch elements differ by a constant, or not at all
-                known[first] = (
+            if (key := row.tobytes()) not in known:  # most batch elements have the same positions
+                known[key] = (
                     exact_rotation.rotations(setting, row, dtype),
                     allowance.allowed(rule, setting, row),
                 )
-            rotations, allowed = known[first]
+            rotations, allowed = known[key]
             z, w = (exact_rotation.complex_pairs(vectors[b], setting) for vectors in (x, y))
             over[b, ..., :p] = _over_allowance(np.abs(w - z * rotations), np.abs(z), allowed, tiny, dtype)
             if rest := setting.head_dim - setting.rotary_dim:
@@ -263,7 +285,7 @@ def state(
     rotator: of an instance that was not called before, or of a function that has no other.
     """
     how = "again" if getattr(rotator, "has_past", False) else "afresh"
-    rotated = rotator.rotate_both(*block.given, block.positions())
+    rotated = rotator.rotate_both(*block.given, block.at)
     right = all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, rotated, strict=True)
@@ -282,7 +304,7 @@ def unstable(rotator: Rotator, block: CalledBlock, afresh: Callable[[], Rotator]
         for number in range(_REPEATED):
             called = afresh() if afresh else rotator
             with process_state.other_chance(number):
-                sides = [called.rotate_both(*block.given, block.positions()) for _ in range(1 + bool(afresh))]
+                sides = [called.rotate_both(*block.given, block.at) for _ in range(1 + bool(afresh))]
             results.append([x.tobytes() for pair in sides for x in pair])
     seen = results if afresh else results[1:]  # the first may still see what was called before
     return Diagnosis("random") if any(one != seen[0] for one in seen[1:]) else None

@@ -74,13 +74,14 @@ def test_a_call_is_given_no_more_than_a_part_of_the_positions() -> None:
 
 def test_what_explains_a_call_is_asked_of_calls_from_other_positions() -> None:
     x = np.ones((2, 1, 4, 8))
-    block = known_recipes.CalledBlock(np.arange(1000, 1004), (x, x), (x, x), batch_step=7)
+    rows = np.arange(1000, 1004) + np.array([[0], [7]])
+    block = known_recipes.CalledBlock(rows, (x, x), (x, x))
     called: list[np.ndarray] = []
     rotator = SimpleNamespace(rotate_both=lambda q, k, at: (called.append(at), (q, k))[1])
     every = np.ones((2, 1), bool), np.ones(4, bool), block.at
     misplaced = rotation.MisplacedSide(*every, block)
     side = rotation._Side("q", misplaced, RopeSetting.of(8), parse("fp32"), rotator)
-    assert side._probed(300).at.tolist() == [300, 301, 302, 303]
+    assert side._probed(300).at.tolist() == [[300, 301, 302, 303], [307, 308, 309, 310]]
     assert called[0].tolist() == [[300, 301, 302, 303], [307, 308, 309, 310]]
 
 
@@ -674,7 +675,7 @@ def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed)
 
 def test_an_error_that_is_all_that_is_allowed_is_in_place() -> None:
     seen, block = verification._SideExcess(), SimpleNamespace(rows=lambda: np.arange(3)[None])
-    seen.take(np.ones((1, 2, 3, 4)), np.arange(3), block)
+    seen.take(np.ones((1, 2, 3, 4)), block)
     assert seen.excess == 1.0
     assert not seen.heads.any()
     assert not seen.pairs.any()
@@ -682,11 +683,16 @@ def test_an_error_that_is_all_that_is_allowed_is_in_place() -> None:
     assert seen.side() is None
 
 
+def _block(at):
+    x = np.ones((1, 1, at.size, 8))
+    return known_recipes.CalledBlock(at, (x, x), (x, x))
+
+
 class _Probed(rotation._Side):
     """One that goes the other way and rounds: neither explains it alone, near position 0 either."""
 
     def _probed(self, start):
-        return SimpleNamespace(at=np.arange(4) + start)
+        return _block(np.arange(4) + start)
 
     def _comes_near(self, fault):
         return fault.diagnosis.code == "wrong-direction"
@@ -702,7 +708,7 @@ class _Probed(rotation._Side):
 
 
 def test_what_is_rounded_is_said_behind_the_fault_that_it_stands_beside() -> None:
-    block = SimpleNamespace(at=np.arange(4) + 32768)
+    block = _block(np.arange(4) + 32768)
     side = verification.MisplacedSide(np.ones((1, 1), bool), np.ones(4, bool), block.at, block)
     found = _Probed("q", side, RopeSetting.of(8), FP32, None)._nearer()
     assert found.code == "wrong-direction"
