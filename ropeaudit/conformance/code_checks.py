@@ -13,6 +13,8 @@ from ropeaudit.conformance import (
     environments,
     every_position,
     gradient,
+    results,
+    served,
     split_calls,
     state,
     strides,
@@ -31,21 +33,24 @@ CHECKS: dict[str, CodeCheck] = {
     "rotation": every_position.places,
     "short calls": every_position.short_calls,
     "batch rows": every_position.batch_rows,
+    "served calls": served.served,
     "decode": split_calls.decode,
     "pieces": split_calls.pieces,
     "alone": split_calls.alone,
     "strides": strides.strided,
     "compiled": compiled.compiled,
     "state": state.state,
+    "results": results.kept,
     "inputs": answers.inputs_unchanged,
     "dtype": answers.output_dtype,
     "gradient": gradient.gradient,
     "drift": drift.scores,
     "under": environments.under,
+    "threads": results.threads,
 }
 
 # name of a check -> about how many calls of `places` take as long; those of `places` are counted
-_COSTS = {"decode": 8.0, "state": 4.0, "drift": 6.0, "under": 3.0} | dict.fromkeys(
+_COSTS = {"served calls": 10.0, "decode": 8.0, "state": 4.0, "drift": 6.0, "under": 3.0} | dict.fromkeys(
     ("short calls", "batch rows", "pieces", "gradient"), 1.0
 )
 _COMPILING, _QUICK = 45.0, 0.2  # the same: a compiler's start, and what the others cost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +38,8 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
             continue
 
         def of_views(strides: Strides = strides, rotator: Rotator | None = None) -> Rotator:
-            return with_views(rotator or code.afresh(), strides)
+            used = rotator or code.afresh()
+            return used.lying(strides) if isinstance(used, OwnRotator) else used
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)
         wholes = [whole_call(code, offset, length) for offset in offsets]
@@ -56,15 +56,6 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         return
     detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
     yield worst(done).finding("strides", "; ".join([detail, *raising]))
-
-
-def with_views(rotator: Rotator, strides: Strides) -> Rotator:
-    """Return what calls an instance of own code with views."""
-    if not isinstance(rotator, OwnRotator):
-        return rotator
-    fit = rotator.fit
-    rows = None if fit.rows is None else replace(fit.rows, strides=strides)
-    return replace(rotator, fit=replace(fit, convention=replace(fit.convention, strides=strides), rows=rows))
 
 
 def _first_row(code: CodeUnderTest, rotator: Rotator, whole: WholeCall) -> WholeCall:

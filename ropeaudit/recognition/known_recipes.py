@@ -43,7 +43,7 @@ class CalledBlock:
     @property
     def length(self) -> int:
         """The number of tokens of a row."""
-        return self.at.shape[-1]
+        return int(self.at.shape[-1])
 
     @property
     def first(self) -> int:

@@ -13,15 +13,23 @@ from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 Engine: TypeAlias = Literal["torch", "numpy", "jax"]
-Strides: TypeAlias = Literal["contiguous", "transposed", "sliced", "expanded"]
+Strides: TypeAlias = Literal[
+    "contiguous", "transposed", "sliced", "expanded", "packed", "unlike", "guarded", "stepped"
+]
+IN_BUFFER = ("packed", "unlike", "guarded", "stepped")  # those that `Buffer` makes
 
 
+_MARGIN = 256  # numbers before, between and after what lies in a buffer
 _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 _COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
 
 class WrongShape(ValueError):
     """What came back is no rotated array."""
+
+
+class WroteAround(RuntimeError):
+    """A call changed what lies around the vectors that it was given."""
 
 
 class TwoTables(WrongShape):
@@ -77,6 +85,89 @@ def strided(array: Any, strides: Strides, order: str) -> Any:
             first, array.shape
         )
     return array
+
+
+class Buffer:
+    """Vectors as views of one larger buffer, which is nan elsewhere: who reads or writes there is seen."""
+
+    def __init__(
+        self,
+        vectors: dict[str, FloatArray],
+        dtype: Format,
+        engine: Engine,
+        strides: Strides,
+        order: str,
+        device: Device = CPU,
+    ) -> None:
+        """Make the buffer, and `views` by the names of the vectors; nothing is rounded.
+
+        strides: "guarded", one vector behind the other; "stepped", every second number of such; "packed",
+        the heads of q, of k and as many more beside each other at each position, as a joint projection
+        leaves them; "unlike", the first so by itself, the other in one piece. order: of the axes of the
+        vectors, such as bhsd.
+        """
+        self._shapes = shapes = {name: x.shape for name, x in vectors.items()}
+        together = {"packed": list(shapes), "unlike": list(shapes)[:1]}.get(strides, [])
+        self._lies, size = _packed({name: shapes[name] for name in together}, order)
+        behind = {name: shapes[name] for name in shapes if name not in together}
+        in_turn, size = _in_turn(behind, size, 2 if strides == "stepped" else 1)
+        self._lies |= in_turn
+        beyond = size  # who takes the strides of one vector for another's reads nan there, and nothing else
+        self.buffer = new_array(np.full(size + beyond, np.nan, dtype.carrier), dtype, engine, device)
+        self.views = {name: _view(self.buffer, shapes[name], *lies) for name, lies in self._lies.items()}
+        for name, x in vectors.items():
+            self.views[name][...] = new_array(x, dtype, engine, device)
+        self._before = self._around()
+
+    def check_around(self) -> None:
+        """Raise WroteAround where anything that is not of the vectors was changed."""
+        if self._around() != self._before:
+            raise WroteAround("it changes what lies around q and k in memory")
+
+    def _around(self) -> bytes:
+        """Return all bits of the buffer but those of the vectors."""
+        copy = self.buffer.copy() if isinstance(self.buffer, np.ndarray) else self.buffer.clone()
+        for name, lies in self._lies.items():
+            _view(copy, self._shapes[name], *lies)[...] = 0
+        return content(copy)
+
+
+_Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # name -> where it begins, and its strides
+
+
+def _in_turn(shapes: dict[str, tuple[int, ...]], begin: int, step: int) -> tuple[_Lies, int]:
+    """Return where vectors lie one behind the other, and where the last ends; step: of the last axis."""
+    lies = _Lies()
+    for name, shape in shapes.items():
+        sizes = np.cumprod([step, *shape[:0:-1]])[::-1]
+        lies[name] = begin, tuple(int(size) for size in sizes)
+        begin += int(np.prod(shape)) * step + _MARGIN
+    return lies, begin
+
+
+def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Lies, int]:
+    """Return where vectors lie that share the rows of a joint projection, and where those end."""
+    if not shapes:
+        return {}, _MARGIN
+    first = next(iter(shapes.values()))
+    sizes = dict(zip(order, first, strict=True))
+    heads = {name: shape[order.index("h")] if "h" in order else 1 for name, shape in shapes.items()}
+    beside = next(iter(heads.values()))  # heads before and after those of the vectors, such as those of v
+    width = (sum(heads.values()) + 2 * beside) * sizes["d"]
+    strides = {"d": 1, "h": sizes["d"], "s": width, "b": width * sizes["s"]}
+    lies, begin = _Lies(), _MARGIN + beside * sizes["d"]
+    for name, count in heads.items():
+        lies[name] = begin, tuple(strides[axis] for axis in order)
+        begin += count * sizes["d"]
+    return lies, width * sizes["s"] * sizes.get("b", 1) + 2 * _MARGIN
+
+
+def _view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, ...]) -> Any:
+    """Return a view of a flat buffer; strides in numbers."""
+    if isinstance(buffer, np.ndarray):
+        wide = tuple(buffer.itemsize * stride for stride in strides)
+        return np.lib.stride_tricks.as_strided(buffer[begin:], shape, wide)
+    return buffer.as_strided(shape, strides, begin)
 
 
 def shared(returned: Any, given: Any) -> bool:

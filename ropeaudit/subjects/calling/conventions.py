@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from ropeaudit.subjects.emulated import Emulated
 
 ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
-_BESIDE = ("positions", "cos", "sin", "freqs")  # roles of arrays that are not rotated
+TABLE_ROLES = ("cos", "sin", "freqs")
+_BESIDE = ("positions", *TABLE_ROLES)  # roles of arrays that are not rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Answer:
 
     keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
     changed_beside: the roles of other arrays that it changed: positions, cos, sin, freqs.
-    device: where what it returned lies, as torch spells it; empty for arrays.
+    device: where what it returned lies, as torch spells it; empty for arrays. held: what it returned, as it
+    is.
     """
 
     values: FloatArray
@@ -58,15 +60,21 @@ class Answer:
     in_place: bool
     changed_beside: tuple[str, ...] = ()
     device: str = ""
+    held: tuple[Any, ...] = ()
 
     @staticmethod
     def joined(answers: list[Answer], values: FloatArray, keys: FloatArray | None) -> Answer:
         """Return what several calls came to as one answer, with these values and keys."""
         first, changed = answers[0], any(answer.changed for answer in answers)
         in_place = all(answer.in_place for answer in answers)
-        beside = tuple(dict.fromkeys(role for answer in answers for role in answer.changed_beside))
         return replace(
-            first, values=values, keys=keys, changed=changed, in_place=in_place, changed_beside=beside
+            first,
+            values=values,
+            keys=keys,
+            changed=changed,
+            in_place=in_place,
+            changed_beside=tuple(dict.fromkeys(role for one in answers for role in one.changed_beside)),
+            held=tuple(array for one in answers for array in one.held),
         )
 
 
@@ -75,7 +83,8 @@ class Convention:
     """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
 
     rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout. strides: how vectors
-    lie in memory. narrow: whether cos and sin are given in the dtype of the vectors.
+    lie in memory. index: the integers that positions are. narrow: whether cos and sin are given in the dtype
+    of the vectors.
     """
 
     signature: Signature
@@ -84,13 +93,19 @@ class Convention:
     rank: int = 1
     width: str = "pairs"
     strides: Strides = "contiguous"
+    index: Literal["int64", "int32"] = "int64"
     narrow: bool = False
     device: Device = CPU
 
     @property
+    def tells_rows(self) -> bool:
+        """Whether what says where tokens stand has an axis for them."""
+        return not {"positions", *TABLE_ROLES}.isdisjoint(self.signature.roles)
+
+    @property
     def by_batch(self) -> bool:
-        """Whether positions are given for each batch element."""
-        return self.rank == 2 and "b" in self.order and "positions" in self.signature.roles
+        """Whether positions, or tables, may be given for each batch element."""
+        return self.rank >= 2 and "b" in self.order and self.tells_rows
 
     def __str__(self) -> str:
         kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
@@ -145,16 +160,24 @@ class Convention:
         """Call with all axes that the function has. Shapes: x and k have the axes `letters`."""
         axes = [letters.index(axis) for axis in self.order]
         given, given_k = (np.ascontiguousarray(array.transpose(axes)) for array in (x, k))
+        vectors = {"q": given, "x": given, "k": given_k}
+        vectors = {role: vectors[role] for role in self.signature.roles if role in vectors}
+        buffer = None
+        if self.strides in arrays.IN_BUFFER:
+            buffer = arrays.Buffer(vectors, call.dtype, self.engine, self.strides, self.order, self.device)
+        views = buffer.views if buffer else {role: self._vector(x, call) for role, x in vectors.items()}
         arguments = {
-            role: self._argument(role, given_k if role == "k" else given, at, call)
+            role: views[role] if role in views else self._argument(role, given, at, call)
             for role in self.signature.roles
         }
         watched = _Watched(arguments)
         returned = self._returned(call, arguments)
+        if buffer:
+            buffer.check_around()
         changed, changed_beside = watched.changed()
-        vectors, takes_keys = watched.vectors, "k" in arguments
+        inputs, takes_keys = watched.vectors, "k" in arguments
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
-            returned = tuple(vectors) if takes_keys else vectors[0]
+            returned = tuple(inputs) if takes_keys else inputs[0]
         first, second = arrays.parts(returned, takes_keys)
         values, dtype = self._rotated(first, given, axes)
         keys, keys_dtype = (None, dtype) if second is None else self._rotated(second, given_k, axes, "k ")
@@ -164,11 +187,17 @@ class Convention:
             dtype=dtype,
             changed=changed,
             keys_dtype=keys_dtype,
-            in_place=arrays.shared(first, vectors[0])
+            in_place=arrays.shared(first, inputs[0])
             and (second is None or arrays.shared(second, arguments["k"])),
             changed_beside=changed_beside,
             device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
+            held=(first,) if second is None else (first, second),
         )
+
+    def _vector(self, x: FloatArray, call: _Call) -> Any:
+        """Return a new array of its own that holds a vector."""
+        vector = arrays.new_array(x, call.dtype, self.engine, self.device)
+        return arrays.strided(vector, self.strides, self.order)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what the function returns for each role's argument, as far as it is an array."""
@@ -192,15 +221,13 @@ class Convention:
         return values.transpose(np.argsort(axes)), dtype
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
-        """Return what a role is filled with."""
-        if role in ("q", "k", "x"):
-            vector = arrays.new_array(x, call.dtype, self.engine, self.device)
-            return arrays.strided(vector, self.strides, self.order)
+        """Return what a role is filled with that is no vector; x is one."""
         if role == "positions":
             batch = x.shape[self.order.index("b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
+            rows = rows.astype(self.index)
             return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
-        if role in ("cos", "sin", "freqs"):
+        if role in TABLE_ROLES:
             return self._table(role, at, call)
         numbers: dict[str, Any] = {
             "offset": int(at.flat[0]),
@@ -214,6 +241,7 @@ class Convention:
 
         Where stages are changed they are those; a table that is requested in a dtype has it. `narrow` ones
         are rounded once more, to the dtype, as models do that compute tables in float32.
+        Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h.
         """
         recipe = recipes.named("fp64-angles").changed(call.changes).resolve(call.dtype)
         cos, sin = _cos_sin(call.dtype, tuple(sorted(call.changes.items())), call.setting, at.tobytes())
@@ -225,10 +253,14 @@ class Convention:
             table = (cos if role == "cos" else sin).astype(wide)
             if self.width != "pairs":
                 table = np.tile(table, 2) if self.width == "half" else np.repeat(table, 2, axis=1)
+        table = table.reshape(*at.shape, -1)
         if self.rank == 2:
-            table = table[None]
+            table = table.reshape(-1, *table.shape[-2:])
         if self.rank == 3:
-            table = table.reshape([*(len(at) if axis == "s" else 1 for axis in self.order[:-1]), -1])
+            sizes = dict(zip("bs"[-at.ndim :], at.shape, strict=True))
+            if at.ndim == 2 and self.order.index("s") < self.order.index("b"):
+                table = table.swapaxes(0, 1)
+            table = table.reshape([*(sizes.get(axis, 1) for axis in self.order[:-1]), table.shape[-1]])
         held = call.dtype if self.narrow else recipe.table if "table" in call.changes else None
         if role != "freqs" and held and held.storage_bits <= 16:
             rounded = round_to(np.ascontiguousarray(table), held)

@@ -203,17 +203,20 @@ def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
 def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Convention | None:
     """Return how to give a row of positions for each batch element; None where code takes none.
 
-    Code that takes positions (s,) may take (b, s) too: it does where equal rows give what (s,) gives.
+    Code that takes positions (s,) may take (b, s) too, and a table (1, s, d) one of (b, s, d): it does where
+    equal rows give what those give.
     """
-    if best.convention.by_batch or not best.sure:
-        return best.convention if best.convention.by_batch else None
-    convention = replace(best.convention, rank=2)
+    convention = best.convention
+    if convention.by_batch and "positions" in convention.signature.roles:
+        return convention
+    convention = replace(convention, rank=max(2, convention.rank))
+    if not (best.sure and convention.by_batch):
+        return None
     try:
-        most = 2 * best.error + _SURE
-        takes_rows = convention.by_batch and _nearest_layout(convention, make(), setting, dtype).error <= most
+        tried = _nearest_layout(convention, make(), setting, dtype, _BATCH)
     except Exception:  # whatever other people's code raises: it takes no such positions
         return None
-    return convention if takes_rows else None
+    return convention if tried.error <= 2 * best.error + _SURE else None
 
 
 def _wrapper(name: str, tables: bool) -> str:
@@ -255,9 +258,12 @@ def _conventions(
                 )
 
 
-def _nearest_layout(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
+def _nearest_layout(
+    convention: Convention, function: Any, setting: RopeSetting, dtype: Format, rows: int = 0
+) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
+    rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     Raises: whatever the code raises.
     """
     shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
@@ -272,7 +278,8 @@ def _nearest_layout(convention: Convention, function: Any, setting: RopeSetting,
         nothing.append(returned is None)
         return returned
 
-    answer = convention(silent(called), x, positions, setting, dtype)
+    at = np.repeat(positions[None], rows, axis=0) if rows else positions
+    answer = convention(silent(called), x, at, setting, dtype)
     if any(nothing) and not answer.changed:
         raise arrays.WrongShape("returns None and leaves what it is given as it was")
     values = answer.values.astype(np.float64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import Rotator
-from ropeaudit.subjects.calling.conventions import Answer
+from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.timeout import together
@@ -77,6 +78,15 @@ class OwnRotator(Rotator):
         with process_state.at_home(self.own.state()):
             result: T = together(calls, what)
         return result
+
+    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
+        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
+
+        def of(convention: Convention) -> Convention:
+            return replace(convention, strides=strides, index=index)
+
+        rows = None if self.fit.rows is None else of(self.fit.rows)
+        return replace(self, fit=replace(self.fit, convention=of(self.fit.convention), rows=rows))
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
         """Return the same instance, called in another dtype, and in an environment where one is given."""

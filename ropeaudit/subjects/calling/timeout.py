@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
-from contextvars import ContextVar
-from typing import Any
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeVar, cast
 
 from ropeaudit.errors import UsageError
 from ropeaudit.runtime import process_state, streams
 
+T = TypeVar("T")
 _NAME = "ropeaudit-calls"
+_SWITCHING = 1e-6  # seconds after which Python lets another thread run, that they meet
 LIMIT = 120.0  # seconds that one call may take
 _TOGETHER: ContextVar[bool] = ContextVar("together", default=False)
 
@@ -68,6 +71,39 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
             _WORKERS.clear()
             call.leave()
             raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
+
+
+def at_once(functions: Sequence[Callable[[], T]], what: str) -> list[T]:
+    """Return what functions return that run at the same time, a thread each, as one patient call.
+
+    Raises: as `patiently`; what the first of them raises.
+    """
+
+    def called() -> list[T]:
+        futures: list[Future[T]] = [Future() for _ in functions]
+
+        def run(function: Callable[[], T], future: Future[T]) -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threads = [
+            threading.Thread(target=copy_context().run, args=(run, *both), daemon=True, name=_NAME)
+            for both in zip(functions, futures, strict=True)
+        ]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCHING)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        return [future.result() for future in futures]
+
+    return cast(list[T], together(called, what))
 
 
 def together(function: Callable[[], Any], what: str) -> Any:

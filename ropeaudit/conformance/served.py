@@ -1,0 +1,446 @@
+"""Whether code is right in calls as servers and trainers make them: any positions, sizes, groups and strides.
+
+The calls cover every two values of the axes together; values that make a call large stand alone. Of a call
+that is wrong, one value after the other is replaced by a plain one: what is left is what it takes to fail.
+Letters: b batch, h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
+from ropeaudit.conformance.whole_calls import DEAR, cost
+from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.recognition import verification, wording
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.verification import Places
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
+
+_MOST, _MOST_ALONE = 2**18, 2**22  # numbers of q in a call; in one whose size is what is tried
+_CAUSES = 3  # ways to fail that are told
+_FEW = 24  # calls of code that is slow
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCall:
+    """One call: the kind of its positions, its sizes, how vectors lie, and the integers of positions.
+
+    groups: query heads to a key head; 0 for one key head.
+    """
+
+    positions: str = "run"
+    tokens: int = 16
+    batch: int = 2
+    heads: int = 4
+    groups: int = 1
+    strides: Any = "contiguous"
+    index: Any = "int64"
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of key heads."""
+        return self.heads // self.groups if self.groups else 1
+
+    def size(self, head_dim: int) -> int:
+        """Return how many numbers q has."""
+        return self.tokens * self.batch * self.heads * head_dim
+
+
+PLAIN = ServedCall()
+AXES: dict[str, tuple[Any, ...]] = {
+    "positions": (
+        *("rows", "run", "run from 0", "padded", "packed", "repeated", "gaps", "descending", "shuffled"),
+        "far apart",
+    ),
+    "tokens": (1, 2, 3, 7, 17, 64),
+    "batch": (1, 2, 5, 33),
+    "heads": (1, 2, 3, 8, 33, 40, 64, 128),
+    "groups": (1, 0, 2, 4, 8, 16),
+    "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
+    "index": ("int64", "int32"),
+}
+_LONG = (4097, 16385)  # tokens of calls that are large by them alone
+_BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
+_RUNS = ("run", "run from 0")
+_SIZES = ("tokens", "batch", "heads")
+_WORDS: dict[str, str] = {
+    "run": "a run of positions",
+    "run from 0": "positions from 0",
+    "rows": "each row at positions of its own",
+    "padded": "left-padded rows",
+    "packed": "packed sequences that restart",
+    "repeated": "repeated positions",
+    "gaps": "gaps between positions",
+    "descending": "descending positions",
+    "shuffled": "shuffled positions",
+    "far apart": "positions far apart",
+    "packed qkv": "q and k as views of one packed qkv",
+    "unlike": "q as a view of a packed qkv and k in one piece",
+    "guarded": "q and k at an offset in a larger buffer",
+    "transposed": "transposed input",
+    "stepped": "input that is not contiguous in its last axis",
+    "expanded": "an expanded batch (stride 0)",
+    "contiguous": "input in one piece",
+}
+
+
+def words(axis: str, value: Any) -> str:
+    """Return a value of an axis in words.
+
+    >>> words("tokens", 1), words("groups", 0), words("heads", 40)
+    ('1 token', 'one key head', '40 heads')
+    """
+    if axis == "groups":
+        return f"{value} query heads to a key head" if value else "one key head"
+    if axis == "index":
+        return f"{value} positions"
+    if axis == "batch":
+        return f"a batch of {value}"
+    if axis in ("tokens", "heads"):
+        return f"{value:,} {axis if value > 1 else axis[:-1]}"
+    return _WORDS["packed qkv" if (axis, value) == ("strides", "packed") else value]
+
+
+def at(call: ServedCall, up_to: int, seed: int) -> Positions:
+    """Return the positions of a call, all below `up_to`. Shapes: -> (s,), or (b, s) where rows differ."""
+    random, s = np.random.default_rng([seed, call.tokens, call.batch]), call.tokens
+    run = np.arange(s, dtype=np.int64)
+    last = max(0, up_to - s)
+    first = int(random.integers(0, last + 1))
+    if call.positions == "rows":
+        firsts = np.r_[last, random.integers(0, last + 1, call.batch)][: call.batch]
+        return np.asarray(firsts[:, None] + run)
+    if call.positions == "padded":
+        padding = np.arange(call.batch) * s // (2 * call.batch)
+        return np.maximum(0, run - padding[:, None])
+    if call.positions == "packed":
+        return np.asarray(run - np.maximum.accumulate(np.where(_starts(random, s), run, 0)))
+    if call.positions == "gaps":
+        steps = random.integers(1, max(2, min(50, up_to // max(1, s))), s)
+        return np.minimum(np.cumsum(steps), up_to - 1)
+    if call.positions == "far apart":
+        return np.where(run % 2 == 0, np.minimum(run, up_to - 1), up_to - 1 - np.minimum(run, up_to - 1))
+    kinds = {
+        "run": first + run,
+        "run from 0": run,
+        "repeated": first + run // 2,
+        "descending": first + run[::-1],
+        "shuffled": first + random.permutation(s),
+    }
+    return kinds[call.positions]
+
+
+def _starts(random: np.random.Generator, length: int) -> Any:
+    """Return where sequences of a packed row begin. Shapes: -> (s,)."""
+    starts = random.random(length) < 4 / max(4, length)
+    starts[[0, length // 2]] = True
+    return starts
+
+
+def calls_of(values: Mapping[str, Sequence[Any]], fits: Callable[[ServedCall], bool]) -> list[ServedCall]:
+    """Return calls that cover every two values of different axes, where they go together."""
+    covered: set[tuple[tuple[str, Any], ...]] = set()
+    calls: list[ServedCall] = []
+
+    def gain(call: ServedCall) -> int:
+        return sum(pair not in covered for pair in _pairs(call, values))
+
+    for (one, first), (two, second) in itertools.combinations(
+        [(axis, value) for axis, some in values.items() for value in some], 2
+    ):
+        if one == two or ((one, first), (two, second)) in covered:
+            continue
+        base = replace(_least(values), **{one: first, two: second})
+        if not fits(base):
+            continue
+        for axis in values:
+            if axis not in (one, two):
+                trials = [replace(base, **{axis: value}) for value in values[axis]]
+                base = max((trial for trial in trials if fits(trial)), key=gain, default=base)
+        calls.append(base)
+        covered.update(_pairs(base, values))
+    return calls
+
+
+def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:
+    """Return the smallest call of some values."""
+    return ServedCall(**{axis: 1 if 1 in some else some[0] for axis, some in values.items()})
+
+
+def _pairs(call: ServedCall, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    return itertools.combinations([(axis, getattr(call, axis)) for axis in values], 2)
+
+
+@dataclass(slots=True)
+class _Battery:
+    """The calls that one instance is given; q and k are parts of the same random numbers.
+
+    left: axis -> why only a part of it is called.
+    """
+
+    code: CodeUnderTest
+    rotator: OwnRotator
+    left: dict[str, str] = field(default_factory=dict)
+    pool: list[FloatArray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        code, d = self.code, self.code.setting.head_dim
+        size = min(_MOST_ALONE, max(_MOST, _LONG[-1] * d))
+        self.pool = [
+            round_to(np.random.default_rng([code.seed, 5, side]).standard_normal(size), code.dtype).astype(
+                code.dtype.carrier
+            )
+            for side in (0, 1)
+        ]
+
+    def values(self) -> dict[str, list[Any]]:
+        """Return the values of each axis that this code can be called with."""
+        convention = self.code.tested.fit(self.code.setting).convention  # type: ignore[union-attr]
+        values = {axis: list(some) for axis, some in AXES.items()}
+        roles, order = set(convention.signature.roles), convention.order
+        if "offset" in roles:
+            values["positions"] = list(_RUNS)
+            self.left["positions"] = "it takes a first position alone"
+        elif not self.code.called.by_batch():
+            values["positions"] = [kind for kind in values["positions"] if kind not in _BY_ROW]
+            self.left["rows"] = "it takes no row of positions for each batch element"
+        if "positions" not in roles:
+            values["index"] = ["int64"]
+        if "b" not in order:
+            values["batch"] = [1]
+        if "h" not in order:
+            values["heads"], values["groups"] = [1], [1]
+        if convention.engine == "jax":
+            values["strides"] = ["contiguous"]
+        elif not {"b"} <= set(order):
+            values["strides"].remove("expanded")
+        values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= self.code.up_to] or [1]
+        return values
+
+    def fits(self, call: ServedCall, most: int = _MOST) -> bool:
+        """Return whether the values of a call go together, and its size is small enough."""
+        return (
+            (call.groups == 0 or call.heads % call.groups == 0)
+            and (call.batch > 1 or call.positions not in _BY_ROW)
+            and call.size(self.code.setting.head_dim) <= most
+            and call.tokens <= self.code.up_to
+        )
+
+    def calls(self) -> list[ServedCall]:
+        """Return the calls, those that are large by one axis alone last."""
+        values = self.values()
+        calls = calls_of(values, self.fits)
+        if cost(self.code) > DEAR:
+            kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
+            self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
+            return [calls[i] for i in kept]
+        small = replace(_least(values), positions="run")
+        alone = [replace(small, tokens=tokens) for tokens in _LONG]
+        calls += [replace(small, batch=33, heads=8)] if 33 in values["batch"] and 8 in values["heads"] else []
+        return calls + [call for call in alone if self.fits(call, _MOST_ALONE)]
+
+    def made(self, call: ServedCall) -> CalledBlock:
+        """Make a call. Raises: whatever the code raises, WroteAround."""
+        shape = call.batch, call.heads, call.tokens, self.code.setting.head_dim
+        sides = []
+        for pool, heads in zip(self.pool, (call.heads, call.kv_heads), strict=True):
+            sizes = (shape[0], heads, *shape[2:])
+            x = (
+                np.resize(pool, sizes)
+                if np.prod(sizes) > pool.size
+                else pool[: np.prod(sizes)].reshape(sizes)
+            )
+            sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
+        rows = at(call, self.code.up_to, self.code.seed)
+        rotated = self.lying(call).rotate_both(sides[0], sides[1], rows)
+        return CalledBlock(rows, (sides[0], sides[1]), rotated)
+
+    def lying(self, call: ServedCall) -> OwnRotator:
+        """Return what gives the instance vectors and positions as a call asks for."""
+        return self.rotator.lying(call.strides, call.index)
+
+    def places(self, block: CalledBlock, call: ServedCall, *, explain: bool = False) -> Places:
+        """Return the worst rotated pair of a call. explain: look for what explains it."""
+        code = self.code
+        return verification.judged(
+            [block],
+            self.lying(call),
+            code.setting,
+            code.dtype,
+            afresh=lambda: code.afresh().lying(call.strides, call.index),  # type: ignore[attr-defined]
+            rule=code.rule,
+            searches=code.seen.searches,
+            explain=explain,
+        )
+
+    def outcome(self, call: ServedCall) -> str:
+        """Return what a call comes to: right, wrong, around (memory), or what it raises."""
+        try:
+            block = self.made(call)
+        except RopeAuditError:
+            raise
+        except WroteAround:
+            return "around"
+        except Exception as error:  # whatever other people's code raises
+            return f"raises {one_line(error)}"
+        return "right" if self.places(block, call).excess <= 1 else "wrong"
+
+    def least(
+        self, call: ServedCall, came: str, values: Mapping[str, Sequence[Any]]
+    ) -> tuple[ServedCall, str]:
+        """Return the plainest call that comes to the same, and what it takes, in words."""
+
+        def same(trial: ServedCall) -> bool:
+            kind = came.split(" ")[0]
+            return self.fits(trial, _MOST_ALONE) and self.outcome(trial).split(" ")[0] == kind
+
+        plain = replace(PLAIN, **{axis: some[0] for axis, some in values.items() if len(some) == 1})
+        for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
+            trial = replace(call, **{axis: getattr(plain, axis)})
+            call = trial if trial != call and same(trial) else call
+        told = []
+        for axis in AXES:
+            value, usual = getattr(call, axis), getattr(plain, axis)
+            if value == usual or not self.fits(replace(call, **{axis: usual}), _MOST_ALONE):
+                continue
+            passes = ""
+            if axis in _SIZES:
+                scale = sorted({*AXES[axis], *(_LONG if axis == "tokens" else ()), usual})
+                between = [one for one in scale if min(usual, value) < one < max(usual, value)]
+                nearer = between if value > usual else between[::-1]
+                found = next((one for one in nearer if same(replace(call, **{axis: one}))), value)
+                right = [usual, *nearer[: nearer.index(found)]] if found in nearer else [usual, *nearer]
+                call, passes = replace(call, **{axis: found}), f" (right with {right[-1]:,})"
+            told.append(words(axis, getattr(call, axis)) + passes)
+        return call, ", ".join(told) or "a plain call"
+
+
+def served(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
+
+    What it refuses by raising is noted: it passes no wrong numbers on.
+    """
+    rotator = code.rotator()
+    if code.own is None or not isinstance(rotator, OwnRotator):
+        reason = "an adapter calls it, with arrays of its own"
+        yield from (not_applicable(name, reason) for name in ("served calls", "memory"))
+        return
+    battery = _Battery(code, rotator)
+    calls, values = battery.calls(), battery.values()
+    ways: dict[str, list[tuple[ServedCall, str]]] = {"wrong": [], "around": [], "raises": []}
+    refused: dict[str, str] = {}
+    worst: Places | None = None
+    for number, call in enumerate(calls):
+        code.on_share(number / len(calls))
+        try:
+            block = battery.made(call)
+            places = battery.places(block, call)
+            worst = places if worst is None or places.excess > worst.excess else worst
+            came = "right" if places.excess <= 1 else "wrong"
+        except RopeAuditError:
+            raise
+        except WroteAround:
+            came = "around"
+        except Exception as error:  # whatever other people's code raises
+            came = f"raises {one_line(error)}"
+        kind = came.split(" ")[0]
+        if kind == "right" or len(ways[kind]) >= _CAUSES or any(_has(call, way) for way, _ in ways[kind]):
+            continue
+        way = battery.least(call, came, values)
+        ways[kind].append(way)
+        if kind == "raises":
+            refused[way[1]] = battery.outcome(way[0])
+    yield from _findings(battery, calls, ways, worst)
+    for what, came in refused.items():
+        detail = f"with {what} it {came}: such calls are refused, and not judged"
+        yield noted("served calls", detail)
+
+
+def _has(call: ServedCall, way: ServedCall) -> bool:
+    """Return whether a call has all that another takes to fail."""
+    for axis in AXES:
+        value, needed, usual = (getattr(one, axis) for one in (call, way, PLAIN))
+        if needed == usual or value == needed:
+            continue
+        if axis not in _SIZES or not (value > needed > usual or value < needed < usual):
+            return False
+    return True
+
+
+def _findings(
+    battery: _Battery,
+    calls: Sequence[ServedCall],
+    ways: Mapping[str, Sequence[tuple[ServedCall, str]]],
+    worst: Places | None,
+) -> Iterator[Finding]:
+    code = battery.code
+    detail = f"{len(calls)} calls: any two of {_listed(battery)}"
+    left = "; ".join(f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items())
+    detail = "; ".join(filter(None, (detail, left)))
+    alike: dict[str, list[str]] = {}  # diagnosis -> ways in which it shows
+    shown: dict[str, tuple[ServedCall, Places]] = {}
+    for call, what in ways["wrong"]:
+        places = battery.places(battery.made(call), call, explain=True)
+        cause = wording.sentence(places.diagnosis)
+        alike.setdefault(cause, []).append(what)
+        shown.setdefault(cause, (call, places))
+    for cause, (call, places) in shown.items():
+        allowed, told = (
+            code.allowed_at(places.position, places.pair),
+            f"it takes {', or '.join(alike[cause])}",
+        )
+        where = f"with {alike[cause][0]}: {places.words}"
+        unexplained = places.diagnosis is not None and not places.diagnosis.explains
+        remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
+        yield of_worst_pair("served calls", f"{told}; {detail}", places, allowed, where=where, remedy=remedy)
+    if not ways["wrong"] and worst is not None:
+        allowed = code.allowed_at(worst.position, worst.pair)
+        yield of_worst_pair("served calls", detail, worst, allowed)
+    elif not ways["wrong"]:
+        yield not_applicable("served calls", "it raises in every call")
+    buffered = sum(call.strides in IN_BUFFER for call in calls)
+    if not buffered:
+        yield not_applicable("memory", "its arrays cannot be given in a buffer")
+        return
+    for _, what in ways["around"]:
+        told = f"it writes beside q and k, into the buffer that they are views of; it takes {what}"
+        yield judged("memory", False, told, where=f"with {what}", remedy=_BESIDE)
+    if not ways["around"]:
+        yield judged(
+            "memory", True, f"what lies before, between and after q and k stays, in {buffered} calls"
+        )
+
+
+_BY_STRIDES = "read and write each vector by its own strides"
+_BESIDE = "write where the strides of each vector say, and not past its end"
+_LEFT = {
+    "positions": "other positions than runs",
+    "rows": "rows at positions of their own",
+    "calls": f"more than {_FEW} of them",
+}
+
+
+def _listed(battery: _Battery) -> str:
+    values = battery.values()
+    sizes = {axis: values[axis] for axis in _SIZES if len(values[axis]) > 1}
+    parts = [f"{len(values['positions'])} kinds of positions"]
+    parts += [f"{min(some)} to {max(some)} {_PLURAL[axis]}" for axis, some in sizes.items()]
+    if len(values["groups"]) > 1:
+        parts.append("1 to 16 query heads to a key head, one key head")
+    parts += ["6 ways to lie in memory"] if len(values["strides"]) > 1 else []
+    parts += ["int32 and int64 positions"] if len(values["index"]) > 1 else []
+    return ", ".join(parts) + f"; {' and '.join(f'{one:,}' for one in _LONG)} tokens"
+
+
+_PLURAL = {"tokens": "tokens", "batch": "rows", "heads": "heads"}
