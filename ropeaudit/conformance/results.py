@@ -5,6 +5,8 @@ Letters: b batch, h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,15 +20,15 @@ from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.timeout import at_once
 
 _LENGTH, _SHORT = 64, 17
-_THREADS, _CALLS = 2, 40
+_THREADS, _CALLS = 2, 8
 _ADAPTER = "an adapter calls it, with arrays of its own"
-_GUARD = "keep nothing in the instance that a call needs: return it, or hold it in local variables"
 
 
 def kept(code: CodeUnderTest) -> Iterator[Finding]:
@@ -44,12 +46,8 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
     both = "k" in rotator.fit.convention.signature.roles
     first = rotator.answer(q, k if both else None, at)
     before = [arrays.values(x)[0] for x in first.held]
-    others = [
-        (k, q if both else None, at),
-        (q[:, :, :_SHORT], k[:, :, :_SHORT] if both else None, at[:_SHORT]),
-    ]
-    for x, other, positions in others:
-        rotator.answer(x, other, positions)
+    for x, other, some in ((k, q, length), (q, k, _SHORT)):
+        rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
         now = [arrays.values(held)[0] for held in first.held]
         differ = sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True))
         if differ:
@@ -71,35 +69,39 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     def run(own: list[CalledBlock]) -> list[Both]:
         return [rotator.rotate_both(*block.given, block.at) for block in own]
 
+    told = f"{_THREADS} threads, {_THREADS * _CALLS} calls of one instance"
+
+    def placed(results: list[list[Both]]) -> Places:
+        both = zip(itertools.chain(*calls), itertools.chain(*results), strict=True)
+        blocks = [CalledBlock(block.at, block.given, rotated) for block, rotated in both]
+        return verification.judged(blocks, rotator, code.setting, code.dtype, rule=code.rule, explain=False)
+
+    def judge(places: Places, text: str, cause: Diagnosis | None = None) -> Finding:
+        allowed = code.allowed_at(places.position, places.pair)
+        return of_worst_pair("threads", text, places, allowed, diagnosis=cause)
+
     try:
-        results = at_once([lambda own=own: run(own) for own in calls], "calls from two threads")  # type: ignore[misc]
+        alone = placed([run(own) for own in calls])
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
-        told = f"called by {_THREADS} threads at once it raises {one_line(error)}"
-        yield judged("threads", False, told, remedy=_GUARD)
+        yield not_applicable("threads", f"it raises {one_line(error)} from one thread too")
         return
-    blocks = [
-        CalledBlock(block.at, block.given, rotated)
-        for own, mine in zip(calls, results, strict=True)
-        for block, rotated in zip(own, mine, strict=True)
-    ]
-    places = verification.judged(blocks, rotator, code.setting, code.dtype, rule=code.rule, explain=False)
-    detail = f"{_THREADS} threads, {len(blocks)} calls of one instance"
-    allowed = code.allowed_at(places.position, places.pair)
-    if places.excess <= 1:
-        yield of_worst_pair("threads", detail, places, allowed)
+    if not alone.excess <= 1:
+        yield not_applicable("threads", "calls from one thread are wrong too")
         return
-    alone = [rotator.rotate_both(*block.given, block.at) for block in blocks]
-    right = [CalledBlock(block.at, block.given, both) for block, both in zip(blocks, alone, strict=True)]
-    again = verification.judged(right, rotator, code.setting, code.dtype, rule=code.rule, explain=False)
-    if again.excess <= 1:
-        cause = Diagnosis("threads-meet")
-        yield of_worst_pair(
-            "threads", f"{detail}; one after the other they are right", places, allowed, diagnosis=cause
-        )
+    try:
+        together = placed(at_once([functools.partial(run, own) for own in calls], "calls from two threads"))
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        text = f"{told}: it raises {one_line(error)}; one after the other they are right"
+        yield judged("threads", False, text, diagnosis=Diagnosis("threads-meet"))
+        return
+    if together.excess <= 1:
+        yield judge(together, told)
     else:
-        yield not_applicable("threads", "calls alone are wrong too")
+        yield judge(together, f"{told}; one after the other they are right", Diagnosis("threads-meet"))
 
 
 def _calls(code: CodeUnderTest, number: int) -> Iterator[CalledBlock]:

@@ -114,31 +114,24 @@ def words(axis: str, value: Any) -> str:
 
 def at(call: ServedCall, up_to: int, seed: int) -> Positions:
     """Return the positions of a call, all below `up_to`. Shapes: -> (s,), or (b, s) where rows differ."""
-    random, s = np.random.default_rng([seed, call.tokens, call.batch]), call.tokens
-    run = np.arange(s, dtype=np.int64)
-    last = max(0, up_to - s)
+    random, s, b = np.random.default_rng([seed, call.tokens, call.batch]), call.tokens, call.batch
+    run, last = np.arange(s, dtype=np.int64), up_to - s
     first = int(random.integers(0, last + 1))
-    if call.positions == "rows":
-        firsts = np.r_[last, random.integers(0, last + 1, call.batch)][: call.batch]
-        return np.asarray(firsts[:, None] + run)
-    if call.positions == "padded":
-        padding = np.arange(call.batch) * s // (2 * call.batch)
-        return np.maximum(0, run - padding[:, None])
-    if call.positions == "packed":
-        return np.asarray(run - np.maximum.accumulate(np.where(_starts(random, s), run, 0)))
-    if call.positions == "gaps":
-        steps = random.integers(1, max(2, min(50, up_to // max(1, s))), s)
-        return np.minimum(np.cumsum(steps), up_to - 1)
-    if call.positions == "far apart":
-        return np.where(run % 2 == 0, np.minimum(run, up_to - 1), up_to - 1 - np.minimum(run, up_to - 1))
-    kinds = {
+    firsts = np.r_[last, random.integers(0, last + 1, b)][:b, None]
+    steps = random.integers(1, max(2, min(50, up_to // s)), s)
+    kinds: dict[str, Positions] = {
         "run": first + run,
         "run from 0": run,
+        "rows": firsts + run,
+        "padded": np.maximum(0, run - np.arange(b)[:, None] * s // (2 * b)),
+        "packed": run - np.maximum.accumulate(np.where(_starts(random, s), run, 0)),
         "repeated": first + run // 2,
+        "gaps": np.minimum(np.cumsum(steps), up_to - 1),
         "descending": first + run[::-1],
         "shuffled": first + random.permutation(s),
+        "far apart": np.where(run % 2 == 0, run, up_to - 1 - run),
     }
-    return kinds[call.positions]
+    return np.ascontiguousarray(kinds[call.positions])
 
 
 def _starts(random: np.random.Generator, length: int) -> Any:
@@ -175,7 +168,8 @@ def calls_of(values: Mapping[str, Sequence[Any]], fits: Callable[[ServedCall], b
 
 def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:
     """Return the smallest call of some values."""
-    return ServedCall(**{axis: 1 if 1 in some else some[0] for axis, some in values.items()})
+    least: dict[str, Any] = {axis: 1 if 1 in some else some[0] for axis, some in values.items()}
+    return replace(PLAIN, **least)
 
 
 def _pairs(call: ServedCall, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
@@ -252,15 +246,9 @@ class _Battery:
 
     def made(self, call: ServedCall) -> CalledBlock:
         """Make a call. Raises: whatever the code raises, WroteAround."""
-        shape = call.batch, call.heads, call.tokens, self.code.setting.head_dim
-        sides = []
+        d, sides = self.code.setting.head_dim, []
         for pool, heads in zip(self.pool, (call.heads, call.kv_heads), strict=True):
-            sizes = (shape[0], heads, *shape[2:])
-            x = (
-                np.resize(pool, sizes)
-                if np.prod(sizes) > pool.size
-                else pool[: np.prod(sizes)].reshape(sizes)
-            )
+            x = np.resize(pool, (call.batch, heads, call.tokens, d))  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
         rows = at(call, self.code.up_to, self.code.seed)
         rotated = self.lying(call).rotate_both(sides[0], sides[1], rows)
@@ -396,10 +384,8 @@ def _findings(
         alike.setdefault(cause, []).append(what)
         shown.setdefault(cause, (call, places))
     for cause, (call, places) in shown.items():
-        allowed, told = (
-            code.allowed_at(places.position, places.pair),
-            f"it takes {', or '.join(alike[cause])}",
-        )
+        allowed = code.allowed_at(places.position, places.pair)
+        told = f"it takes {', or '.join(alike[cause])}"
         where = f"with {alike[cause][0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""

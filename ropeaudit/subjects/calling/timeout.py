@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextvars import ContextVar, copy_context
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from ropeaudit.errors import UsageError
@@ -16,7 +20,8 @@ from ropeaudit.runtime import process_state, streams
 
 T = TypeVar("T")
 _NAME = "ropeaudit-calls"
-_SWITCHING = 1e-6  # seconds after which Python lets another thread run, that they meet
+_TURN = 1e-5  # seconds that another thread has to begin
+_NOT_TRACED = str(Path(__file__).parents[2])  # our own files
 LIMIT = 120.0  # seconds that one call may take
 _TOGETHER: ContextVar[bool] = ContextVar("together", default=False)
 
@@ -76,34 +81,45 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
 def at_once(functions: Sequence[Callable[[], T]], what: str) -> list[T]:
     """Return what functions return that run at the same time, a thread each, as one patient call.
 
+    Behind each line of code that is neither ours nor torch's the other threads get a turn, so that they meet
+    on every machine alike.
     Raises: as `patiently`; what the first of them raises.
     """
 
     def called() -> list[T]:
         futures: list[Future[T]] = [Future() for _ in functions]
+        start = threading.Barrier(len(functions))
 
         def run(function: Callable[[], T], future: Future[T]) -> None:
+            start.wait()
+            sys.settrace(_taking_turns)
             try:
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)
+            finally:
+                sys.settrace(None)
 
         threads = [
             threading.Thread(target=copy_context().run, args=(run, *both), daemon=True, name=_NAME)
             for both in zip(functions, futures, strict=True)
         ]
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCHING)
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:
-            sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         return [future.result() for future in futures]
 
     return cast(list[T], together(called, what))
+
+
+def _taking_turns(frame: FrameType, event: str, argument: Any) -> Any:
+    """Let other threads run behind each line, as a trace function."""
+    if event == "call":
+        path = frame.f_code.co_filename
+        return None if path.startswith(_NOT_TRACED) or f"{os.sep}torch{os.sep}" in path else _taking_turns
+    time.sleep(_TURN)
+    return _taking_turns
 
 
 def together(function: Callable[[], Any], what: str) -> Any:
