@@ -76,7 +76,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     for number, (start, heads) in enumerate(calls):
         code.on_share(number / len(calls))
         count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
-        vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
+        at, rows = np.arange(count, dtype=np.int64), 1 if heads == 1 else 2  # others see more rows
+        vectors = GivenVectors(q[:, :count], k[:, :count], at, code.seed, rows)
         placed = code.check(rotator, vectors, start)
         worst = placed if worst is None or placed.excess > worst.excess else worst
         if not placed.excess <= 1:

@@ -22,8 +22,8 @@ from ropeaudit.conformance.whole_calls import Both, given_vectors, sizes, some_o
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
 
-# seconds of CPU of a token, runs, tokens of a run, runs after a prefill: what is slow is called less
-_RUNS = ((1e-3, 31, 64, 5), (whole_calls.DEAR, 31, 8, 5), (np.inf, 4, 8, 2))
+# seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
+_RUNS = ((1e-3, 31, 16, 5, 64), (whole_calls.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
 _PREFILL = 4096
 _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 _ROW_LENGTH = 64
@@ -109,8 +109,9 @@ class Reversed(CallForm):
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
     seconds = whole_calls.cost(code)
-    count, longest, later_runs = next(sizes for limit, *sizes in _RUNS if seconds < limit)
-    length, prefill = min(longest, code.up_to), min(_PREFILL, code.up_to // 2)
+    count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
+    length, later = min(longest, code.up_to), min(later, code.up_to)
+    prefill = min(_PREFILL, code.up_to // 2)
     words, offsets = "one token at a time", runs(code, length, count)
 
     def one_at_a_time() -> Pieces:
@@ -126,17 +127,18 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
         yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
         return
     detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}"
-    begin = [offset for offset in offsets if offset >= prefill]
+    begin = [min(offset, code.up_to - later) for offset in offsets if offset >= prefill]
+    begin = [offset for offset in dict.fromkeys(begin) if offset >= prefill]
     if not prefill or not begin:
         yield fresh.finding("decode", detail)
         return
     chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
     after = one_at_a_time()
     after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
-    later = Agreement(code, f"{words} after a prefill of {prefill}", after, afresh)
-    later.take_all(whole_call(code, offset, length) for offset in chosen)
-    detail += f"; {len(chosen)} runs after a prefill of {prefill}"
-    yield worst([fresh, later]).finding("decode", detail)
+    filled = Agreement(code, f"{words} after a prefill of {prefill}", after, afresh)
+    filled.take_all(whole_call(code, offset, later) for offset in chosen)
+    detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
+    yield worst([fresh, filled]).finding("decode", detail)
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:

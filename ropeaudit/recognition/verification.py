@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
@@ -24,6 +24,7 @@ from ropeaudit.recognition import allowance, rotation
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide, Searches
+from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, exact_rotation
@@ -252,6 +253,7 @@ def excess(
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
     rounding, tiny, p = allowance.rounding_error(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
     known: dict[bytes, tuple[Any, Array]] = {}
+    size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
     with np.errstate(invalid="ignore", over="ignore"):
         for b, row in enumerate(at):
             if (key := row.tobytes()) not in known:  # most batch elements have the same positions
@@ -259,22 +261,38 @@ def excess(
                     exact_rotation.rotations(setting, row, dtype),
                     allowance.allowed(rule, setting, row),
                 )
-            rotations, allowed = known[key]
-            z, w = (exact_rotation.complex_pairs(vectors[b], setting) for vectors in (x, y))
-            over[b, ..., :p] = _over_allowance(np.abs(w - z * rotations), np.abs(z), allowed, tiny, dtype)
+            turns, allowed = known[key]
+            x1, x2, y1, y2 = (side for vectors in (x[b], y[b]) for side in _sides(vectors, setting))
+            size = size_of(x1, x2)
+            off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
+            over[b, ..., :p] = _over_allowance(off, size, allowed, tiny, dtype)
             if rest := setting.head_dim - setting.rotary_dim:
-                z, w = (
-                    exact_rotation.complex_pairs(vectors[b][..., -rest:], RopeSetting.of(rest))
-                    for vectors in (x, y)
+                passed = RopeSetting.of(rest)
+                x1, x2, y1, y2 = (
+                    side for vectors in (x[b], y[b]) for side in _sides(vectors[..., -rest:], passed)
                 )
-                over[b, ..., p:] = _over_allowance(np.abs(w - z), np.abs(z), rounding, tiny, dtype)
+                off, size = size_of(y1 - x1, y2 - x2), size_of(x1, x2)
+                over[b, ..., p:] = _over_allowance(off, size, rounding, tiny, dtype)
     return over
 
 
+def _sides(x: FloatArray, setting: RopeSetting) -> Iterator[Array]:
+    """Yield the firsts and the seconds of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
+    return (side.astype(np.float64) for side in split_pairs(x, setting))
+
+
+def _length(a: Array, b: Array) -> Array:
+    """Return sqrt(a² + b²), overwriting neither. Shapes: alike."""
+    total = a * a
+    total += b * b
+    return np.sqrt(total, out=total)
+
+
 def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
-    over = error / (allowed * size + tiny)
-    over = np.where(np.isfinite(over), over, np.inf)
-    return np.where(size > dtype.largest / 4, 0.0, over)
+    over: Array = error / (allowed * size + tiny)
+    over[~np.isfinite(over)] = np.inf
+    over[size > dtype.largest / 4] = 0.0
+    return over
 
 
 def state(

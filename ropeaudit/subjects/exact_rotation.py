@@ -41,7 +41,10 @@ def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDAr
     Shapes: (s,) -> (s, p).
     """
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
-        points: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
+        angles = exact(setting).angles(positions)
+        points = np.empty(angles.shape, np.complex128)
+        np.cos(angles, out=points.real)
+        np.sin(angles, out=points.imag)
         return points * attention_factor(setting.scaling)
     cos, sin = exact(setting).table(positions, 0)
     table: NDArray[np.complex128] = cos + 1j * sin
@@ -51,5 +54,6 @@ def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDAr
 def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:
     """Return the pairs as complex numbers. Shapes: (..., d) -> (..., p)."""
     a, b = split_pairs(x, setting)
-    pairs: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
+    pairs = np.empty(a.shape, np.complex128)
+    pairs.real, pairs.imag = a, b
     return pairs

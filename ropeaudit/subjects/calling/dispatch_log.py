@@ -102,6 +102,11 @@ class StageLog:
 class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what happens to x (h, s, d) and positions (s,) while it is entered."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from loading its compiler, which takes longer than all checks together."""
+        return False
+
     def __init__(self, heads: int, length: int, head_dim: int, pairs: int) -> None:
         """Keep the sizes by which arrays are recognised; they should differ from each other."""
         super().__init__()  # type: ignore[no-untyped-call]

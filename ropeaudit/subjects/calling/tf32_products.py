@@ -23,6 +23,11 @@ _TF32 = parse("tf32")
 class Tf32Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, rounds what float32 matrix products are formed of."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from loading its compiler, which takes longer than all checks together."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
