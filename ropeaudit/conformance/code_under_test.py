@@ -5,7 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
+from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
@@ -119,6 +120,14 @@ class CodeUnderTest:
         searches = self.seen.searches
         return verification.check(
             *call, afresh=self.afresh, rule=self.rule, batch_step=batch_step, searches=searches
+        )
+
+    def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], *, explain: bool = True) -> Places:
+        """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
+        call = rotator, self.setting, self.dtype
+        searches = self.seen.searches
+        return verification.judged(
+            blocks, *call, afresh=self.afresh, rule=self.rule, searches=searches, explain=explain
         )
 
     def allowed_at(self, position: int, pair: int) -> float:

@@ -15,11 +15,12 @@ import numpy as np
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
-from ropeaudit.conformance.whole_calls import given_vectors
+from ropeaudit.conformance.whole_calls import Both, given_vectors
 from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
 
-BLOCK = 4096  # positions of a call
+BLOCK, _SEVERAL = 4096, 1024  # positions of a call with one head, and with several
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
@@ -71,27 +72,34 @@ def _raised(code: CodeUnderTest, position: int) -> str:
 def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
     worst, rotator = None, code.rotator()
-    calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
-    given = {heads: code.vectors(heads, BLOCK) for heads in (1, HEADS)}
-    for number, (start, heads) in enumerate(calls):
+    calls = [(start, BLOCK, 1) for start in range(0, code.up_to, BLOCK)] + [(0, _SEVERAL, HEADS)]
+    given = {heads: _block(code, heads, length) for _, length, heads in calls}
+    for number, (start, length, heads) in enumerate(calls):
         code.on_share(number / len(calls))
-        count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
-        at, rows = np.arange(count, dtype=np.int64), 1 if heads == 1 else 2  # others see more rows
-        vectors = GivenVectors(q[:, :count], k[:, :count], at, code.seed, rows)
-        placed = code.check(rotator, vectors, start)
+        at = np.arange(start, min(start + length, code.up_to), dtype=np.int64)
+        q, k = (x[:, :, : at.size] for x in given[heads])
+        placed = code.judged(rotator, [CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))])
         worst = placed if worst is None or placed.excess > worst.excess else worst
         if not placed.excess <= 1:
-            size = f"{BLOCK} positions" if heads == 1 else f"{BLOCK} positions with {heads} heads"
-            detail = f"calls of {size}; the first that is wrong ends at {start + count - 1}"
+            size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
+            detail = f"calls of {size}; the first that is wrong ends at {at[-1]}"
             if heads == 1 and start and placed.first > 0:  # in a block from 0 any base is right at first
                 code.seen.right_before = placed.first
                 detail += f", and position {placed.first} is the first that is wrong"
             yield _finding("rotation", code, placed, detail)
             return
     if worst is not None:
-        several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
+        several = f"the first {min(_SEVERAL, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
         yield _finding("rotation", code, worst, detail)
+
+
+def _block(code: CodeUnderTest, heads: int, length: int) -> Both:
+    """Return q and k of a call: one batch element of one head, two of several. Shapes: -> (b, h, s, d)."""
+    rows = 1 if heads == 1 else 2
+    shape = (rows, heads, length, code.setting.head_dim)
+    q, k = (x.astype(code.dtype.carrier).reshape(shape) for x in code.vectors(rows * heads, length))
+    return q, k
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:

@@ -24,7 +24,6 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import gradients
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient, SwitchedOff
-from ropeaudit.subjects.third_party.adapter import TorchAdapter
 
 _SHORT = 64  # positions of a call
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
@@ -46,8 +45,12 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
 def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
     own, called = code.own, code.tested
-    if own is not None and own.fit(code.setting).convention.engine == "torch":
+    if own is not None:
+        if own.fit(code.setting).convention.engine != "torch":
+            return None
         return lambda: GradientRotator.of(own.anew(code.setting, code.dtype))
+    from ropeaudit.subjects.third_party.adapter import TorchAdapter  # in-function: it reads many files
+
     if isinstance(called, TorchAdapter):
         return lambda: gradients.of_tensors(
             called.module(code.setting, code.dtype), code.setting, code.dtype, called.device

@@ -17,7 +17,6 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.whole_calls import Both, given_vectors
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
@@ -74,7 +73,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     def placed(results: list[list[Both]]) -> Places:
         both = zip(itertools.chain(*calls), itertools.chain(*results), strict=True)
         blocks = [CalledBlock(block.at, block.given, rotated) for block, rotated in both]
-        return verification.judged(blocks, rotator, code.setting, code.dtype, rule=code.rule, explain=False)
+        return code.judged(rotator, blocks, explain=False)
 
     try:
         alone = placed([run(own) for own in calls])

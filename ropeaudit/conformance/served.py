@@ -8,6 +8,7 @@ Letters: b batch, h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -248,7 +249,8 @@ class _Battery:
         """Make a call. Raises: whatever the code raises, WroteAround."""
         d, sides = self.code.setting.head_dim, []
         for pool, heads in zip(self.pool, (call.heads, call.kv_heads), strict=True):
-            x = np.resize(pool, (call.batch, heads, call.tokens, d))  # again from the first where it ends
+            shape = call.batch, heads, call.tokens, d
+            x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
         rows = at(call, self.code.up_to, self.code.seed)
         rotated = self.lying(call).rotate_both(sides[0], sides[1], rows)

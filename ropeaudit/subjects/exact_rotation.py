@@ -5,6 +5,8 @@ Letters: s positions, d head_dim.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,14 +43,27 @@ def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDAr
     Shapes: (s,) -> (s, p).
     """
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
-        angles = exact(setting).angles(positions)
-        points = np.empty(angles.shape, np.complex128)
-        np.cos(angles, out=points.real)
-        np.sin(angles, out=points.imag)
-        return points * attention_factor(setting.scaling)
+        if len(positions) > 1 and (np.diff(positions) == 1).all() and not setting.clipped:
+            return _turns(setting, positions[:1]) * _run(setting, len(positions))
+        return _turns(setting, positions) * attention_factor(setting.scaling)
     cos, sin = exact(setting).table(positions, 0)
     table: NDArray[np.complex128] = cos + 1j * sin
     return table
+
+
+def _turns(setting: RopeSetting, positions: Positions) -> NDArray[np.complex128]:
+    """Return cos + i sin of the angles. Shapes: (s,) -> (s, p)."""
+    angles = exact(setting).angles(positions)
+    points = np.empty(angles.shape, np.complex128)
+    np.cos(angles, out=points.real)
+    np.sin(angles, out=points.imag)
+    return points
+
+
+@functools.lru_cache(maxsize=2)
+def _run(setting: RopeSetting, length: int) -> NDArray[np.complex128]:
+    """Return `_turns` of the first positions, the attention factor included. Shapes: -> (s, p)."""
+    return _turns(setting, np.arange(length, dtype=np.int64)) * attention_factor(setting.scaling)
 
 
 def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:

@@ -97,7 +97,6 @@ def check(
     from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check import report as tables
-    from ropeaudit.features.check.ticket import check_ticket
 
     columns = output.chosen_columns(tables.COLUMNS)
     cases = settings.cases(rope)
@@ -129,6 +128,8 @@ def check(
         return tables.report(results, columns, metadata, findings, waivers.notes(results, accepted))
 
     def ticket() -> Ticket | None:
+        from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
+
         return check_ticket(checked, cases[0], requested, columns)
 
     with (

@@ -9,7 +9,7 @@ from typing import Literal
 from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.rope import presets
-from ropeaudit.subjects import factories, third_party
+from ropeaudit.subjects import factories
 
 Kind = Literal["code", "model", "config", "checkpoint", "case"]
 
@@ -19,6 +19,10 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 def kind(target: str) -> Kind:
     """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
     path = Path(target)
+    if ".py:" in target and factories.is_own(target):
+        return "code"
+    from ropeaudit.subjects import third_party  # in-function: it reads a file for each package
+
     if third_party.is_known(target):
         return "code"
     if path.is_dir():

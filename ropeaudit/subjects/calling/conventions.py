@@ -278,13 +278,12 @@ class _Watched:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.arguments = arguments
         self.vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
-        self._before = [arrays.values(vector)[0] for vector in self.vectors]
+        self._before = [arrays.content(vector) for vector in self.vectors]
         self._beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
 
     def changed(self) -> tuple[bool, tuple[str, ...]]:
         """Return whether the call changed q, k or x, and the roles of other arrays that it changed."""
-        now = [arrays.values(vector)[0] for vector in self.vectors]
-        same = (np.array_equal(a, b, equal_nan=True) for a, b in zip(self._before, now, strict=True))
+        same = (arrays.content(x) == old for x, old in zip(self.vectors, self._before, strict=True))
         beside = self._beside.items()
         roles = tuple(role for role, old in beside if arrays.content(self.arguments[role]) != old)
         return not all(same), roles

@@ -66,8 +66,10 @@ def gradients(
                 f"no gradient reaches {name}: what it returns does not require grad, as behind detach(), "
                 ".data, no_grad() or NumPy"
             )
-    given = [x.to(y.dtype) for x, y in zip(upstream, returned, strict=True)]
-    results: tuple[Any, ...] = arrays.torch().autograd.grad(returned, leaves, given, allow_unused=True)
+    # of a sum of products the gradient of each factor is the other, to the last bit; given as gradients to
+    # autograd they would make torch load its symbolic shapes, which takes longer than the check
+    total = sum((y * x.to(y.dtype)).sum() for x, y in zip(upstream, returned, strict=True))
+    results: tuple[Any, ...] = arrays.torch().autograd.grad(total, leaves, allow_unused=True)
     for name, result in zip(names, results, strict=True):
         if result is None:
             raise NoGradient(f"no gradient reaches {name}: what it returns does not depend on it")
