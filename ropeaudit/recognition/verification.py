@@ -32,6 +32,7 @@ from ropeaudit.subjects.calling.code import Rotator
 
 BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
+_IN_CACHE = 2**15  # pairs that are compared at once
 _REPEATED = 4  # calls alike
 _FEWEST = 512  # positions of a call, however many heads there are
 
@@ -251,34 +252,41 @@ def excess(
     Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    rounding, tiny, p = allowance.rounding_error(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
-    known: dict[bytes, tuple[Any, Array]] = {}
-    size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
+    alike: dict[bytes, list[int]] = {}  # batch elements by their positions, which most of them share
+    for b, row in enumerate(at):
+        alike.setdefault(row.tobytes(), []).append(b)
     with np.errstate(invalid="ignore", over="ignore"):
-        for b, row in enumerate(at):
-            if (key := row.tobytes()) not in known:  # most batch elements have the same positions
-                known[key] = (
-                    exact_rotation.rotations(setting, row, dtype),
-                    allowance.allowed(rule, setting, row),
-                )
-            turns, allowed = known[key]
-            x1, x2, y1, y2 = (side for vectors in (x[b], y[b]) for side in _sides(vectors, setting))
-            size = size_of(x1, x2)
-            off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
-            over[b, ..., :p] = _over_allowance(off, size, allowed, tiny, dtype)
-            if rest := setting.head_dim - setting.rotary_dim:
-                passed = RopeSetting.of(rest)
-                x1, x2, y1, y2 = (
-                    side for vectors in (x[b], y[b]) for side in _sides(vectors[..., -rest:], passed)
-                )
-                off, size = size_of(y1 - x1, y2 - x2), size_of(x1, x2)
-                over[b, ..., p:] = _over_allowance(off, size, rounding, tiny, dtype)
+        for rows in alike.values():
+            step = max(1, _IN_CACHE // (len(rows) * x.shape[1] * max(1, setting.pairs)))
+            for start in range(0, at.shape[1], step):
+                some, places = np.s_[rows, :, start : start + step], at[rows[0], start : start + step]
+                over[some] = _excess(x[some], y[some], places, setting, dtype, rule)
     return over
 
 
-def _sides(x: FloatArray, setting: RopeSetting) -> Iterator[Array]:
-    """Yield the firsts and the seconds of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
-    return (side.astype(np.float64) for side in split_pairs(x, setting))
+def _excess(
+    x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
+) -> Array:
+    """Return `excess` of batch elements with the same positions. Shapes: at (s,)."""
+    size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
+    tiny, turns = 4 * dtype.smallest_subnormal, exact_rotation.rotations(setting, at, dtype)
+    (x1, x2), (y1, y2) = _sides(x, setting), _sides(y, setting)
+    off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
+    allowed = allowance.allowed(rule, setting, at)
+    over = _over_allowance(off, size_of(x1, x2), allowed, tiny, dtype)
+    rest = setting.head_dim - setting.rotary_dim
+    if not rest:
+        return over
+    (x1, x2), (y1, y2) = (_sides(vectors[..., -rest:], RopeSetting.of(rest)) for vectors in (x, y))
+    rounding = allowance.rounding_error(rule, setting)
+    passed = _over_allowance(size_of(y1 - x1, y2 - x2), size_of(x1, x2), rounding, tiny, dtype)
+    return np.concatenate([over, passed], axis=-1)
+
+
+def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
+    """Return the firsts and the seconds of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
+    first, second = split_pairs(x, setting)
+    return first.astype(np.float64), second.astype(np.float64)
 
 
 def _length(a: Array, b: Array) -> Array:
