@@ -50,6 +50,7 @@ CHECKS: dict[str, CodeCheck] = {
 }
 
 # name of a check -> about how many calls of `places` take as long; those of `places` are counted
+_THREE = 8  # times as many served calls: any three axes together
 _COSTS = {"served calls": 10.0, "decode": 8.0, "state": 4.0, "drift": 6.0, "under": 3.0} | dict.fromkeys(
     ("short calls", "batch rows", "pieces", "gradient"), 1.0
 )
@@ -59,9 +60,9 @@ _COMPILING, _QUICK = 45.0, 0.2  # the same: a compiler's start, and what the oth
 def _cost(name: str, code: CodeUnderTest) -> float:
     if name == "rotation":
         return code.up_to / every_position.BLOCK + 1
-    if name == "compiled" and not compiled.unfit(code):
+    if name == "compiled" and code.thorough and not compiled.unfit(code):
         return _COMPILING
-    return _COSTS.get(name, _QUICK)
+    return _COSTS.get(name, _QUICK) * (_THREE if name == "served calls" and code.thorough else 1)
 
 
 def findings(
@@ -72,7 +73,7 @@ def findings(
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """
     costs = {name: _cost(name, code) for name in CHECKS}
-    before, total = 0.0, sum(costs.values())
+    before, total, left = 0.0, sum(costs.values()), list(CHECKS)
     for name, check in CHECKS.items():
 
         def on_share(share: float, start: float = before, size: float = costs[name]) -> None:
@@ -90,8 +91,12 @@ def findings(
                         code = replace(code, up_to=int(finding.measured))
         except RopeAuditError:
             raise
+        except KeyboardInterrupt:
+            yield Finding("interrupted", "fail", f"no pass: not run, or not to its end: {', '.join(left)}")
+            raise
         except Exception as error:  # whatever other people's code raises
             yield Finding(name, "fail", f"it raises {one_line(error)}")
+        left.remove(name)
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:

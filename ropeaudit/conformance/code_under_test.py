@@ -55,7 +55,8 @@ class CodeUnderTest:
     """Code in a dtype.
 
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
-    for what right code explains (`recognition.allowance.careful`). compiled: whether it is compiled too.
+    for what right code explains (`recognition.allowance.careful`). thorough: whether what takes long is done
+    too: compiling it, and any three axes of served calls together.
     environments: names of those that it is called in too.
     on_share: gets the share of the running check that is done. seen: what checks share.
     """
@@ -66,7 +67,7 @@ class CodeUnderTest:
     up_to: int
     claimed: Resolved | None = None
     seed: int = 0
-    compiled: bool = True
+    thorough: bool = False
     environments: Sequence[str] = ()
     on_share: Callable[[float], None] = lambda share: None
     called: Called = field(init=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ropeaudit.conformance.agreement import Agreement
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.finding import Finding, left_out, not_applicable
 from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
 from ropeaudit.subjects.calling import arrays, environments
@@ -35,8 +35,6 @@ def unfit(code: CodeUnderTest) -> str:
     """Return why code is not compiled, nothing where it is."""
     if code.own is None:
         return "an adapter calls it, with arrays of its own"
-    if not code.compiled:
-        return "it was not requested"
     engine = code.own.fit(code.setting).convention.engine
     return "" if engine == "torch" else f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
 
@@ -46,6 +44,9 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     own, reason = code.own, unfit(code)
     if own is None or reason:
         yield not_applicable("compiled", reason)
+        return
+    if not code.thorough:
+        yield left_out("compiled", "a compiler takes longer than all other checks together")
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 # info: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
 # nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
-Status = Literal["pass", "fail", "waived", "info", "nothing to check", "not applicable"]
+# left out: --thorough makes it.
+Status = Literal["pass", "fail", "waived", "info", "nothing to check", "left out", "not applicable"]
 PAIR = "relative to the pair"
 JUDGED = ("pass", "fail", "waived")
 
@@ -66,6 +67,11 @@ def of_worst_pair(check: str, detail: str, worst: Places, allowed: float, **rest
 def not_applicable(check: str, reason: str) -> Finding:
     """Return a finding of a check that could not be made, with the reason."""
     return Finding(check, "not applicable", reason)
+
+
+def left_out(check: str, reason: str) -> Finding:
+    """Return a finding of a check that is made on request alone, with the reason."""
+    return Finding(check, "left out", f"{reason}; --thorough makes it")
 
 
 def noted(check: str, detail: str, **rest: Any) -> Finding:

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class ServedCall:
         return self.tokens * self.batch * self.heads * head_dim
 
 
+_Values: TypeAlias = tuple[tuple[str, Any], ...]  # axes with their values
 PLAIN = ServedCall()
 AXES: dict[str, tuple[Any, ...]] = {
     "positions": (
@@ -142,28 +143,26 @@ def _starts(random: np.random.Generator, length: int) -> Any:
     return starts
 
 
-def calls_of(values: Mapping[str, Sequence[Any]], fits: Callable[[ServedCall], bool]) -> list[ServedCall]:
-    """Return calls that cover every two values of different axes, where they go together."""
-    covered: set[tuple[tuple[str, Any], ...]] = set()
+def calls_of(
+    values: Mapping[str, Sequence[Any]], fits: Callable[[ServedCall], bool], together: int = 2
+) -> list[ServedCall]:
+    """Return calls that cover any so many values of different axes together, where they fit."""
+    covered: set[_Values] = set()
     calls: list[ServedCall] = []
 
     def gain(call: ServedCall) -> int:
-        return sum(pair not in covered for pair in _pairs(call, values))
+        return sum(some not in covered for some in _parts(call, values, together))
 
-    for (one, first), (two, second) in itertools.combinations(
-        [(axis, value) for axis, some in values.items() for value in some], 2
-    ):
-        if one == two or ((one, first), (two, second)) in covered:
-            continue
-        base = replace(_least(values), **{one: first, two: second})
-        if not fits(base):
-            continue
-        for axis in values:
-            if axis not in (one, two):
+    for axes in itertools.combinations(values, together):
+        for some in itertools.product(*(values[axis] for axis in axes)):
+            base = replace(_least(values), **dict(zip(axes, some, strict=True)))
+            if tuple(zip(axes, some, strict=True)) in covered or not fits(base):
+                continue
+            for axis in (axis for axis in values if axis not in axes):
                 trials = [replace(base, **{axis: value}) for value in values[axis]]
                 base = max((trial for trial in trials if fits(trial)), key=gain, default=base)
-        calls.append(base)
-        covered.update(_pairs(base, values))
+            calls.append(base)
+            covered.update(_parts(base, values, together))
     return calls
 
 
@@ -173,8 +172,8 @@ def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:
     return replace(PLAIN, **least)
 
 
-def _pairs(call: ServedCall, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
-    return itertools.combinations([(axis, getattr(call, axis)) for axis in values], 2)
+def _parts(call: ServedCall, values: Mapping[str, Sequence[Any]], together: int) -> Iterator[_Values]:
+    return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)
 
 
 @dataclass(slots=True)
@@ -235,13 +234,14 @@ class _Battery:
     def calls(self) -> list[ServedCall]:
         """Return the calls, those that are large by one axis alone last."""
         values = self.values()
-        calls = calls_of(values, self.fits)
+        calls = calls_of(values, self.fits, 3 if self.code.thorough else 2)
         if cost(self.code) > DEAR:
             kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
             self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
             return [calls[i] for i in kept]
         small = replace(_least(values), positions="run")
         alone = [replace(small, tokens=tokens) for tokens in _LONG]
+        alone += [replace(small, tokens=_LONG[0], heads=2)] if 2 in values["heads"] else []
         calls += [replace(small, batch=33, heads=8)] if 33 in values["batch"] and 8 in values["heads"] else []
         return calls + [call for call in alone if self.fits(call, _MOST_ALONE)]
 
@@ -375,7 +375,7 @@ def _findings(
     worst: Places | None,
 ) -> Iterator[Finding]:
     code = battery.code
-    detail = f"{len(calls)} calls: any two of {_listed(battery)}"
+    detail = f"{len(calls)} calls: any {'three' if code.thorough else 'two'} of {_listed(battery)}"
     left = "; ".join(f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items())
     detail = "; ".join(filter(None, (detail, left)))
     alike: dict[str, list[str]] = {}  # diagnosis -> ways in which it shows

@@ -352,9 +352,7 @@ def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> No
     code = code_of("table_of_5000")
     results = {
         one.check: one
-        for one in code_checks.findings(
-            CodeUnderTest(code.tested, code.setting, code.dtype, 20000, compiled=False)
-        )
+        for one in code_checks.findings(CodeUnderTest(code.tested, code.setting, code.dtype, 20000))
     }
     end = results["table end"]
     assert (end.status, end.measured, end.allowed) == ("fail", 5000.0, 20000.0)
@@ -458,7 +456,7 @@ def test_a_backend_that_fails_gives_way_to_the_next(monkeypatch) -> None:
 
 def test_compiling_applies_to_torch_code_and_on_request() -> None:
     assert found("right_numpy", "compiled")["compiled"].detail == "it takes NumPy arrays"
-    assert found("right", "compiled", compiled=False)["compiled"].detail == "it was not requested"
+    assert found("right", "compiled")["compiled"].detail == "it was not requested"
 
 
 class Forgetful(Planted):
@@ -519,7 +517,7 @@ def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
 
 @pytest.mark.slow
 def test_the_command_says_which_way_of_calling_fails(capsys) -> None:
-    command = ["check", f"{KERNELS}:decodes_one_late", "--head-dim", "32", "--up-to", "3000", "--no-compile"]
+    command = ["check", f"{KERNELS}:decodes_one_late", "--head-dim", "32", "--up-to", "3000"]
     assert main([*command, "-q"]) == 1
     first = capsys.readouterr().out.splitlines()[0]
     assert "decode in bfloat16" in first
@@ -583,7 +581,7 @@ def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
 )
 def test_code_that_takes_16_bits_alone_is_judged_there(name, dtype, code, said, capsys) -> None:
     command = ["check", f"{KERNELS}:{name}", "--dtype", dtype, "--head-dim", "32", "--up-to", "500"]
-    assert main([*command, "--no-compile"]) == code
+    assert main([*command]) == code
     seen = capsys.readouterr()
     assert said in seen.out
     if dtype == "fp32":

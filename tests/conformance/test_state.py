@@ -345,7 +345,7 @@ def test_requested_environments_are_looked_at_from_inside() -> None:
 
 
 def test_the_command_says_all_of_it(own, capsys) -> None:
-    small = ["--head-dim", "32", "--up-to", "3000", "--no-compile", "--under", "none", "--dtype", "fp32"]
+    small = ["--head-dim", "32", "--up-to", "3000", "--under", "none", "--dtype", "fp32"]
     assert main(["check", own("ByHeads"), *small, "-f", "json", "-q"]) == 1
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
     assert rows["state"]["status"] == "fail"

@@ -256,10 +256,7 @@ def test_a_fault_that_scores_do_not_show_has_no_snippet_that_prints_a_healthy_nu
     Path("faults.py").write_text(FAULTS)
     line = ["--dtype", "fp16", "--ticket", "vllm", "--ticket-file", "t.md", "-q"]
     assert main(["shift", "--impl", "faults.py:second_late", "--offset", "1000", *SMALL, *line]) == 0
-    assert (
-        main(["check", "faults.py:second_late", "--up-to", "128", "--no-compile", "--head-dim", "16", *line])
-        == 1
-    )
+    assert main(["check", "faults.py:second_late", "--up-to", "128", "--head-dim", "16", *line]) == 1
     text = Path("t.md").read_text()
     assert "batch element 1 wrongly: error" in text
     assert "should not change" not in text
@@ -268,7 +265,7 @@ def test_a_fault_that_scores_do_not_show_has_no_snippet_that_prints_a_healthy_nu
 
 def test_a_drift_that_only_the_check_judges_has_its_snippet(here, capsys) -> None:
     Path("faults.py").write_text(FAULTS)
-    line = ["--dtype", "bf16", "--up-to", "256", "--no-compile", "--head-dim", "64"]
+    line = ["--dtype", "bf16", "--up-to", "256", "--head-dim", "64"]
     assert (
         main(["check", "faults.py:longer", *line, "--ticket", "pytorch", "--ticket-file", "t.md", "-q"]) == 1
     )

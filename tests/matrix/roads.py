@@ -152,7 +152,7 @@ def code_commands(
     target, at = f"{path}:{name}", ["--config", str(config(folder, setting)), "--layout", "half"]
     at += ["--dtype", setting.dtype, *(["--order", order] if order else [])]
     calls = ["--offset", f"0,{setting.offset}", "--heads", str(HEADS), "--seq-len", "32", *more]
-    judged = ["--up-to", str(setting.up_to), "--no-compile", "--under", "none"]
+    judged = ["--up-to", str(setting.up_to), "--under", "none"]
     shift = told(folder, "shift", ["shift", "--impl", target, *at, *calls], wrong_shift)
     explain = told(folder, "explain", ["explain", target, *at, *calls], explained)
     if more:

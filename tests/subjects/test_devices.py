@@ -203,7 +203,7 @@ def test_parity(capsys) -> None:
 @alone
 def test_check(capsys, name) -> None:
     """All checks, gradients, strides and those of modules with caches among them."""
-    arguments = ["check", own(name), "--device", NAME, "--head-dim", "16", "--up-to", "64", "--no-compile"]
+    arguments = ["check", own(name), "--device", NAME, "--head-dim", "16", "--up-to", "64"]
     results = rows(capsys, *arguments)
     assert {row["device"] for row in results} == {PLACE}
     plain = [row for row in results if not str(row["check"]).startswith("under ")]
@@ -215,7 +215,7 @@ def test_check(capsys, name) -> None:
 
 
 def test_state(capsys) -> None:
-    sizes = ["--up-to", "300", "--head-dim", "16", "--dtype", "fp32", "--under", "none", "--no-compile"]
+    sizes = ["--up-to", "300", "--head-dim", "16", "--dtype", "fp32", "--under", "none"]
     for name, status in (("CacheByDtype", "fail"), ("Cached", "pass")):
         results = {row["check"]: row for row in rows(capsys, "check", own(name), "--device", NAME, *sizes)}
         assert results["state"]["device"] == PLACE

@@ -145,7 +145,7 @@ def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch
 
 
 def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
-    few = ["--dtype", "fp32", "--up-to", "512", "--no-compile", "--under", "none", "-q", "-f", "json"]
+    few = ["--dtype", "fp32", "--up-to", "512", "--under", "none", "-q", "-f", "json"]
     assert main(["check", f"{file}:grouped", *few]) == 1
     failed = {
         row["check"]: row for row in json.loads(capsys.readouterr().out)["records"] if row["status"] == "fail"
@@ -159,7 +159,7 @@ def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
 
 def test_code_that_takes_as_many_heads_of_k_alone_passes_and_it_is_said(file, capsys) -> None:
     file.write_text(KERNELS + "def alike(q, k, positions):\n    q + k\n    return right(q, k, positions)\n")
-    few = ["--dtype", "fp32", "--up-to", "512", "--no-compile", "--under", "none", "-q", "-f", "json"]
+    few = ["--dtype", "fp32", "--up-to", "512", "--under", "none", "-q", "-f", "json"]
     assert main(["check", f"{file}:alike", *few]) == 0
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
     assert "with fewer heads of k than of q it raises ValueError" in rows["short calls"]["detail"]

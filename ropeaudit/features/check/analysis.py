@@ -30,7 +30,7 @@ def check(
     recipe: str | None = None,
     order: str | None = None,
     seed: int = 0,
-    compiled: bool = True,
+    thorough: bool = False,
     device: str | None = None,
     text: str | None = None,
     tokens: str | None = None,
@@ -49,7 +49,8 @@ def check(
     up_to: number of positions that are checked; by default the model's maximum, else 131,072, and for configs
     as many as `limit` looks at. recipe: the one that code claims to follow (by default what right code in the
     dtype explains is allowed), for configs the one that is judged (hf by default).
-    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too.
+    order: of the axes of own code, such as "bhsd". thorough: whether torch code is compiled too, and any
+    three axes of served calls go together.
     device: where code is called, and a checkpoint's model runs. text, tokens: what that model reads, as in
     `ropeaudit.model`; without them it is not run. under: environments that code is called in too, such as
     "tf32"; "none" for none. waive: a TOML file of accepted failures. returned: where a kernel wrote what a
@@ -67,7 +68,7 @@ def check(
         text=text,
         tokens=tokens,
         returned=returned,
-        compiled=compiled,
+        thorough=thorough,
         device=device,
         environments=arguments.listed(under),
     )

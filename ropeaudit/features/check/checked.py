@@ -42,7 +42,7 @@ class CheckOptions:
     """What is requested of every target; what is None or empty goes by the kind of target.
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
-    kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too. device: where
+    kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. device: where
     code is called, and a whole model runs. environments: names of those that code is called in too.
     """
 
@@ -54,6 +54,6 @@ class CheckOptions:
     text: str | None = None
     tokens: str | None = None
     returned: str | None = None
-    compiled: bool = True
+    thorough: bool = False
     device: str | None = None
     environments: Sequence[str] = DEFAULT

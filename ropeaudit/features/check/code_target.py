@@ -96,7 +96,7 @@ def _findings(
             up_to=up_to,
             claimed=claimed,
             seed=options.seed,
-            compiled=options.compiled,
+            thorough=options.thorough,
             environments=options.environments,
         ),
         progress,

@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 @options.device_option
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
 @click.option(
-    "--compile/--no-compile",
-    "compiled",
-    default=True,
-    help="Compile torch code too, which takes some 10 s.  [default: --compile]",
+    "--thorough",
+    is_flag=True,
+    help="Compile torch code too, and make calls of any three sizes, strides and kinds of positions "
+    "together, not of any two: takes twice as long.",
 )
 @options.axis(
     "--under",
     NAMES,
     f"{options.ENVIRONMENTS} none leaves them out.",
-    shown="all but compile, which --compile is",
+    shown="all but compile, which --thorough is",
 )
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
@@ -76,7 +76,7 @@ def check(
     order: str | None,
     device: str | None,
     seed: int,
-    compiled: bool,
+    thorough: bool,
     under: tuple[str, ...],
     text: str | None,
     tokens: str | None,
@@ -111,7 +111,7 @@ def check(
         text=text,
         tokens=tokens,
         returned=returned,
-        compiled=compiled,
+        thorough=thorough,
         device=device,
         environments=under or DEFAULT,
     )

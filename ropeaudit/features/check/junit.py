@@ -15,7 +15,7 @@ from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.numbers import printable
 
-_SKIPPED = ("nothing to check", "not applicable", "waived")
+_SKIPPED = ("nothing to check", "left out", "not applicable", "waived")
 
 
 def content(results: Sequence[Checked]) -> bytes:

@@ -15,6 +15,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
+_NOT_MADE = ("left out", "not applicable")
 _LONGEST = 24  # characters of the names of checks that share a row
 of = Declare[Checked]()
 
@@ -36,7 +37,7 @@ class CheckColumns:
     check: str = of("what was checked", lambda one: one.finding.check, shown=True)
     status: str = of(
         "pass; fail; waived: it fails and --waive accepts that; info: does not affect the exit code; "
-        "nothing to check: there is no RoPE; not applicable",
+        "nothing to check: there is no RoPE; left out: --thorough makes it; not applicable",
         lambda one: one.finding.status,
         shown=True,
     )
@@ -151,11 +152,11 @@ def folded(rows: Sequence[Row]) -> list[Row]:
         targets.setdefault(row["target"], []).append(row)
     results: list[Row] = []
     for own in targets.values():
-        results += [row for row in own if row["status"] != "not applicable"]
-        missing: dict[str, list[Row]] = {}
+        results += [row for row in own if row["status"] not in _NOT_MADE]
+        missing: dict[tuple[str, str], list[Row]] = {}
         for row in own:
-            if row["status"] == "not applicable":
-                missing.setdefault(row["dtype"], []).append(row)
+            if row["status"] in _NOT_MADE:
+                missing.setdefault((row["dtype"], row["status"]), []).append(row)
         results += [_together(group) for group in missing.values()]
     return results
 

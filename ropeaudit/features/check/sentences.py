@@ -30,7 +30,14 @@ def headline(results: Sequence[Checked]) -> str:
     passed = _passed(judged, targets)
     others = [one for one in results if one.target not in targets]
     rest = f". {_idle(others)}" if others else ""
-    return f"{passed}{aside if waived else ''}{_margin(judged, len(targets) > 1)}{_exposed(results)}{rest}."
+    parts = [aside if waived else "", _margin(judged, len(targets) > 1), _exposed(results), _left(results)]
+    return f"{passed}{''.join(parts)}{rest}."
+
+
+def _left(results: Sequence[Checked]) -> str:
+    """Return which checks were left out, for they are made on request alone."""
+    names = list(dict.fromkeys(one.finding.check for one in results if one.finding.status == "left out"))
+    return f"; left out: {_listed(names)} (--thorough)" if names else ""
 
 
 def _exposed(results: Sequence[Checked]) -> str:
@@ -146,7 +153,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
             )
     missing: dict[str, list[str]] = {}
     for one in results:
-        if one.finding.status in ("nothing to check", "not applicable"):
+        if one.finding.status in ("nothing to check", "left out", "not applicable"):
             missing.setdefault(one.finding.detail, []).append(one.finding.check)
     last = [f"not checked: {', '.join(dict.fromkeys(names))}: {why}" for why, names in missing.items()]
     return list(dict.fromkeys([*messages, *noted.values(), *last]))

@@ -21,7 +21,13 @@ Piece: TypeAlias = tuple[str, str]  # text, style
 
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
 _BY_VERDICT = {"overflow": "bold red", "wrong_rotation": "bold red", "refused": "dim"}
-_BY_STATUS = {"pass": "green", "fail": "bold red", "waived": "yellow", "not applicable": "dim"}
+_BY_STATUS = {
+    "pass": "green",
+    "fail": "bold red",
+    "waived": "yellow",
+    "left out": "dim",
+    "not applicable": "dim",
+}
 WHOLE = 10_000  # columns: no table is wider
 NARROWEST = 20  # columns: COLUMNS=0 would show nothing
 # where a line of a cell may end; numbers and names stay whole
