@@ -27,9 +27,9 @@ from ropeaudit.conformance import raw_arrays, returned_files, score_drift, vecto
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
-from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCode, factory
+from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCall, ReturnedCode, factory
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift, yardstick
-from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
+from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
 from ropeaudit.engine.measure import exact, of_scores
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -37,6 +37,7 @@ from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
+from ropeaudit.recognition.rotation import Searches
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
@@ -49,6 +50,13 @@ _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is r
 _MASK = "causal"
 _RECIPE, _UNIT = "hf", "score units"
 _UNSEEN = "scores cannot show a position that is wrong for q and k alike"
+_SERVED = {  # call -> what it is
+    "ragged": "rows at positions of their own",
+    "one-token": "rows at positions of their own, one token each",
+    "packed": "sequences packed into a row, each from position 0",
+    "groups": "groups of query heads to a key head",
+    "one-key-head": "all query heads to one key head",
+}
 # Of a length: rotations in bfloat16 change it by 3 % at most, float8_e4m3 by 13 %, and random pairs agree to
 # within this in about a sixth of all cases.
 _NEAR = 0.15
@@ -77,7 +85,8 @@ class _Run(CaseRun):
             *(_described(code), loaded, code.spec.setting, [factory(code)], None, 1, lambda share: None)
         )
         self.code, self.rule, self.placed = code, rule, dict[int, Places]()
-        self.given = CaseVectors(code.given, code.spec.seed)
+        every = np.arange(code.spec.seq_len, dtype=np.int64)
+        self.given = CaseVectors(code.given, every, code.spec.seed)
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
@@ -120,7 +129,8 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     if case.spec.want == "scores":
         return [complete, *_score_findings(case, returned, recipe)]
     measured = measure(case, returned, str(output_folder), claimed)
-    return [complete, _rotation(measured, returned), *_drift_findings(measured, claimed)]
+    plain = [complete, _rotation(measured, returned), *_drift_findings(measured, claimed)]
+    return plain + list(_served(measured, returned))
 
 
 def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved | None = None) -> Measured:
@@ -155,16 +165,17 @@ def _described(code: ReturnedCode) -> Case:
 def _complete(case: VectorCase, returned: Returned) -> Finding:
     """Return whether all that was asked for came back, as finite numbers, and is not what was given."""
     nonfinite, unchanged, given = [], [], case.vectors()
-    for offset, arrays in returned.arrays.items():
-        for name, x in arrays.items():
+    for call in case.spec.calls:
+        for name, x in returned.arrays[call.key].items():
             if bad := int(x.size - np.isfinite(x).sum()):
-                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{offset} are nan or infinite")
+                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{call.key} are nan or infinite")
             source = given.get(_SOURCES.get(name, name))
-            if offset and source is not None and np.array_equal(source, x):
-                unchanged.append(f"{name}.{offset} is what was given, number by number: nothing was rotated")
+            moved = call.key != 0 and source is not None
+            if moved and np.array_equal(call.part(source, name.endswith("k")), x):
+                unchanged.append(f"{name}.{call.key} is what was given, number by number: nothing was rotated")
     count = sum(map(len, returned.arrays.values()))
     named = "" if returned.named else f"; it does not name its case ({returned_files.CASE})"
-    seen = f"{count} arrays at {len(returned.arrays)} offsets came back, all finite{named}"
+    seen = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
     problems = [*nonfinite, *unchanged]
     more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
     return judged(
@@ -202,6 +213,35 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
         diagnosis=found,
         remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
     )
+
+
+def _served(measured: Measured, returned: Returned) -> Iterator[Finding]:
+    """Yield whether each pair of the calls as servers make them stands where its position says."""
+    code, rule = measured.code, measured.rule
+    spec, setting = code.spec, code.spec.setting
+    unknown = sum(at.diagnosis is not None and not at.diagnosis.explains for at in measured.places.values())
+    searches = Searches(in_vain=2 * unknown)  # q and k at each of those offsets
+    for call in spec.served_calls:
+        called = ReturnedCall(code, call)
+        given = CaseVectors(called.given, call.row(), spec.seed)
+        asked = called, setting, spec.dtype, given, 0
+        worst = verification.check(*asked, rule=rule, batch_step=call.step, searches=searches)
+        found = worst.diagnosis
+        if found and not found.explains:
+            found = misread(code.case, returned, call.key) or found
+        if found and spec.want == "gradient":
+            found = of_gradient(found)
+        tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
+        rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
+        yield of_worst_pair(
+            str(call.key).replace("-", " "),
+            f"{_SERVED[str(call.key)]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}",
+            worst,
+            allowance.allowed_at(rule, setting, worst.position, worst.pair),
+            where=f"{call.key}: {worst.words}",
+            diagnosis=found,
+            remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),
+        )
 
 
 def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:
@@ -299,7 +339,7 @@ def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
     return True
 
 
-def misread(case: VectorCase, returned: Returned, offset: int) -> Diagnosis | None:
+def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
     """Return in which other order of axes or of bytes q was written, or that it is no rotation.
 
     A rotation keeps the length of each pair, times the attention factor, whatever the position is. None where
@@ -307,7 +347,8 @@ def misread(case: VectorCase, returned: Returned, offset: int) -> Diagnosis | No
     """
     spec = case.spec
     given, written = ("grad_rotated_q", "grad_q") if spec.want == "gradient" else ("q", "q")
-    x, y = case.vectors()[given], returned.arrays[offset][written]
+    call = next(call for call in spec.calls if call.key == key)
+    x, y = call.part(case.vectors()[given], key=False), returned.arrays[key][written]
     share = _agreeing(x, y, spec.setting)
     if share >= _ROTATED:
         return None
