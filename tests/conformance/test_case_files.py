@@ -110,7 +110,7 @@ DAMAGES = {
     "was changed after it was written": ("manifest.json", edit('"half"', '"interleaved"')),
     "is no manifest of": ("manifest.json", lambda path: path.write_text("[]")),
     "is no manifest": ("manifest.json", lambda path: path.write_text('{"digest": 1' + "}" * 3)),
-    "is of ropeaudit-vectors version 2": ("manifest.json", edit('"version": 1', '"version": 2')),
+    "is of ropeaudit-vectors version 3": ("manifest.json", edit('"version": 1', '"version": 3')),
     "not those that its parameters make": ("manifest.json", forged),
 }
 
