@@ -60,9 +60,7 @@ def rotated(
     return results
 
 
-def written(
-    given: VectorCase, out: Path, arrays: Arrays, named: bool = True
-) -> Path:
+def written(given: VectorCase, out: Path, arrays: Arrays, named: bool = True) -> Path:
     """Write arrays back as a kernel does."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()

@@ -24,12 +24,13 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.records import Record
 from ropeaudit.conformance import raw_arrays, returned_files, score_drift, vector_case
+from ropeaudit.conformance.case_calls import Key
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCall, ReturnedCode, factory
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift, yardstick
-from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
+from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
 from ropeaudit.engine.measure import exact, of_scores
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -85,8 +86,7 @@ class _Run(CaseRun):
             *(_described(code), loaded, code.spec.setting, [factory(code)], None, 1, lambda share: None)
         )
         self.code, self.rule, self.placed = code, rule, dict[int, Places]()
-        every = np.arange(code.spec.seq_len, dtype=np.int64)
-        self.given = CaseVectors(code.given, every, code.spec.seed)
+        self.given = CaseVectors(code.given, code.spec.seed)
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
@@ -129,8 +129,9 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     if case.spec.want == "scores":
         return [complete, *_score_findings(case, returned, recipe)]
     measured = measure(case, returned, str(output_folder), claimed)
-    plain = [complete, _rotation(measured, returned), *_drift_findings(measured, claimed)]
-    return plain + list(_served(measured, returned))
+    rotation = _rotation(measured, returned)
+    served = _served(measured, returned, rotation.diagnosis)
+    return [complete, rotation, *_drift_findings(measured, claimed), *served]
 
 
 def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved | None = None) -> Measured:
@@ -170,9 +171,12 @@ def _complete(case: VectorCase, returned: Returned) -> Finding:
             if bad := int(x.size - np.isfinite(x).sum()):
                 nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{call.key} are nan or infinite")
             source = given.get(_SOURCES.get(name, name))
-            moved = call.key != 0 and source is not None
-            if moved and np.array_equal(call.part(source, name.endswith("k")), x):
-                unchanged.append(f"{name}.{call.key} is what was given, number by number: nothing was rotated")
+            if call.key == 0 or source is None:
+                continue
+            if np.array_equal(call.part(source, name.endswith("k")), x):
+                unchanged.append(
+                    f"{name}.{call.key} is what was given, number by number: nothing was rotated"
+                )
     count = sum(map(len, returned.arrays.values()))
     named = "" if returned.named else f"; it does not name its case ({returned_files.CASE})"
     seen = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
@@ -215,15 +219,18 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
     )
 
 
-def _served(measured: Measured, returned: Returned) -> Iterator[Finding]:
-    """Yield whether each pair of the calls as servers make them stands where its position says."""
+def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> Iterator[Finding]:
+    """Yield whether each pair of the calls as servers make them stands where its position says.
+
+    known: what explains the calls at offsets.
+    """
     code, rule = measured.code, measured.rule
     spec, setting = code.spec, code.spec.setting
     unknown = sum(at.diagnosis is not None and not at.diagnosis.explains for at in measured.places.values())
     searches = Searches(in_vain=2 * unknown)  # q and k at each of those offsets
     for call in spec.served_calls:
         called = ReturnedCall(code, call)
-        given = CaseVectors(called.given, call.row(), spec.seed)
+        given = CaseVectors(called.given, spec.seed, call.row())
         asked = called, setting, spec.dtype, given, 0
         worst = verification.check(*asked, rule=rule, batch_step=call.step, searches=searches)
         found = worst.diagnosis
@@ -231,6 +238,7 @@ def _served(measured: Measured, returned: Returned) -> Iterator[Finding]:
             found = misread(code.case, returned, call.key) or found
         if found and spec.want == "gradient":
             found = of_gradient(found)
+        found = _as_known(found, known) if found and known else found
         tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
         rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
         yield of_worst_pair(
@@ -242,6 +250,14 @@ def _served(measured: Measured, returned: Returned) -> Iterator[Finding]:
             diagnosis=found,
             remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),
         )
+
+
+def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
+    """Return what explains other calls, if it is among those that explain this one equally well."""
+    for one in (found, *found.alternatives):
+        if (one.code, one.values) == (known.code, known.values):
+            return replace(one, where=found.where, alternatives=())
+    return found
 
 
 def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import raw_arrays
-from ropeaudit.conformance.vector_case import RETURNED, Entry, Key, VectorCase
+from ropeaudit.conformance.case_calls import Key
+from ropeaudit.conformance.vector_case import RETURNED, Entry, VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import tensors as tensorfiles
 
@@ -148,9 +149,7 @@ def _form(entry: Entry) -> str:
 
 def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
     """Return what a .safetensors file holds: a tensor for each raw file, named like it without .bin."""
-    wanted = {
-        entry["file"].removesuffix(".bin"): (key, name, entry) for key, name, entry in _entries(case)
-    }
+    wanted = {entry["file"].removesuffix(".bin"): (key, name, entry) for key, name, entry in _entries(case)}
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {path.name}: {wrong}; write it again")
     from safetensors import SafetensorError, safe_open

@@ -13,8 +13,9 @@ from typing import TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.conformance.case_calls import CaseCall, Key
 from ropeaudit.conformance.returned_files import Arrays
-from ropeaudit.conformance.vector_case import CaseCall, CaseSpec, Key, VectorCase
+from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -33,9 +34,10 @@ class NotAsked(LookupError):
 class CaseVectors(GivenVectors):
     """The vectors of a case, all batch elements as they were given, for `verification.check`."""
 
-    def __init__(self, given: Sides, at: Positions, seed: int) -> None:
-        """Take q and k of all batch elements, and the positions of the first. Shapes: at (s,)."""
-        super().__init__(given[0][0], given[1][0], at, seed)
+    def __init__(self, given: Sides, seed: int, at: Positions | None = None) -> None:
+        """Take q and k of all batch elements. at: the positions (s,) of the first; a run from 0 if None."""
+        every = np.arange(given[0].shape[2], dtype=np.int64)
+        super().__init__(given[0][0], given[1][0], every if at is None else at, seed)
         object.__setattr__(self, "given", given)
 
     given: Sides

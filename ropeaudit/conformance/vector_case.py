@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.conformance import raw_arrays
+from ropeaudit.conformance.case_calls import SERVED_LEAST, CaseCall, served_calls
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
 from ropeaudit.tensor_files import declared_sizes
 
 WANTS = ("rotated", "gradient", "scores")
@@ -37,51 +35,7 @@ MANIFEST, FLAT = "manifest.json", "manifest.txt"
 TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
 _LARGEST = 2**24  # bytes of a manifest
 _REMEDY = "write the case anew with `ropeaudit vectors`"
-SERVED_LEAST = 48  # tokens of a call, from which on rows of served calls have positions of their own
-_SIZES = ("batch", "heads", "kv_heads", "seq_len")
-_ROWS, _DECODED = 4, 33  # of a ragged batch, and of one with a token each
-
-Key: TypeAlias = int | str  # of a call: its offset, or the name of a served one
-
-
-@dataclass(frozen=True, slots=True)
-class CaseCall:
-    """One call of a case: its sizes, and where its tokens stand.
-
-    key: in the names of its files. first: the position of the first token; step: from one batch element to
-    the next. bounds: where packed sequences begin and end in the row, each at position 0; none: a run.
-    """
-
-    key: Key
-    batch: int
-    heads: int
-    kv_heads: int
-    seq_len: int
-    first: int
-    step: int = 0
-    bounds: tuple[int, ...] = ()
-
-    @property
-    def served(self) -> bool:
-        """Whether it has sizes of its own, and positions for each batch element."""
-        return isinstance(self.key, str)
-
-    def row(self) -> Positions:
-        """Return the positions of the first batch element. Shapes: -> (s,)."""
-        at = np.arange(self.seq_len, dtype=np.int64)
-        for start in self.bounds[1:-1]:
-            at[start:] = np.arange(self.seq_len - start)
-        return at + self.first
-
-    def positions(self) -> Positions:
-        """Return the positions as they are given. Shapes: -> (s,), of served calls (b, s)."""
-        rows = self.row() + self.step * np.arange(self.batch, dtype=np.int64)[:, None]
-        return rows if self.served else rows[0]
-
-    def part(self, x: FloatArray, key: bool) -> FloatArray:
-        """Return its q, or k: as many numbers as it has, the first ones of all that are given."""
-        shape = (self.batch, self.kv_heads if key else self.heads, self.seq_len, x.shape[-1])
-        return x.reshape(-1)[: math.prod(shape)].reshape(shape)
+_SIZES = ("batch", "heads", "kv_heads", "seq_len")  # of a call, where they are not those of the case
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +62,16 @@ class CaseSpec:
     served: bool = False
 
     @property
-    def calls(self) -> tuple[CaseCall, ...]:
-        """Its calls: those at offsets, each a run, then those that servers make."""
-        sizes = BATCH, self.heads, self.kv_heads, self.seq_len
-        return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
+    def served_calls(self) -> tuple[CaseCall, ...]:
+        """The calls that servers make; none where they were not asked for."""
+        end = self.offsets[-1] + self.seq_len
+        return served_calls(self.heads, self.kv_heads, self.seq_len, end) if self.served else ()
 
     @property
-    def served_calls(self) -> tuple[CaseCall, ...]:
-        """Calls with positions for each batch element, and other numbers of heads.
-
-        They stand below the end of the last call. The first row of a batch is the farthest, so that its
-        positions are none to which those of others are cut off or wrapped. q and k of all of them are parts
-        of those of the case.
-        """
-        if not self.served:
-            return ()
-        h, g, s = self.heads, self.kv_heads, self.seq_len
-        end = self.offsets[-1] + s
-
-        def ragged(key: str, batch: int, length: int) -> CaseCall:
-            first = end - length
-            step = (first // (batch + 1) - 1) | 1  # odd: none of a wrap
-            return CaseCall(key, batch, h, g, length, first, -step)
-
-        return (
-            ragged("ragged", _ROWS, s // 2),
-            ragged("one-token", _DECODED, 1),
-            CaseCall("packed", 1, h, g, 2 * s, 0, bounds=(0, s // 2, s // 2 + 1, s + s // 4, 2 * s)),
-            CaseCall("groups", 1, 4 * h, max(g, 2), s // 2, end - s // 2),
-            CaseCall("one-key-head", 1, 4 * h, 1, s // 2, end - s // 2),
-        )
+    def calls(self) -> tuple[CaseCall, ...]:
+        """All calls: those at offsets, each a run, then those that servers make."""
+        sizes = BATCH, self.heads, self.kv_heads, self.seq_len
+        return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
 
     @property
     def table_dtype(self) -> Format:
@@ -219,7 +153,7 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _named(call: CaseCall) -> dict[str, Any]:
-    """Return the name of a call, and its sizes where they are not those of the case."""
+    """Return the name of a call, and its sizes where it has its own."""
     if not call.served:
         return {"offset": call.key}
     return {"call": call.key} | {name: getattr(call, name) for name in _SIZES}

@@ -200,8 +200,9 @@ class _Side:
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 
         def seen(rows: Positions, head: int) -> Positions:
-            taken = (np.arange(len(rows)) * own + head) // other
-            return rows[np.minimum(taken, len(rows) - 1)]
+            taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
+            moved: Positions = rows[taken]
+            return moved
 
         if own != other:
             yield Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)

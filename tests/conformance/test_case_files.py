@@ -127,6 +127,15 @@ def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("change", [{"want": "scores"}, {"seq_len": 47}, {"served": 1}, {"version": 1}])
+def test_served_calls_that_cannot_be_are_refused(change: dict[str, object], tmp_path: Path) -> None:
+    path = case(tmp_path / "case", served=True).folder / "manifest.json"
+    content = json.loads(path.read_text()) | change
+    path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
+    with pytest.raises(BadInput, match=r"no served calls|not those that its parameters make"):
+        vector_case.read(path.parent)
+
+
 @pytest.mark.parametrize(
     "name", ["dtype", "scaling", "heads", "offsets", "base", "layout", "want", "context"]
 )

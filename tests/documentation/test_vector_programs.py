@@ -113,7 +113,8 @@ SERVED_FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 ROWS = "positions-of-another-row: batch element 1 to {} alone: positions of batch element 0"
-HEADS = "rows-by-other-heads: k alone, batch element 1 to {} alone: rows of the batch counted by 4 heads instead of 2"
+COUNTED = "rows of the batch counted by 4 heads instead of 2"
+HEADS = "rows-by-other-heads: k alone, batch element 1 to {} alone: " + COUNTED
 SERVED_NAMES = {  # fault -> what fails, and what it is named
     "row 0 for all": {"ragged": ROWS.format(3), "one token": ROWS.format(32)},
     "row 0 for all, one token": {"one token": ROWS.format(32)},

@@ -26,12 +26,12 @@ from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import raw_arrays, vector_case
+from ropeaudit.conformance.case_calls import SERVED_LEAST
 from ropeaudit.conformance.vector_case import (
     BATCH,
     FLAT,
     INTEGERS,
     MANIFEST,
-    SERVED_LEAST,
     TENSORS,
     WANTS,
     CaseSpec,
@@ -100,8 +100,8 @@ def vectors(
     folder: must not be there, or be empty. dtypes: of q and k. offsets: first positions of the calls; none
     for 0 and those around which positions break. want: rotated, gradient or scores. tables: write cos, sin
     and frequencies too. positions: int64 or int32. context: positions that frequencies are computed for where
-    they depend on it, up to the last position of the case if None. served: calls as servers make them too. cases,
-    on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
+    they depend on it, up to the last position of the case if None. served: calls as servers make them too.
+    cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
     chosen = arguments.cases_of(cases, case)
