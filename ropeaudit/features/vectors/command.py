@@ -46,8 +46,8 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 @click.option(
     "--served",
     is_flag=True,
-    help="Add calls as servers make them: rows at positions of their own, with one token each too, packed "
-    "sequences, many query heads to a key head.",
+    help="Add calls as servers make them. They are rows at positions of their own, with one token each too, "
+    "packed sequences, and many query heads to a key head.",
 )
 @click.option("--tables", is_flag=True, help="Write cos, sin and frequencies too.")
 @click.option(
