@@ -38,6 +38,14 @@ fn rotate(x: &mut [f32], position: i64, theta: &[f64], interleaved: bool) {
 
 // ------------------------------------------------------------------ files
 
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, data: &[u8]) -> Result<(), String> {
+    fs::write(path, data).map_err(|error| format!("{}: {error}; is the folder there?", path.display()))
+}
+
 fn from_bf16(bytes: &[u8]) -> f32 {
     f32::from_le_bytes([0, 0, bytes[0], bytes[1]])
 }
@@ -78,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("give the folder of a case and one to write into".into());
     };
     let (folder, out) = (Path::new(folder), Path::new(out));
-    let text = fs::read_to_string(folder.join("manifest.txt"))?;
+    let text = String::from_utf8(read(&folder.join("manifest.txt"))?)?;
     let lines: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
     let manifest: HashMap<&str, &str> = lines.iter().copied().collect();
     let word = |key: &str| manifest.get(key).copied().unwrap_or_default();
@@ -106,13 +114,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let theta: Vec<f64> = (0..rotary_dim / 2).map(of_pair).collect();
     let bytes = if dtype == "float32" { 4 } else { 2 }; // of a number
     for call in &calls {
-        let raw = fs::read(folder.join(format!("positions.{}.bin", call.name)))?;
+        let raw = read(&folder.join(format!("positions.{}.bin", call.name)))?;
         let positions: Vec<i64> =
             raw.chunks_exact(8).map(|chunk| i64::from_le_bytes(chunk.try_into().unwrap())).collect();
         for (side, heads) in ["q", "k"].into_iter().zip(call.heads) {
             // the first numbers of the file, of shape (batch, heads, length, dim)
             let vectors = call.batch * heads * call.length;
-            let mut data = fs::read(folder.join(format!("{side}.bin")))?;
+            let mut data = read(&folder.join(format!("{side}.bin")))?;
             data.truncate(vectors * dim * bytes);
             for (vector, chunk) in data.chunks_exact_mut(dim * bytes).enumerate() {
                 let (token, element) = (vector % call.length, vector / call.length / heads);
@@ -129,9 +137,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                     }
                 }
             }
-            fs::write(out.join(format!("{side}.{}.bin", call.name)), data)?;
+            write(&out.join(format!("{side}.{}.bin", call.name)), &data)?;
         }
     }
-    fs::write(out.join("case.txt"), format!("{}\n", word("digest")))?; // which case this is of
+    write(&out.join("case.txt"), format!("{}\n", word("digest")).as_bytes())?; // which case this is of
     Ok(())
 }
