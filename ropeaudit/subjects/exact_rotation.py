@@ -51,5 +51,6 @@ def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDAr
 def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:
     """Return the pairs as complex numbers. Shapes: (..., d) -> (..., p)."""
     a, b = split_pairs(x, setting)
-    pairs: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
+    pairs = np.empty(a.shape, np.complex128)
+    pairs.real, pairs.imag = a, b  # infinities stay: times 1j they are nan
     return pairs

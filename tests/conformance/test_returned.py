@@ -362,10 +362,11 @@ def test_what_was_given_and_what_is_not_finite_is_seen_of_served_calls(
     call = next(call for call in served.spec.calls if call.key == "one-key-head")
     arrays["one-key-head"]["k"] = call.part(served.vectors()["k"], key=True)
     arrays["packed"]["q"][0, 0, 0, 0] = np.nan
+    arrays["one-token"]["k"][:5] = np.inf
     results = judged(served, written(served, tmp_path / "out", arrays))
-    assert failed(results) == {"written back", "packed", "one key head"}
+    assert failed(results) == {"written back", "packed", "one token", "one key head"}
     assert "1 of 12,288 numbers of q.packed are nan" in results["written back"].detail
-    assert "k.one-key-head is what was given" in results["written back"].detail
+    assert results["written back"].measured == 3
     assert results["one key head"].diagnosis == Diagnosis("no-rotation", where=Where(sides=("k",)))
 
 
