@@ -53,9 +53,9 @@ static uint16_t to_bf16(float x) { /* to nearest, ties to even */
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-static void *file(const char *folder, const char *name, const char *offset, void *data, size_t bytes) {
+static void *file(const char *folder, const char *name, const char *call, void *data, size_t bytes) {
     char path[4096]; /* reads where data is NULL, otherwise writes */
-    snprintf(path, sizeof path, "%s/%s%s%s.bin", folder, name, *offset ? "." : "", offset);
+    snprintf(path, sizeof path, "%s/%s%s%s.bin", folder, name, *call ? "." : "", call);
     FILE *stream = fopen(path, data ? "wb" : "rb");
     void *buffer = data ? data : malloc(bytes);
     size_t done = !stream ? 0 : data ? fwrite(buffer, 1, bytes, stream) : fread(buffer, 1, bytes, stream);
@@ -66,19 +66,30 @@ static void *file(const char *folder, const char *name, const char *offset, void
     return buffer;
 }
 
+/* Calls at offsets share one run of positions; those that servers make have a row for each batch element. */
+struct call {
+    char name[64];
+    int batch, heads[2], length, rows; /* heads of q and of k; rows of positions */
+};
+
 int main(int argc, char **argv) {
     char path[4096], key[256], word[512], dtype[64] = "", layout[64] = "", scaling[64] = "", digest[512] = "";
-    char offsets[256][32], want[64] = "", integers[64] = "";
-    int batch = 0, heads[2] = {0, 0}, length = 0, dim = 0, rotary_dim = 0, calls = 0;
+    char want[64] = "", integers[64] = "";
+    struct call calls[256], every = {"", 0, {0, 0}, 0, 1};
+    int count = 0, dim = 0, rotary_dim = 0;
     double base = 0;
     snprintf(path, sizeof path, "%s/manifest.txt", argc == 3 ? argv[1] : "");
     FILE *manifest = fopen(path, "r");
     if (argc != 3 || !manifest) return fprintf(stderr, "give the folder of a case and one to write into\n"), 1;
     while (fscanf(manifest, "%255s %511s", key, word) == 2) {
-        if (!strcmp(key, "batch")) batch = atoi(word);
-        if (!strcmp(key, "heads")) heads[0] = atoi(word);
-        if (!strcmp(key, "kv_heads")) heads[1] = atoi(word);
-        if (!strcmp(key, "seq_len")) length = atoi(word);
+        int served = !strncmp(key, "call.", 5) && count; /* a size of the call that was named last */
+        struct call *sized = served ? &calls[count - 1] : &every;
+        const char *size = served ? key + 5 : key;
+        if (!strcmp(size, "batch")) sized->batch = atoi(word);
+        if (!strcmp(size, "heads")) sized->heads[0] = atoi(word);
+        if (!strcmp(size, "kv_heads")) sized->heads[1] = atoi(word);
+        if (!strcmp(size, "seq_len")) sized->length = atoi(word);
+        if (served) sized->rows = sized->batch;
         if (!strcmp(key, "head_dim")) dim = atoi(word);
         if (!strcmp(key, "rotary_dim")) rotary_dim = atoi(word);
         if (!strcmp(key, "base")) base = atof(word);
@@ -86,13 +97,16 @@ int main(int argc, char **argv) {
         if (!strcmp(key, "scaling.low")) low = atof(word);
         if (!strcmp(key, "scaling.high")) high = atof(word);
         if (!strcmp(key, "scaling.original")) original = atof(word);
-        if (!strcmp(key, "want")) strcpy(want, word);
-        if (!strcmp(key, "dtype")) strcpy(dtype, word);
-        if (!strcmp(key, "positions_dtype")) strcpy(integers, word);
-        if (!strcmp(key, "layout")) strcpy(layout, word);
-        if (!strcmp(key, "scaling")) strcpy(scaling, word);
+        if (!strcmp(key, "want")) snprintf(want, sizeof want, "%.63s", word);
+        if (!strcmp(key, "dtype")) snprintf(dtype, sizeof dtype, "%.63s", word);
+        if (!strcmp(key, "positions_dtype")) snprintf(integers, sizeof integers, "%.63s", word);
+        if (!strcmp(key, "layout")) snprintf(layout, sizeof layout, "%.63s", word);
+        if (!strcmp(key, "scaling")) snprintf(scaling, sizeof scaling, "%.63s", word);
         if (!strcmp(key, "digest")) strcpy(digest, word);
-        if (!strcmp(key, "offset") && calls < 256) strcpy(offsets[calls++], word);
+        if ((!strcmp(key, "offset") || !strcmp(key, "call")) && count < 256) {
+            calls[count] = every;
+            snprintf(calls[count++].name, sizeof every.name, "%.63s", word);
+        }
     }
     int wide = !strcmp(dtype, "float32"), known = wide || !strcmp(dtype, "bfloat16");
     int plain = !strcmp(scaling, "default") || !strcmp(scaling, "linear") || !strcmp(scaling, "llama3");
@@ -102,20 +116,24 @@ int main(int argc, char **argv) {
     double *theta = malloc(sizeof(double) * dim);
     for (int i = 0; i < rotary_dim / 2; i++) theta[i] = frequency(i, rotary_dim, base, scaling);
     float *x = malloc(sizeof(float) * dim);
-    for (int call = 0; call < calls; call++) {
-        int64_t *positions = file(argv[1], "positions", offsets[call], NULL, 8 * (size_t)length);
-        for (int side = 0; side < 2; side++) { /* q, then k; each is (batch, heads, length, dim) */
-            size_t rows = (size_t)batch * heads[side] * length, size = rows * dim;
+    for (struct call *call = calls; call < calls + count; call++) {
+        int length = call->length;
+        int64_t *positions = file(argv[1], "positions", call->name, NULL, 8 * (size_t)call->rows * length);
+        for (int side = 0; side < 2; side++) { /* q, then k: (batch, heads, length, dim), the first of the file */
+            int heads = call->heads[side];
+            size_t vectors = (size_t)call->batch * heads * length, size = vectors * dim;
             void *data = file(argv[1], side ? "k" : "q", "", NULL, size * (wide ? 4 : 2));
-            for (size_t row = 0; row < rows; row++) {
+            for (size_t vector = 0; vector < vectors; vector++) {
+                size_t token = vector % length, element = vector / length / heads;
                 for (int i = 0; i < dim; i++)
-                    x[i] = wide ? ((float *)data)[row * dim + i] : from_bf16(((uint16_t *)data)[row * dim + i]);
-                rotate(x, positions[row % length], theta, rotary_dim, !strcmp(layout, "interleaved"));
+                    x[i] = wide ? ((float *)data)[vector * dim + i] : from_bf16(((uint16_t *)data)[vector * dim + i]);
+                int64_t position = positions[element % call->rows * length + token];
+                rotate(x, position, theta, rotary_dim, !strcmp(layout, "interleaved"));
                 for (int i = 0; i < dim; i++)
-                    if (wide) ((float *)data)[row * dim + i] = x[i];
-                    else ((uint16_t *)data)[row * dim + i] = to_bf16(x[i]);
+                    if (wide) ((float *)data)[vector * dim + i] = x[i];
+                    else ((uint16_t *)data)[vector * dim + i] = to_bf16(x[i]);
             }
-            file(argv[2], side ? "k" : "q", offsets[call], data, size * (wide ? 4 : 2));
+            file(argv[2], side ? "k" : "q", call->name, data, size * (wide ? 4 : 2));
             free(data);
         }
         free(positions);

@@ -54,20 +54,28 @@ function rounded(x, dtype) {
 
 const [folder, out] = process.argv.slice(2);
 const manifest = JSON.parse(fs.readFileSync(path.join(folder, "manifest.json"), "utf8"));
-const { dtype, head_dim, rotary_dim, scaling, seq_len, want } = manifest;
+const { dtype, head_dim, rotary_dim, scaling, want } = manifest;
 const known = ["bfloat16", "float32"].includes(dtype) && ["default", "linear", "llama3"].includes(scaling.kind);
 if (!known || want !== "rotated") throw new Error(`${dtype}, scaling ${scaling.kind}, ${want}: not known here`);
 
 const theta = Array.from({ length: rotary_dim / 2 }, (_, i) => frequency(i, manifest));
 for (const call of manifest.calls) {
+  const { batch, heads, kv_heads, seq_len } = { ...manifest, ...call }; // of calls that servers make, their own
   const bytes = fs.readFileSync(path.join(folder, call.inputs.positions.file));
   const wide = manifest.positions_dtype === "int64";
-  const positions = Array.from({ length: seq_len }, (_, i) =>
+  const positions = Array.from({ length: bytes.length / (wide ? 8 : 4) }, (_, i) =>
     wide ? Number(bytes.readBigInt64LE(8 * i)) : bytes.readInt32LE(4 * i));
-  for (const name of ["q", "k"]) { // each is (batch, heads, seq_len, head_dim)
-    const x = numbers(fs.readFileSync(path.join(folder, manifest.inputs[name].file)), dtype);
-    for (let row = 0; row < x.length / head_dim; row++)
-      rotate(x, row * head_dim, positions[row % seq_len], theta, manifest);
+  const rows = positions.length / seq_len; // one for all batch elements, or one for each
+  for (const [name, count] of [["q", heads], ["k", kv_heads]]) { // each is (batch, count, seq_len, head_dim)
+    const vectors = batch * count * seq_len; // the first ones of the file
+    const given = numbers(fs.readFileSync(path.join(folder, manifest.inputs[name].file)), dtype);
+    const x = given.subarray(0, vectors * head_dim);
+    for (let vector = 0; vector < vectors; vector++) {
+      const token = vector % seq_len;
+      const element = Math.floor(vector / seq_len / count);
+      const position = positions[(element % rows) * seq_len + token];
+      rotate(x, vector * head_dim, position, theta, manifest);
+    }
     fs.writeFileSync(path.join(out, call.outputs[name].file), rounded(x, dtype));
   }
 }

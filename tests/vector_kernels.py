@@ -11,6 +11,7 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance import raw_arrays, vector_case
+from ropeaudit.conformance.returned_files import Arrays
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.features.vectors.analysis import vectors
 from ropeaudit.subjects.emulated import Emulated
@@ -33,37 +34,40 @@ def rotated(
     recipe: str = "hf",
     seen: Callable[[np.ndarray], np.ndarray] = lambda at: at,
     **setting: Any,
-) -> dict[int, dict[str, np.ndarray]]:
-    """Rotate q and k of a case by a recipe, at positions that a fault may mistake."""
+) -> Arrays:
+    """Rotate q and k of a case by a recipe, at positions, (s,) or (b, s), that a fault may mistake."""
     spec, vectors_of = given.spec, given.vectors()
     changed = dataclasses.replace(spec.setting, **setting)
     subject = Emulated(recipes.load(recipe).resolve(spec.dtype), changed)
-    sign = -1 if spec.want == "gradient" else 1
-    names = (
-        {"q": "grad_rotated_q", "k": "grad_rotated_k"} if spec.want == "gradient" else {"q": "q", "k": "k"}
-    )
-    results: dict[int, dict[str, np.ndarray]] = {}
-    for offset in spec.offsets:
-        table = subject.table(sign * seen(np.arange(spec.seq_len) + offset), 0)
-        results[offset] = {
+    gradient = spec.want == "gradient"
+    results: Arrays = {}
+    for call in spec.calls:
+        rows = np.broadcast_to(seen(call.positions()), (call.batch, call.seq_len))
+        tables = [subject.table(-row if gradient else row, 0) for row in rows]
+        results[call.key] = {
             side: np.stack(
-                [[subject.rotate(head, table) for head in element] for element in vectors_of[name]]
+                [
+                    [subject.rotate(head, table) for head in element]
+                    for element, table in zip(
+                        call.part(vectors_of[f"grad_rotated_{side}" if gradient else side], side == "k"),
+                        tables,
+                        strict=True,
+                    )
+                ]
             )
-            for side, name in names.items()
+            for side in "qk"
         }
     return results
 
 
-def written(
-    given: VectorCase, out: Path, arrays: dict[int, dict[str, np.ndarray]], named: bool = True
-) -> Path:
+def written(given: VectorCase, out: Path, arrays: Arrays, named: bool = True) -> Path:
     """Write arrays back as a kernel does."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     prefix = "grad_" if given.spec.want == "gradient" else ""
-    for offset, sides in arrays.items():
+    for key, sides in arrays.items():
         for side, x in sides.items():
-            write(out / f"{prefix}{side}.{offset}.bin", x, given.spec.dtype)
+            write(out / f"{prefix}{side}.{key}.bin", x, given.spec.dtype)
     if named:
         (out / "case.txt").write_text(given.digest + "\n")
     return out

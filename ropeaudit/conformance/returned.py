@@ -24,10 +24,11 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.records import Record
 from ropeaudit.conformance import raw_arrays, returned_files, score_drift, vector_case
+from ropeaudit.conformance.case_calls import Key
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
-from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCode, factory
+from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCall, ReturnedCode, factory
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
 from ropeaudit.engine.measure import exact, of_scores
@@ -37,6 +38,7 @@ from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
+from ropeaudit.recognition.rotation import Searches
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
@@ -49,6 +51,13 @@ _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is r
 _MASK = "causal"
 _RECIPE, _UNIT = "hf", "score units"
 _UNSEEN = "scores cannot show a position that is wrong for q and k alike"
+_SERVED = {  # call -> what it is
+    "ragged": "rows at positions of their own",
+    "one-token": "rows at positions of their own, one token each",
+    "packed": "sequences packed into a row, each from position 0",
+    "groups": "groups of query heads to a key head",
+    "one-key-head": "all query heads to one key head",
+}
 # Of a length: rotations in bfloat16 change it by 3 % at most, float8_e4m3 by 13 %, and random pairs agree to
 # within this in about a sixth of all cases.
 _NEAR = 0.15
@@ -120,7 +129,9 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     if case.spec.want == "scores":
         return [complete, *_score_findings(case, returned, recipe)]
     measured = measure(case, returned, str(output_folder), claimed)
-    return [complete, _rotation(measured, returned), *_drift_findings(measured, claimed)]
+    rotation = _rotation(measured, returned)
+    served = _served(measured, returned, rotation.diagnosis)
+    return [complete, rotation, *_drift_findings(measured, claimed), *served]
 
 
 def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved | None = None) -> Measured:
@@ -155,16 +166,20 @@ def _described(code: ReturnedCode) -> Case:
 def _complete(case: VectorCase, returned: Returned) -> Finding:
     """Return whether all that was asked for came back, as finite numbers, and is not what was given."""
     nonfinite, unchanged, given = [], [], case.vectors()
-    for offset, arrays in returned.arrays.items():
-        for name, x in arrays.items():
+    for call in case.spec.calls:
+        for name, x in returned.arrays[call.key].items():
             if bad := int(x.size - np.isfinite(x).sum()):
-                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{offset} are nan or infinite")
+                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{call.key} are nan or infinite")
             source = given.get(_SOURCES.get(name, name))
-            if offset and source is not None and np.array_equal(source, x):
-                unchanged.append(f"{name}.{offset} is what was given, number by number: nothing was rotated")
+            if call.key == 0 or source is None:
+                continue
+            if np.array_equal(call.part(source, name.endswith("k")), x):
+                unchanged.append(
+                    f"{name}.{call.key} is what was given, number by number: nothing was rotated"
+                )
     count = sum(map(len, returned.arrays.values()))
     named = "" if returned.named else f"; it does not name its case ({returned_files.CASE})"
-    seen = f"{count} arrays at {len(returned.arrays)} offsets came back, all finite{named}"
+    seen = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
     problems = [*nonfinite, *unchanged]
     more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
     return judged(
@@ -202,6 +217,47 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
         diagnosis=found,
         remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
     )
+
+
+def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> Iterator[Finding]:
+    """Yield whether each pair of the calls as servers make them stands where its position says.
+
+    known: what explains the calls at offsets.
+    """
+    code, rule = measured.code, measured.rule
+    spec, setting = code.spec, code.spec.setting
+    unknown = sum(at.diagnosis is not None and not at.diagnosis.explains for at in measured.places.values())
+    searches = Searches(in_vain=2 * unknown)  # q and k at each of those offsets
+    for call in spec.served_calls:
+        called = ReturnedCall(code, call)
+        given = CaseVectors(called.given, spec.seed, call.row())
+        asked = called, setting, spec.dtype, given, 0
+        worst = verification.check(*asked, rule=rule, batch_step=call.step, searches=searches)
+        found = worst.diagnosis
+        if found and not found.explains:
+            found = misread(code.case, returned, call.key) or found
+        if found and spec.want == "gradient":
+            found = of_gradient(found)
+        found = _as_known(found, known) if found and known else found
+        tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
+        rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
+        yield of_worst_pair(
+            str(call.key).replace("-", " "),
+            f"{_SERVED[str(call.key)]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}",
+            worst,
+            allowance.allowed_at(rule, setting, worst.position, worst.pair),
+            where=f"{call.key}: {worst.words}",
+            diagnosis=found,
+            remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),
+        )
+
+
+def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
+    """Return what explains other calls, if it is among those that explain this one equally well."""
+    for one in (found, *found.alternatives):
+        if (one.code, one.values) == (known.code, known.values):
+            return replace(one, where=found.where, alternatives=())
+    return found
 
 
 def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:
@@ -299,7 +355,7 @@ def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
     return True
 
 
-def misread(case: VectorCase, returned: Returned, offset: int) -> Diagnosis | None:
+def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
     """Return in which other order of axes or of bytes q was written, or that it is no rotation.
 
     A rotation keeps the length of each pair, times the attention factor, whatever the position is. None where
@@ -307,7 +363,8 @@ def misread(case: VectorCase, returned: Returned, offset: int) -> Diagnosis | No
     """
     spec = case.spec
     given, written = ("grad_rotated_q", "grad_q") if spec.want == "gradient" else ("q", "q")
-    x, y = case.vectors()[given], returned.arrays[offset][written]
+    call = next(call for call in spec.calls if call.key == key)
+    x, y = call.part(case.vectors()[given], key=False), returned.arrays[key][written]
     share = _agreeing(x, y, spec.setting)
     if share >= _ROTATED:
         return None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import raw_arrays
+from ropeaudit.conformance.case_calls import Key
 from ropeaudit.conformance.vector_case import RETURNED, Entry, VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import tensors as tensorfiles
@@ -23,12 +24,12 @@ from ropeaudit.tensor_files import tensors as tensorfiles
 CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
 _LONGEST = 200  # bytes of it that are read
 
-Arrays: TypeAlias = dict[int, dict[str, FloatArray]]  # offset -> name -> numbers, in the carrier
+Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers, in the carrier
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What was written back, at each offset. named: whether it names the case that it is of."""
+    """What was written back, of each call. named: whether it names the case that it is of."""
 
     arrays: Arrays
     named: bool
@@ -64,10 +65,10 @@ def read(case: VectorCase, output: str | Path) -> Returned:
     return Returned(_raw(case, path, names, seen), named)
 
 
-def _entries(case: VectorCase) -> Iterator[tuple[int, str, Entry]]:
-    for offset in case.spec.offsets:
-        for name, entry in case.spec.outputs(offset).items():
-            yield offset, name, entry
+def _entries(case: VectorCase) -> Iterator[tuple[Key, str, Entry]]:
+    for call in case.spec.calls:
+        for name, entry in case.spec.outputs(call).items():
+            yield call.key, name, entry
 
 
 def _refuse_foreign(case: VectorCase, names: set[str], seen: str) -> None:
@@ -105,7 +106,7 @@ def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
         count = f"{len(missing)} of {len(wanted)} files are missing"
         raise BadInput(f"{seen}: {count}, the first {missing[0]}; write all that manifest.json asks for")
     arrays: Arrays = {}
-    for offset, name, entry in wanted:
+    for key, name, entry in wanted:
         file, dtype, shape = path / entry["file"], parse(entry["dtype"]), tuple(entry["shape"])
         size = math.prod(shape) * raw_arrays.stored(dtype).itemsize
         if not file.is_file():
@@ -113,7 +114,7 @@ def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
         here = file.stat().st_size
         if here != size:
             raise BadInput(f"{seen}: {file.name} has {here:,} bytes{_size_hint(here, size)}, {_form(entry)}")
-        arrays.setdefault(offset, {})[name] = raw_arrays.numbers(_content(file, seen, size), dtype, shape)
+        arrays.setdefault(key, {})[name] = raw_arrays.numbers(_content(file, seen, size), dtype, shape)
     return arrays
 
 
@@ -148,9 +149,7 @@ def _form(entry: Entry) -> str:
 
 def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
     """Return what a .safetensors file holds: a tensor for each raw file, named like it without .bin."""
-    wanted = {
-        entry["file"].removesuffix(".bin"): (offset, name, entry) for offset, name, entry in _entries(case)
-    }
+    wanted = {entry["file"].removesuffix(".bin"): (key, name, entry) for key, name, entry in _entries(case)}
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {path.name}: {wrong}; write it again")
     from safetensors import SafetensorError, safe_open
@@ -176,8 +175,8 @@ def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
                 f"{seen}: {path.name} {problem} {', '.join(names[:4])}; the case asks for {min(wanted)} ..."
             )
     arrays: Arrays = {}
-    for key, (offset, name, entry) in wanted.items():
-        arrays.setdefault(offset, {})[name] = _as_asked(tensors[key], entry, f"{seen}: {key}")
+    for stem, (key, name, entry) in wanted.items():
+        arrays.setdefault(key, {})[name] = _as_asked(tensors[stem], entry, f"{seen}: {stem}")
     return arrays, digest is not None
 
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.conformance.case_calls import CaseCall, Key
 from ropeaudit.conformance.returned_files import Arrays
 from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
 from ropeaudit.recognition.verification import GivenVectors
@@ -31,12 +32,12 @@ class NotAsked(LookupError):
 
 
 class CaseVectors(GivenVectors):
-    """The vectors of a case, both batch elements as they were given, for `verification.check`."""
+    """The vectors of a case, all batch elements as they were given, for `verification.check`."""
 
-    def __init__(self, given: Sides, seed: int) -> None:
-        """Take q and k of all batch elements."""
+    def __init__(self, given: Sides, seed: int, at: Positions | None = None) -> None:
+        """Take q and k of all batch elements. at: the positions (s,) of the first; a run from 0 if None."""
         every = np.arange(given[0].shape[2], dtype=np.int64)
-        super().__init__(given[0][0], given[1][0], every, seed)
+        super().__init__(given[0][0], given[1][0], every if at is None else at, seed)
         object.__setattr__(self, "given", given)
 
     given: Sides
@@ -52,7 +53,7 @@ class ReturnedCode(Code, Rotator):
     engine = "files"
 
     def __init__(self, case: VectorCase, arrays: Arrays, name: str) -> None:
-        """Read what was given; arrays: what was written back, by offset and name."""
+        """Read what was given; arrays: what was written back, by call and name."""
         self.case, self.name, self.spec = case, name, case.spec
         self.layouts: tuple[Layout, ...] = (case.spec.setting.layout,)
         self.given, self.rotated = forward(case, arrays)
@@ -105,6 +106,26 @@ class ReturnedCode(Code, Rotator):
         return self.rotated[offset]
 
 
+class ReturnedCall(Rotator):
+    """What was written back for a call with sizes of its own; it was made once, and is looked up."""
+
+    def __init__(self, code: ReturnedCode, call: CaseCall) -> None:
+        """Take the call of a case."""
+        q, k = code.given
+        self.call, self.given, self.rotated = call, (call.part(q, False), call.part(k, True)), code.rotated
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Raise NotAsked: q and k were written back together."""
+        raise NotAsked("a part of a call")
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Sides:
+        """Return what was written back for the q, k and positions that were given. Raises: NotAsked."""
+        asked = np.array_equal(np.broadcast_to(at, (len(q), q.shape[2])), self.call.positions())
+        if not asked or not all(map(np.array_equal, (q, k), self.given)):
+            raise NotAsked(f"vectors or positions that are not those of {self.call.key}")
+        return self.rotated[self.call.key]
+
+
 class ReturnedSubject(Called):
     """What was written back, as a subject of an audit."""
 
@@ -132,8 +153,8 @@ def factory(code: ReturnedCode) -> SubjectFactory:
     return SubjectFactory(code.name, dtype, make, {"input": dtype.name}, lambda setting: setting.layout)
 
 
-def forward(case: VectorCase, arrays: Arrays) -> tuple[Sides, dict[int, Sides]]:
-    """Return what was given and what was written back at each offset, as of the rotation itself."""
+def forward(case: VectorCase, arrays: Arrays) -> tuple[Sides, dict[Key, Sides]]:
+    """Return what was given and what was written back of each call, as of the rotation itself."""
     spec, vectors = case.spec, case.vectors()
     gradient = spec.want == "gradient"
     names = (
@@ -144,7 +165,7 @@ def forward(case: VectorCase, arrays: Arrays) -> tuple[Sides, dict[int, Sides]]:
         return conjugate(x, spec) if gradient else x
 
     given = seen(vectors[names[0][0]]), seen(vectors[names[1][0]])
-    rotated = {offset: (seen(of[names[0][1]]), seen(of[names[1][1]])) for offset, of in arrays.items()}
+    rotated = {key: (seen(of[names[0][1]]), seen(of[names[1][1]])) for key, of in arrays.items()}
     return given, rotated
 
 

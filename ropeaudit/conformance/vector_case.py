@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.conformance import raw_arrays
+from ropeaudit.conformance.case_calls import SERVED_LEAST, CaseCall, served_calls
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
@@ -28,11 +29,13 @@ WANTS = ("rotated", "gradient", "scores")
 INTEGERS = ("int64", "int32")  # of positions
 BATCH = 2  # elements with random numbers of their own, so that what mixes them up is seen
 Entry: TypeAlias = dict[str, Any]  # of a file: its name, dtype and shape; of an input its digest too
-FORMAT, VERSION = "ropeaudit-vectors", 1
+FORMAT = "ropeaudit-vectors"
+VERSION, SERVED_VERSION = 1, 2  # of cases whose calls have sizes of their own, a reader has to know more
 MANIFEST, FLAT = "manifest.json", "manifest.txt"
 TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
 _LARGEST = 2**24  # bytes of a manifest
 _REMEDY = "write the case anew with `ropeaudit vectors`"
+_SIZES = ("batch", "heads", "kv_heads", "seq_len")  # of a call, where they are not those of the case
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class CaseSpec:
 
     context: the number of positions that frequencies are computed for, where they depend on it; `setting` has
     it. want: what is to be written back. positions: their dtype. tables: whether cos, sin and frequencies are
-    given.
+    given. served: whether there are calls as servers make them, beside those at offsets.
     """
 
     setting: RopeSetting
@@ -56,6 +59,19 @@ class CaseSpec:
     positions: str = "int64"
     tables: bool = False
     model: str = "none"
+    served: bool = False
+
+    @property
+    def served_calls(self) -> tuple[CaseCall, ...]:
+        """The calls that servers make; none where they were not asked for."""
+        end = self.offsets[-1] + self.seq_len
+        return served_calls(self.heads, self.kv_heads, self.seq_len, end) if self.served else ()
+
+    @property
+    def calls(self) -> tuple[CaseCall, ...]:
+        """All calls: those at offsets, each a run, then those that servers make."""
+        sizes = BATCH, self.heads, self.kv_heads, self.seq_len
+        return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
 
     @property
     def table_dtype(self) -> Format:
@@ -76,23 +92,31 @@ class CaseSpec:
             files["frequencies"] = _entry("frequencies", FP64.name, (self.setting.pairs,))
         return files
 
-    def call_inputs(self, offset: int) -> dict[str, Entry]:
-        """Return name -> file of what is given at an offset."""
-        files = {"positions": _entry(f"positions.{offset}", self.positions, (self.seq_len,))}
+    def call_inputs(self, call: CaseCall) -> dict[str, Entry]:
+        """Return name -> file of what is given for a call alone."""
+        shape = call.positions().shape
+        files = {"positions": _entry(f"positions.{call.key}", self.positions, shape)}
+        if call.bounds:
+            files["cu_seqlens"] = _entry(f"cu_seqlens.{call.key}", "int32", (len(call.bounds),))
         if self.tables:
-            fmt, shape = self.table_dtype.name, (self.seq_len, self.setting.pairs)
-            files |= {name: _entry(f"{name}.{offset}", fmt, shape) for name in ("cos", "sin")}
+            fmt = self.table_dtype.name
+            for name in ("cos", "sin"):
+                files[name] = _entry(f"{name}.{call.key}", fmt, (*shape, self.setting.pairs))
         return files
 
-    def outputs(self, offset: int) -> dict[str, Entry]:
-        """Return name -> file of what is to be written back at an offset."""
-        shapes = self.shapes()
+    def outputs(self, call: CaseCall) -> dict[str, Entry]:
+        """Return name -> file of what is to be written back for a call."""
         if self.want == "scores":
-            shape = (BATCH, self.heads, self.seq_len, self.seq_len)
-            return {"scores": _entry(f"scores.{offset}", self.table_dtype.name, shape)}
+            shape = (call.batch, call.heads, call.seq_len, call.seq_len)
+            return {"scores": _entry(f"scores.{call.key}", self.table_dtype.name, shape)}
         prefix = "grad_" if self.want == "gradient" else ""
         return {
-            prefix + name: _entry(f"{prefix}{name}.{offset}", self.dtype.name, shapes[name]) for name in "qk"
+            prefix + name: _entry(
+                f"{prefix}{name}.{call.key}",
+                self.dtype.name,
+                (call.batch, heads, call.seq_len, self.setting.head_dim),
+            )
+            for name, heads in (("q", call.heads), ("k", call.kv_heads))
         }
 
 
@@ -113,11 +137,11 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
 
     calls = [
         {
-            "offset": offset,
-            "inputs": given(spec.call_inputs(offset)),
-            "outputs": spec.outputs(offset),
+            **_named(call),
+            "inputs": given(spec.call_inputs(call)),
+            "outputs": spec.outputs(call),
         }
-        for offset in spec.offsets
+        for call in spec.calls
     ]
     content = {
         **_parameters(spec),
@@ -128,6 +152,13 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
     return content | {"digest": digest_of(content)}
 
 
+def _named(call: CaseCall) -> dict[str, Any]:
+    """Return the name of a call, and its sizes where it has its own."""
+    if not call.served:
+        return {"offset": call.key}
+    return {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
+
+
 def _parameters(spec: CaseSpec) -> dict[str, Any]:
     setting = spec.setting
     parameters = {
@@ -136,7 +167,7 @@ def _parameters(spec: CaseSpec) -> dict[str, Any]:
     }
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": SERVED_VERSION if spec.served else VERSION,
         "want": spec.want,
         "model": spec.model,
         "dtype": spec.dtype.name,
@@ -156,7 +187,7 @@ def _parameters(spec: CaseSpec) -> dict[str, Any]:
         "tables": spec.tables,
         "seed": spec.seed,
         "offsets": list(spec.offsets),
-    }
+    } | ({"served": True} if spec.served else {})
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -188,7 +219,14 @@ def flat(content: Mapping[str, Any]) -> bytes:
             continue
         lines.append(f"{name} {_word(value)}")
     lines += [f"{name} {_word(value)}" for name, value in _scaling_lines(content["scaling"])]
-    lines += [f"calls {len(content['offsets'])}", *(f"offset {offset}" for offset in content["offsets"])]
+    lines.append(f"calls {len(content['calls'])}")
+    for call in content["calls"]:
+        if "offset" in call:
+            lines.append(f"offset {call['offset']}")
+        else:
+            lines += [f"call {call['call']}", *(f"call.{name} {call[name]}" for name in _SIZES)]
+            if packed := call["inputs"].get("cu_seqlens"):
+                lines.append(f"call.sequences {packed['shape'][0] - 1}")
     return ("\n".join([*lines, f"digest {content['digest']}"]) + "\n").encode()
 
 
@@ -235,6 +273,7 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
             positions=str(content["positions_dtype"]),
             tables=content["tables"] is True,
             model=str(content["model"]),
+            served=content.get("served") is True,
         )
     except RopeAuditError as error:
         raise BadInput(str(error)) from None
@@ -244,6 +283,8 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
         raise BadInput(f"a parameter is of a wrong type ({error})") from None
     if spec.want not in WANTS or spec.positions not in INTEGERS or spec.offsets[:1] != (0,):
         raise BadInput("want, positions_dtype or offsets are not those of a case")
+    if spec.served and (spec.want == "scores" or spec.seq_len < SERVED_LEAST):
+        raise BadInput("a case with these parameters has no served calls")
     return spec
 
 
@@ -319,9 +360,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise BadInput(
             f"{seen} is no manifest of `ropeaudit vectors`; give the folder that it wrote"
         ) from None
-    if version != (FORMAT, VERSION):
+    if version not in ((FORMAT, VERSION), (FORMAT, SERVED_VERSION)):
         raise BadInput(
-            f"{seen} is of {version[0]} version {version[1]}; {FORMAT} version {VERSION} is understood"
+            f"{seen} is of {version[0]} version {version[1]}; {FORMAT} versions {VERSION} and "
+            f"{SERVED_VERSION} are understood"
         )
     if digest != right:
         raise BadInput(f"{seen} was changed after it was written: its digest does not hold; {_REMEDY}")
@@ -337,8 +379,8 @@ def _entries(content: Mapping[str, Any]) -> list[Entry]:
 def _given(spec: CaseSpec) -> dict[str, Entry]:
     """Return file name -> entry of all that a case gives."""
     files = [*spec.inputs().values()]
-    for offset in spec.offsets:
-        files += spec.call_inputs(offset).values()
+    for call in spec.calls:
+        files += spec.call_inputs(call).values()
     return {file["file"]: file for file in files}
 
 

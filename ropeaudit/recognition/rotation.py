@@ -44,6 +44,7 @@ from ropeaudit.subjects.emulated import Emulated
 _RIGHT = Fault(Diagnosis("unexplained"))  # what changes nothing
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
+_FEW = 4  # positions of a row that tell it from others
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
 _MULTIPLES = ("rotated-twice", "wrong-direction")  # of positions, whichever those are
 _NEAR_STARTS = (0, 64)
@@ -153,7 +154,7 @@ class _Side:
         single = where.position is not None or where.pair is not None or where.unrotated
         if (where.heads or where.batch) and (factor := self._factor_of_all()):
             return factor
-        found = self._known() or self._equals(of_roundings(self.dtype))
+        found = self._known() or self._equals(self._mixed_rows()) or self._equals(of_roundings(self.dtype))
         if not found and not single:
             found = self._solved()
         found = found or self._pairs_left() or self._equals(self._rules())
@@ -190,10 +191,41 @@ class _Side:
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         known = (
             fault
-            for fault in faults(self.setting, self.first)
+            for fault in itertools.chain(faults(self.setting, self.first), self._of_heads())
             if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault)
         )
         return self._equals(known)
+
+    def _of_heads(self) -> Iterator[Fault]:
+        """Yield that the row of each head is found by the number of heads of the other of q and k."""
+        own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
+
+        def seen(rows: Positions, head: int) -> Positions:
+            taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
+            moved: Positions = rows[taken]
+            return moved
+
+        if own != other:
+            yield Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
+
+    def _mixed_rows(self) -> Iterator[Fault]:
+        """Yield which row of positions each batch element is nearest to, where that is not its own."""
+        block, rows = self.block, self.block.rows()
+        if block.at.ndim == 1:
+            return
+        taken, few = np.arange(len(rows)), np.s_[:_FEW]
+        at = rows[:, few]
+        turns = exact_rotation.rotations(self.setting, at.reshape(-1), self.dtype).reshape(*at.shape, -1)
+        for b in np.flatnonzero(self.side.heads.any(axis=1)):
+            h = int(np.argmax(self.side.heads[b]))
+            z, w = (
+                exact_rotation.complex_pairs(x[self.index][b, h, few], self.setting)
+                for x in (block.given, block.rotated)
+            )
+            taken[b] = np.argmin([_rms(w - z * turn) for turn in turns])
+        if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
+            told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
+            yield Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
 
     def _of_length(self, found: Diagnosis) -> Diagnosis:
         """Return beside a base the length at which dynamic scaling has it: one call does not tell which."""

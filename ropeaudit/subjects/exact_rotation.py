@@ -70,5 +70,5 @@ def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]
     """Return the pairs as complex numbers. Shapes: (..., d) -> (..., p)."""
     a, b = split_pairs(x, setting)
     pairs = np.empty(a.shape, np.complex128)
-    pairs.real, pairs.imag = a, b
+    pairs.real, pairs.imag = a, b  # infinities stay: times 1j they are nan
     return pairs

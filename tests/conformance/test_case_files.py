@@ -110,7 +110,7 @@ DAMAGES = {
     "was changed after it was written": ("manifest.json", edit('"half"', '"interleaved"')),
     "is no manifest of": ("manifest.json", lambda path: path.write_text("[]")),
     "is no manifest": ("manifest.json", lambda path: path.write_text('{"digest": 1' + "}" * 3)),
-    "is of ropeaudit-vectors version 2": ("manifest.json", edit('"version": 1', '"version": 2')),
+    "is of ropeaudit-vectors version 3": ("manifest.json", edit('"version": 1', '"version": 3')),
     "not those that its parameters make": ("manifest.json", forged),
 }
 
@@ -125,6 +125,17 @@ def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
     for part in message.split(": "):
         assert part in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("change", [{"want": "scores"}, {"seq_len": 47}, {"served": 1}, {"version": 1}])
+def test_served_calls_that_cannot_be_are_refused(change: dict[str, object], tmp_path: Path) -> None:
+    path = case(tmp_path / "case", served=True).folder / "manifest.json"
+    content = json.loads(path.read_text()) | change
+    path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
+    none = "want" in change or "seq_len" in change
+    message = "with these parameters has no served calls" if none else "not those that its parameters make"
+    with pytest.raises(BadInput, match=message):
+        vector_case.read(path.parent)
 
 
 @pytest.mark.parametrize(

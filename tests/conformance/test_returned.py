@@ -12,7 +12,13 @@ from vector_kernels import case, rotated, write, written
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.conformance import raw_arrays, returned, returned_files
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate, factory
+from ropeaudit.conformance.returned_subject import (
+    NotAsked,
+    ReturnedCall,
+    ReturnedCode,
+    conjugate,
+    factory,
+)
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import verification, wording
@@ -245,6 +251,125 @@ def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
     assert repr(judged(read, out)["rotation"]) == repr(place)  # nan equals itself in print alone
 
 
+# ---------------------------------------------------------------------------- calls as servers make them
+
+SERVED = ["ragged", "one token", "packed", "groups", "one key head"]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> VectorCase:
+    return case(tmp_path_factory.mktemp("served") / "case", heads=4, kv_heads=2, served=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "want", "kv_heads"), [("bf16", "rotated", 2), ("fp32", "gradient", 4), ("fp16", "rotated", 1)]
+)
+def test_a_right_kernel_passes_served_calls(dtype: str, want: str, kv_heads: int, tmp_path: Path) -> None:
+    more = {"heads": 4, "kv_heads": kv_heads, "served": True, "want": want, "model": "gpt-oss-20b"}
+    read = case(tmp_path / "case", dtype, head_dim=None, **more)
+    results = judged(read, written(read, tmp_path / "out", rotated(read)))
+    assert list(results)[5:] == SERVED
+    assert failed(results) == set()
+    assert results["one token"].detail == (
+        f"rows at positions of their own, one token each: 4 and {kv_heads} heads, 33 batch elements, 1 token"
+    )
+
+
+ROW_FAULTS = {
+    "the first row's": (lambda at: at[:1] if at.ndim == 2 else at, "positions-of-another-row", {"row": 0}),
+    "the row before": (lambda at: np.roll(at, 1, axis=0) if at.ndim == 2 else at, "rows-mixed-up", None),
+    "the other way round": (lambda at: at[::-1] if at.ndim == 2 else at, "rows-mixed-up", None),
+    "the first row's, one token": (
+        lambda at: at[:1] if at.shape[-1] == 1 else at,
+        "positions-of-another-row",
+        {"row": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", ROW_FAULTS)
+def test_rows_at_positions_of_others_are_named(fault: str, served: VectorCase, tmp_path: Path) -> None:
+    seen, code, values = ROW_FAULTS[fault]
+    results = judged(served, written(served, tmp_path / "out", rotated(served, seen=seen)))
+    assert failed(results) == {"one token"} | ({"ragged"} if "one token" not in fault else set())
+    for name in failed(results):
+        found = results[name].diagnosis
+        assert found.code == code
+        assert found.values == (values or {"row": 0, "seen": len(found.where.batch) or found.values["seen"]})
+        assert not found.alternatives
+        assert results[name].remedy == "rotate each row by its own positions"
+        assert results[name].where.startswith(f"{name.replace(' ', '-')}: ")
+
+
+def test_positions_that_go_on_over_packed_sequences_are_named(served: VectorCase, tmp_path: Path) -> None:
+    def counted(at: np.ndarray) -> np.ndarray:
+        return at[..., :1] + np.arange(at.shape[-1])
+
+    results = judged(served, written(served, tmp_path / "out", rotated(served, seen=counted)))
+    assert failed(results) == {"packed"}
+    assert results["packed"].diagnosis == Diagnosis("positions-counted")
+
+
+def test_a_fault_of_all_calls_has_one_name_in_all(served: VectorCase, tmp_path: Path) -> None:
+    results = judged(served, written(served, tmp_path / "out", rotated(served, seen=lambda at: at + 1)))
+    assert failed(results) >= {"rotation", *SERVED}
+    late = Diagnosis("positions-off", {"by": 1})
+    assert [results[name].diagnosis for name in ("rotation", *SERVED)] == [late] * 6
+
+
+def test_a_fault_that_some_calls_tell_from_others_is_named_so_in_all(
+    served: VectorCase, tmp_path: Path
+) -> None:
+    results = judged(served, written(served, tmp_path / "out", rotated(served, seen=lambda at: at % 2**16)))
+    wrap = Diagnosis("wrap", {"size": 65536})
+    found = {name: results[name].diagnosis for name in failed(results) & {"rotation", *SERVED}}
+    assert found.keys() == {"rotation", "ragged", "one token", "groups", "one key head"}
+    assert {name: dataclasses.replace(one, where=Where()) for name, one in found.items()} == dict.fromkeys(
+        found, wrap
+    )
+
+
+def test_one_wrong_vector_of_a_served_call_is_seen_where_it_is(served: VectorCase, tmp_path: Path) -> None:
+    for key, side, b, h, i in (
+        ("one-token", "k", 32, 1, 0),
+        ("packed", "q", 0, 3, 95),
+        ("groups", "q", 0, 15, 2),
+    ):
+        arrays = rotated(served)
+        arrays[key][side][b, h, i, 3] += 0.25
+        results = judged(served, written(served, tmp_path / "out", arrays))
+        name = key.replace("-", " ")
+        assert failed(results) == {name}
+        assert results[name].where.startswith(f"{key}: {side}, batch element {b}, head {h}, position ")
+        assert results[name].where.endswith("pair 3")
+
+
+def test_served_calls_of_another_order_of_axes_are_named(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", offsets=1000, heads=2, kv_heads=2, served=True)
+    arrays = rotated(read)
+    for side, x in arrays["ragged"].items():
+        arrays["ragged"][side] = x.transpose(AXES["batch, seq, heads"])
+    results = judged(read, written(read, tmp_path / "out", arrays))
+    assert failed(results) == {"ragged"}
+    order = ("batch", "seq", "heads", "head_dim")
+    assert results["ragged"].diagnosis == Diagnosis("axes-order", {"order": order})
+
+
+def test_what_was_given_and_what_is_not_finite_is_seen_of_served_calls(
+    served: VectorCase, tmp_path: Path
+) -> None:
+    arrays = rotated(served)
+    call = next(call for call in served.spec.calls if call.key == "one-key-head")
+    arrays["one-key-head"]["k"] = call.part(served.vectors()["k"], key=True)
+    arrays["packed"]["q"][0, 0, 0, 0] = np.nan
+    arrays["one-token"]["k"][:5] = np.inf
+    results = judged(served, written(served, tmp_path / "out", arrays))
+    assert failed(results) == {"written back", "packed", "one token", "one key head"}
+    assert "1 of 12,288 numbers of q.packed are nan" in results["written back"].detail
+    assert results["written back"].measured == 3
+    assert results["one key head"].diagnosis == Diagnosis("no-rotation", where=Where(sides=("k",)))
+
+
 # ---------------------------------------------------------------------------- gradients and scores
 
 
@@ -455,6 +580,20 @@ def test_calls_that_were_not_asked_for_are_not_answered(given: VectorCase) -> No
     for x, key in ((q[0], True), (k[0], False), (q[0] + 1, False), (later, False)):
         with pytest.raises(NotAsked):
             code.rotate_one(x, at + 1000, key)
+
+
+def test_a_served_call_answers_what_was_asked_of_it_alone(served: VectorCase) -> None:
+    arrays = rotated(served)
+    code = ReturnedCode(served, arrays, "out")
+    for call in served.spec.served_calls:
+        called = ReturnedCall(code, call)
+        q, k = called.given
+        assert called.rotate_both(q, k, call.positions())[1] is code.rotated[call.key][1]
+        for wrong in ((q, k, call.positions() + 1), (q + 1, k, call.positions())):
+            with pytest.raises(NotAsked):
+                called.rotate_both(*wrong)
+        with pytest.raises(NotAsked):
+            called.rotate_one(q[0], call.row(), key=False)
 
 
 def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorCase, tmp_path: Path) -> None:

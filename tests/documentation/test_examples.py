@@ -37,7 +37,7 @@ def test_every_other_example_has_a_test_of_its_own() -> None:
     others = {path.name for path in EXAMPLES.glob("*.*") if path.suffix not in PROGRAMS}
     assert others == {
         *("mine.toml", "github-actions.yml"),  # below, and test_ci_example.py
-        *("rotate_vectors.c", "rotate_vectors.js"),  # test_vector_programs.py
+        *("rotate_vectors.c", "rotate_vectors.js", "rotate_vectors.rs"),  # test_vector_programs.py
     }
 
 

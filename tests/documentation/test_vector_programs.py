@@ -1,9 +1,11 @@
 """Programs in other languages rotate cases of vectors; with a fault in their source they are found out."""
 
+import functools
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vector_kernels import case
@@ -13,54 +15,117 @@ from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.recognition.diagnosis import codes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# What stands in the source, what a fault puts there, which check fails, and what that is named if it can be.
-C_FAULTS = {
-    "positions in int16": (
-        "(double)position *",
-        "(double)(int16_t)position *",
-        "rotation",
-        "integer-width: positions held in int16",
-    ),
-    "the other direction": ("re * c - im * s", "re * c + im * s", "rotation", ""),
-    "k one position late": (
-        "positions[row % length],",
-        "positions[row % length] + side,",
-        "rotation",
-        "positions-off: k alone: positions +1",
-    ),
-    # 40000 is a multiple of 64, the length of a call: positions that wrap there are the same
-    "positions from 0": (
-        "positions[row % length]",
-        "row % length",
-        "rotation",
-        "positions-from-0|wrap: positions from 0",
-    ),
-    "second batch element not rotated": (
-        "row < rows; row++",
-        "row < rows / 2; row++",
-        "rotation",
-        "batch element 1 alone",
-    ),
-    "no scaling": (
-        '!strcmp(scaling, "llama3")) {',
-        "0) {",
-        "rotation",
-        "missing-scaling: no scaling of frequencies",
-    ),
-    "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
+Fault = tuple[str, str, str, str]
+# What stands in the source, what a fault puts there, a check that fails, and what that is named if it can be.
+FAULTS: dict[str, dict[str, Fault]] = {
+    "c": {
+        "positions in int16": (
+            "(double)position *",
+            "(double)(int16_t)position *",
+            "rotation",
+            "integer-width: positions held in int16",
+        ),
+        "the other direction": ("re * c - im * s", "re * c + im * s", "rotation", ""),
+        "k one position late": (
+            "length + token];",
+            "length + token] + side;",
+            "rotation",
+            "positions-off: k alone: positions +1",
+        ),
+        # 40000 is a multiple of 64, the length of a call: positions that wrap there are the same
+        "positions from 0": (
+            "positions[element % call->rows * length + token]",
+            "(int64_t)(token + 0 * element)",
+            "rotation",
+            "positions-from-0|wrap: positions from 0",
+        ),
+        "second batch element not rotated": (
+            "vector < vectors; vector++",
+            "vector < vectors / 2; vector++",
+            "rotation",
+            "batch element 1 alone",
+        ),
+        "no scaling": (
+            '!strcmp(scaling, "llama3")) {',
+            "0) {",
+            "rotation",
+            "missing-scaling: no scaling of frequencies",
+        ),
+        "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
+    },
+    "js": {
+        "positions in int16": (
+            "Number(bytes.readBigInt64LE(8 * i))",
+            "bytes.readInt16LE(8 * i)",
+            "rotation",
+            "integer-width: positions held in int16",
+        ),
+        "a table that ends": (
+            "positions[(element % rows) * seq_len + token]",
+            "Math.min(positions[(element % rows) * seq_len + token], 32767)",
+            "rotation",
+            "table-ends: a table that ends at position 32767",
+        ),
+    },
+    "rs": {
+        "positions in int16": (
+            "(position as f64 *",
+            "(position as i16 as f64 *",
+            "rotation",
+            "integer-width: positions held in int16",
+        ),
+        "the other layout": (
+            "if interleaved {",
+            "if !interleaved {",
+            "rotation",
+            "wrong-layout: interleaved pairs",
+        ),
+    },
 }
-JS_FAULTS = {
-    "positions in int16": (
-        "Number(bytes.readBigInt64LE(8 * i))",
-        "bytes.readInt16LE(8 * i)",
-        "rotation",
-        "integer-width: positions held in int16",
-    ),
-    "a table that ends": (
-        "positions[row % seq_len]",
-        "Math.min(positions[row % seq_len], 32767)",
-        "rotation",
-        "table-ends: a table that ends at position 32767",
+# What only calls as servers make them show: what stands in the source and what a fault puts there.
+SERVED_FAULTS: dict[str, dict[str, tuple[str, str]]] = {
+    "c": {
+        "row 0 for all": ("element % call->rows * length", "0 * element"),
+        "row 0 for all, one token": (
+            "element % call->rows * length + token",
+            "length == 1 ? 0 : element % call->rows * length + token",
+        ),
+        "counted on": (
+            "call->rows * length + token]",
+            "call->rows * length] + (int64_t)token",
+        ),
+        "k by the heads of q": ("vector / length / heads", "vector / length / call->heads[0]"),
+        "one key head not rotated": ("rotate(x,", "if (heads > 1) rotate(x,"),
+        "heads from 8 on one late": ("length + token];", "length + token] + (vector / length % heads > 7);"),
+    },
+    "js": {
+        "row 0 for all": ("(element % rows) * seq_len + token", "token"),
+        "counted on": ("(element % rows) * seq_len + token]", "(element % rows) * seq_len] + token"),
+        "k by the heads of q": ("vector / seq_len / count", "vector / seq_len / heads"),
+    },
+    "rs": {
+        "row 0 for all": ("element % call.rows * call.length + token", "token + 0 * element"),
+        "counted on": (
+            "element % call.rows * call.length + token]",
+            "element % call.rows * call.length] + token as i64",
+        ),
+        "k by the heads of q": ("vector / call.length / heads", "vector / call.length / call.heads[0]"),
+    },
+}
+ROWS = "positions-of-another-row: batch element 1 to {} alone: positions of batch element 0"
+COUNTED = "rows of the batch counted by 4 heads instead of 2"
+HEADS = "rows-by-other-heads: k alone, batch element 1 to {} alone: " + COUNTED
+SERVED_NAMES = {  # fault -> what fails, and what it is named
+    "row 0 for all": {"ragged": ROWS.format(3), "one token": ROWS.format(32)},
+    "row 0 for all, one token": {"one token": ROWS.format(32)},
+    "counted on": {"packed": "positions-counted: positions counted on from the first of the call"},
+    "k by the heads of q": {"ragged": HEADS.format(3), "one token": HEADS.format(32)},
+    "one key head not rotated": {
+        "written back": ": ",
+        "one key head": "no-rotation: k alone: no rotation",
+    },
+    "heads from 8 on one late": dict.fromkeys(
+        ("groups", "one key head"), "positions-off: q alone, head 8 to 15 of 16 alone: positions +1"
     ),
 }
 
@@ -71,12 +136,19 @@ def given(tmp_path_factory) -> VectorCase:
     return case(tmp_path_factory.mktemp("case") / "case", "bf16", 40000, **more)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> VectorCase:
+    """Give a case with calls as servers make them."""
+    more = {"heads": 4, "kv_heads": 2, "served": True}
+    return case(tmp_path_factory.mktemp("served") / "case", "bf16", 40000, **more)
+
+
 def c_program(source: str, folder: Path) -> list[str]:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
     (folder / "kernel.c").write_text(source, encoding="utf-8")
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-std=c99", "-o", "kernel", "kernel.c", "-lm"]
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-std=c11", "-o", "kernel", "kernel.c", "-lm"]
     subprocess.run(command, check=True, cwd=folder)
     return [str(folder / "kernel")]
 
@@ -89,15 +161,36 @@ def js_program(source: str, folder: Path) -> list[str]:
     return [node, str(folder / "kernel.js")]
 
 
-PROGRAMS: dict[str, Callable[[str, Path], list[str]]] = {"c": c_program, "js": js_program}
+def rs_program(source: str, folder: Path) -> list[str]:
+    compiler = shutil.which("rustc")
+    if compiler is None:
+        pytest.skip("no Rust compiler")
+    (folder / "kernel.rs").write_text(source, encoding="utf-8")
+    command = [compiler, "-O", "--edition", "2021", "-D", "warnings", "-o", "kernel", "kernel.rs"]
+    subprocess.run(command, check=True, cwd=folder)
+    return [str(folder / "kernel")]
 
 
-def failed(read: VectorCase, language: str, folder: Path, old: str = "", new: str = "") -> dict[str, str]:
-    """Run a program on a case, with a fault in it, and return which checks fail, with what explains it."""
-    source = (EXAMPLES / f"rotate_vectors.{language}").read_text(encoding="utf-8")
-    if old:
-        assert source.count(old) == 1
-    program, out = PROGRAMS[language](source.replace(old, new) if old else source, folder), folder / "out"
+PROGRAMS: dict[str, Callable[[str, Path], list[str]]] = {"c": c_program, "js": js_program, "rs": rs_program}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Callable[[str], list[str]]:
+    """Give the programs as they stand in the examples, each built once."""
+
+    @functools.cache
+    def program(language: str) -> list[str]:
+        return PROGRAMS[language](source_of(language), tmp_path_factory.mktemp(language))
+
+    return program
+
+
+def source_of(language: str) -> str:
+    return (EXAMPLES / f"rotate_vectors.{language}").read_text(encoding="utf-8")
+
+
+def failed(read: VectorCase, program: list[str], out: Path) -> dict[str, str]:
+    """Run a program on a case and return which checks fail, with what explains it."""
     out.mkdir()
     subprocess.run([*program, str(read.folder), str(out)], check=True)
     results = returned.findings(read.folder, out)
@@ -105,40 +198,59 @@ def failed(read: VectorCase, language: str, folder: Path, old: str = "", new: st
     return {one.check: f"{codes(one.diagnosis)}: {one.resembles}" for one in results if one.status == "fail"}
 
 
+def failed_with(read: VectorCase, language: str, folder: Path, old: str, new: str) -> dict[str, str]:
+    """Return what fails with a fault in the source."""
+    source = source_of(language)
+    assert source.count(old) == 1
+    return failed(read, PROGRAMS[language](source.replace(old, new), folder), folder / "out")
+
+
+def each(faults: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(language, fault) for language, known in faults.items() for fault in known]
+
+
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_the_program_passes(language: str, given: VectorCase, tmp_path: Path) -> None:
-    assert failed(given, language, tmp_path) == {}
+def test_the_program_passes(language: str, programs, given: VectorCase, tmp_path: Path) -> None:
+    assert failed(given, programs(language), tmp_path / "out") == {}
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
 @pytest.mark.parametrize("model", ["mistral-7b-v0.3", "gemma-3-4b", "gpt-neox-20b", "gpt-j-6b"])
-def test_the_program_passes_in_float32(language: str, model: str, tmp_path: Path) -> None:
-    read = case(tmp_path / "case", "fp32", 1000, model=model, head_dim=None, layer="full_attention")
-    assert failed(read, language, tmp_path) == {}
-
-
-@pytest.mark.parametrize("fault", C_FAULTS)
-def test_a_fault_in_c_is_found(fault: str, given: VectorCase, tmp_path: Path) -> None:
-    old, new, check, name = C_FAULTS[fault]
-    results = failed(given, "c", tmp_path, old, new)
-    assert check in results
-    assert name in results[check]
-
-
-@pytest.mark.parametrize("fault", JS_FAULTS)
-def test_a_fault_in_javascript_is_found(fault: str, given: VectorCase, tmp_path: Path) -> None:
-    old, new, check, name = JS_FAULTS[fault]
-    results = failed(given, "js", tmp_path, old, new)
-    assert check in results
-    assert name in results[check]
+def test_the_program_passes_in_float32(language: str, model: str, programs, tmp_path: Path) -> None:
+    more = {"model": model, "head_dim": None, "layer": "full_attention"}
+    read = case(tmp_path / "case", "fp32", 1000, served=True, **more)
+    assert failed(read, programs(language), tmp_path / "out") == {}
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_a_case_that_the_program_does_not_know_is_refused_by_it(language: str, tmp_path: Path) -> None:
+def test_the_program_passes_the_calls_that_servers_make(
+    language: str, programs, served: VectorCase, tmp_path: Path
+) -> None:
+    assert failed(served, programs(language), tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize(("language", "fault"), each(FAULTS))
+def test_a_fault_is_found(language: str, fault: str, given: VectorCase, tmp_path: Path) -> None:
+    old, new, check, name = FAULTS[language][fault]
+    results = failed_with(given, language, tmp_path, old, new)
+    assert check in results
+    assert name in results[check]
+
+
+@pytest.mark.parametrize(("language", "fault"), each(SERVED_FAULTS))
+def test_a_fault_of_served_calls_is_found_in_them_and_named(
+    language: str, fault: str, served: VectorCase, tmp_path: Path
+) -> None:
+    old, new = SERVED_FAULTS[language][fault]
+    assert failed_with(served, language, tmp_path, old, new) == SERVED_NAMES[fault]
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_case_that_the_program_does_not_know_is_refused_by_it(
+    language: str, programs, tmp_path: Path
+) -> None:
     read = case(tmp_path / "case", "fp16")
-    program = PROGRAMS[language](
-        (EXAMPLES / f"rotate_vectors.{language}").read_text(encoding="utf-8"), tmp_path
-    )
+    program = programs(language)
     done = subprocess.run([*program, str(read.folder), str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "float16" in done.stderr

@@ -1,5 +1,6 @@
 """ropeaudit vectors: what is written, that it can be written again, and what is refused."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -60,6 +61,83 @@ def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
         "dtype": "bfloat16",
         "shape": [2, 1, 48, 32],
     }
+
+
+def test_served_calls_have_sizes_and_positions_of_their_own(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "case"
+    assert vectors(folder, "--offset", "1000", "--served", "--positions", "int32", "--tables") == 0
+    assert f"{folder}: 7 calls at positions up to 1047" in capsys.readouterr().out
+    manifest = json.loads((folder / "manifest.json").read_text())
+    tensors = load_file(folder / manifest["safetensors"]["inputs"])
+    served = {call["call"]: call for call in manifest["calls"] if "call" in call}
+    for name, call in served.items():
+        at = tensors[f"positions.{name}"]
+        assert at.dtype == np.int32
+        assert at.shape == (call["batch"], call["seq_len"])
+        assert 0 <= at.min() <= at.max() < 1048
+        assert tensors[f"cos.{name}"].shape == (*at.shape, 16)
+        angles = at.astype(float)[..., None] * tensors["frequencies"]
+        np.testing.assert_allclose(tensors[f"cos.{name}"], np.cos(angles), atol=2.0**-24)
+        for side, heads in (("q", call["heads"]), ("k", call["kv_heads"])):
+            shape = [call["batch"], heads, call["seq_len"], 32]
+            file = {"file": f"{side}.{name}.bin", "dtype": "bfloat16", "shape": shape}
+            assert call["outputs"][side] == file
+            assert math.prod(shape) <= tensors[side].size  # it is a part of what is given
+    sizes = {
+        name: [call[size] for size in ("batch", "heads", "kv_heads", "seq_len")]
+        for name, call in served.items()
+    }
+    assert sizes == {
+        "ragged": [4, 2, 1, 24],
+        "one-token": [33, 2, 1, 1],
+        "packed": [1, 2, 1, 96],
+        "groups": [1, 8, 2, 24],
+        "one-key-head": [1, 8, 1, 24],
+    }
+    for name in ("ragged", "one-token"):  # every row is elsewhere, and begins after the end of no other
+        at = tensors[f"positions.{name}"]
+        assert len(np.unique(at[:, 0])) == len(at)
+        np.testing.assert_array_equal(np.diff(at, axis=1), 1)
+    bounds = tensors["cu_seqlens.packed"]
+    assert (bounds.dtype, bounds.tolist()) == (np.int32, [0, 24, 25, 60, 96])
+    for start, stop in itertools.pairwise(bounds):
+        np.testing.assert_array_equal(tensors["positions.packed"][0, start:stop], np.arange(stop - start))
+
+
+def test_a_case_has_the_version_that_a_reader_needs(tmp_path: Path, capsys) -> None:
+    assert vectors(tmp_path / "plain", "--offset", "1000") == 0
+    assert vectors(tmp_path / "served", "--offset", "1000", "--served") == 0
+    plain, served = (
+        json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("plain", "served")
+    )
+    assert (plain["version"], served["version"]) == (1, 2)
+    assert plain.keys() == served.keys() - {"served"}
+    assert served["calls"][:2] == plain["calls"]
+    lines = (tmp_path / "served" / "manifest.txt").read_text().splitlines()
+    at = lines.index("call packed")
+    sizes = ["call.batch 1", "call.heads 2", "call.kv_heads 1", "call.seq_len 96", "call.sequences 4"]
+    assert lines[at + 1 : at + 6] == sizes
+    assert main(["vectors", "--rebuild", str(tmp_path / "served"), "-o", str(tmp_path / "again")]) == 0
+    assert contents(tmp_path / "served") == contents(tmp_path / "again")
+    assert vector_case.read(tmp_path / "again").spec.served
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (2, 2), (3, 1), (6, 3), (40, 8)])
+@pytest.mark.parametrize(("seq_len", "offsets"), [(48, 0), (49, (0, 7)), (256, 2**20)])
+def test_served_calls_are_within_what_is_given(heads, seq_len: int, offsets, tmp_path: Path) -> None:
+    q, k = heads
+    sizes = {"heads": q, "kv_heads": k, "seq_len": seq_len, "head_dim": 4}
+    (one,) = ropeaudit.vectors(tmp_path / "case", offsets=offsets, served=True, **sizes)
+    spec = one.spec
+    for call in spec.served_calls:
+        assert call.heads % call.kv_heads == 0
+        assert call.batch * call.heads * call.seq_len <= vector_case.BATCH * q * seq_len
+        assert call.batch * call.kv_heads * call.seq_len <= vector_case.BATCH * k * seq_len
+        at = call.positions()
+        assert 0 <= at.min() <= at.max() < spec.offsets[-1] + seq_len
+        assert len(np.unique(at[:, 0])) == call.batch
+    assert any(call.kv_heads == 1 < call.heads for call in spec.served_calls)
 
 
 def test_tables_hold_the_attention_factor(tmp_path: Path) -> None:
@@ -190,6 +268,8 @@ REFUSED = {
     "--rebuild none.json": "there is no none.json",
     "--rebuild none.json --seed 3": "--seed is decided by the manifest",
     "--offset 2^53": "past 2^53",
+    "--served --want scores": "--served has no scores: ask for --want rotated or gradient",
+    "--served --seq-len 47": "--served takes --seq-len 48 or more, not 47",
 }
 
 

@@ -71,7 +71,16 @@ SENTENCES = {
     "positions-from-0": ({}, "positions from 0, as where the offset is left out"),
     "positions-reversed": ({}, "positions in reverse order"),
     "first-position-only": ({}, "every position taken for the first"),
+    "positions-counted": ({}, "positions counted on from the first of the call"),
     "positions-of-another-row": ({"row": 0}, "positions of batch element 0"),
+    "rows-by-other-heads": (
+        {"seen": 4, "asked": 2},
+        "rows of the batch counted by 4 heads instead of 2",
+    ),
+    "rows-mixed-up": (
+        {"row": 1, "seen": 3},
+        "rows of the batch by the positions of others: batch element 1 by those of 3",
+    ),
     "rotated-by-head": ({}, "rotated by the number of the head, not of the token"),
     "integer-width": ({"bits": 16}, "positions held in int16"),
     "wrap": ({"size": 65536}, "positions that wrap at 65536"),

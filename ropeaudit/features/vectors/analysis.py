@@ -26,7 +26,16 @@ from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import raw_arrays, vector_case
-from ropeaudit.conformance.vector_case import BATCH, FLAT, INTEGERS, MANIFEST, TENSORS, WANTS, CaseSpec
+from ropeaudit.conformance.case_calls import SERVED_LEAST
+from ropeaudit.conformance.vector_case import (
+    BATCH,
+    FLAT,
+    INTEGERS,
+    MANIFEST,
+    TENSORS,
+    WANTS,
+    CaseSpec,
+)
 from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 from ropeaudit.recognition import allowance
 from ropeaudit.subjects import exact_rotation
@@ -57,11 +66,14 @@ class Options:
     tables: bool = False
     positions: str = "int64"
     context: int | None = None
+    served: bool = False
 
     def __post_init__(self) -> None:
         for kind, value, known in (("want", self.want, WANTS), ("positions", self.positions, INTEGERS)):
             if value not in known:
                 raise UnknownName(kind, value, known)
+        if self.served and self.want == "scores":
+            raise UsageError("--served has no scores: ask for --want rotated or gradient")
         for offset in self.offsets:
             if offset < 0:
                 raise UsageError(f"offset {offset} is negative; vectors begin at positions from 0 up")
@@ -77,6 +89,7 @@ def vectors(
     tables: bool = False,
     positions: str = "int64",
     context: int | None = None,
+    served: bool = False,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -87,12 +100,12 @@ def vectors(
     folder: must not be there, or be empty. dtypes: of q and k. offsets: first positions of the calls; none
     for 0 and those around which positions break. want: rotated, gradient or scores. tables: write cos, sin
     and frequencies too. positions: int64 or int32. context: positions that frequencies are computed for where
-    they depend on it, up to the last position of the case if None. cases, on_progress, case: as in
-    `ropeaudit.shift`; q and k are gaussian.
+    they depend on it, up to the last position of the case if None. served: calls as servers make them too.
+    cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
     chosen = arguments.cases_of(cases, case)
-    options = Options(tuple(arguments.numbers(offsets)), want, tables, positions, context)
+    options = Options(tuple(arguments.numbers(offsets)), want, tables, positions, context, served)
     yield from run(chosen, arguments.formats(dtypes), str(folder), options, on_progress or arguments.silent)
 
 
@@ -126,6 +139,8 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
     seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
     if not 2 <= seq_len <= LONGEST:
         raise UsageError(f"--seq-len {seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
+    if options.served and seq_len < SERVED_LEAST:
+        raise UsageError(f"--served takes --seq-len {SERVED_LEAST} or more, not {seq_len}")
     sized = replace(case, heads=heads, kv_heads=kv_heads, seq_len=seq_len)
     requested = options.offsets or tuple(straddling(case.maximum or MAXIMUM, seq_len))
     offsets = tuple(sorted({0, *requested, *(_straddling_twin(offset, seq_len) for offset in requested)}))
@@ -155,6 +170,7 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
         positions=options.positions,
         tables=options.tables,
         model=case.model_name,
+        served=options.served,
     )
     return spec, tuple(offset for offset in offsets if options.offsets and offset not in options.offsets)
 
@@ -252,14 +268,16 @@ def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:
         name: raw_arrays.array(_drawn(spec, number, shape), spec.dtype)
         for number, (name, shape) in enumerate(spec.shapes().items())
     }
-    for offset in spec.offsets:
-        at = np.arange(spec.seq_len, dtype=np.int64) + offset
-        arrays[f"positions.{offset}"] = at.astype(spec.positions)
-        if spec.tables:
-            cos, sin = exact_rotation.exact(spec.setting).table(at, 0)  # the attention factor is in them
+    for call in spec.calls:
+        at = call.positions()
+        arrays[f"positions.{call.key}"] = at.astype(spec.positions)
+        if call.bounds:
+            arrays[f"cu_seqlens.{call.key}"] = np.array(call.bounds, np.int32)
+        if spec.tables:  # the attention factor is in them
+            cos, sin = exact_rotation.exact(spec.setting).table(at.reshape(-1), 0)
             for name, table in (("cos", cos), ("sin", sin)):
-                rounded = round_to(table, spec.table_dtype)
-                arrays[f"{name}.{offset}"] = raw_arrays.array(rounded, spec.table_dtype)
+                rounded = round_to(table.reshape(*at.shape, -1), spec.table_dtype)
+                arrays[f"{name}.{call.key}"] = raw_arrays.array(rounded, spec.table_dtype)
     if spec.tables:
         arrays["frequencies"] = raw_arrays.array(allowance.frequencies(spec.setting), FP64)
     return arrays

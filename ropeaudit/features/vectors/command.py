@@ -43,6 +43,12 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     help="What is written back: rotated, gradient or scores. rotated is q and k; gradient is that of q "
     "and k, from one of the rotated ones.  [default: rotated]",
 )
+@click.option(
+    "--served",
+    is_flag=True,
+    help="Add calls as servers make them. They are rows at positions of their own, with one token each too, "
+    "packed sequences, and many query heads to a key head.",
+)
 @click.option("--tables", is_flag=True, help="Write cos, sin and frequencies too.")
 @click.option(
     "--positions",
@@ -76,6 +82,7 @@ def vectors(
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
     want: str,
+    served: bool,
     tables: bool,
     positions: str,
     heads: int | None,
@@ -101,7 +108,7 @@ def vectors(
         refuse_beside_rebuild()
         output.print_report(report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
         return 0
-    options = analysis.Options(offset, want, tables, positions, context)
+    options = analysis.Options(offset, want, tables, positions, context, served)
     lengths = () if seq_len is None else (seq_len,)
     cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
     results, interrupted = rows.gathered(

@@ -27,7 +27,11 @@ class VectorsColumns:
     dtype: str = of("number format of q and k", lambda one: one.spec.dtype.name, shown=True)
     want: str = of("what is to be written back", lambda one: one.spec.want, shown=True)
     offsets: str = of("first positions of the calls", lambda one: " ".join(map(str, one.spec.offsets)))
-    calls: int = of("how many calls there are", lambda one: len(one.spec.offsets), shown=True)
+    calls: int = of("how many calls there are", lambda one: len(one.spec.calls), shown=True)
+    served: str = of(
+        "those that are made as servers make them",
+        lambda one: " ".join(str(call.key) for call in one.spec.served_calls),
+    )
     last_position: int = of(
         "the largest position", lambda one: one.spec.offsets[-1] + one.spec.seq_len - 1, shown=True
     )
@@ -76,7 +80,7 @@ def headline(results: Sequence[WrittenCase]) -> str:
     if len(results) > 1:
         return f"{len(results)} cases of vectors were written, {size:.1f} MiB."
     (only,) = results
-    number, last = len(only.spec.offsets), only.spec.offsets[-1] + only.spec.seq_len - 1
+    number, last = len(only.spec.calls), only.spec.offsets[-1] + only.spec.seq_len - 1
     calls = f"{number} call{'s' * (number > 1)} at positions up to {last}"
     return f"A case of vectors was written to {printable(only.folder)}: {calls}, {size:.1f} MiB."
 
