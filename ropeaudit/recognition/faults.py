@@ -198,7 +198,6 @@ def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Faul
         yield replace(twice, turn=functools.partial(lengthened, factor))
     yield fault("positions-reversed", lambda at: at[..., ::-1])
     yield fault("positions-from-0", lambda at: at - at[..., :1])
-    yield fault("positions-from-0", lambda at: np.broadcast_to(np.arange(at.shape[-1]), at.shape))
     yield fault("first-position-only", lambda at: np.broadcast_to(at[..., :1], at.shape))
     yield fault("positions-counted", lambda at: at[..., :1] + np.arange(at.shape[-1]))
     yield fault(
