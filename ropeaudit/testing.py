@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 
 from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import Names, RopeArguments
+from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
 from ropeaudit.engine import measure
 from ropeaudit.engine import scores as forming
@@ -23,6 +27,9 @@ from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
+from ropeaudit.features.check import code_target
+from ropeaudit.features.check.checked import CheckOptions
+from ropeaudit.features.check.sentences import seen
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -44,18 +51,77 @@ from ropeaudit.subjects.emulated import Emulated
 _UNEXPLAINED = Diagnosis("unexplained")
 _CLEAR = 0.3  # what scores behave like is at most this share as far away as what they should be
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
+_QUICK = 4096  # positions that `assert_rope` looks at
 _MASK: masks.Mask = "full"
 _SILENT: Callable[[float], None] = lambda share: None  # noqa: E731  # no progress is shown
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
-class NotShiftInvariant(AssertionError):
-    """What `assert_shift_invariant` raises; diagnosis holds codes of `ropeaudit list diagnoses`."""
+class WrongRope(AssertionError):
+    """What `assert_rope` raises; diagnosis holds codes of `ropeaudit list diagnoses`."""
 
     def __init__(self, message: str, diagnosis: str = "") -> None:
         """Keep the codes: `a+b` are two faults together, `a|b` explain as much, empty where code raises."""
         super().__init__(message)
         self.diagnosis = diagnosis
+
+
+class NotShiftInvariant(WrongRope):
+    """What `assert_shift_invariant` raises."""
+
+
+def assert_rope(
+    function: Any,
+    dtypes: Names = "bf16",
+    *,
+    full: bool = False,
+    up_to: int | None = None,
+    recipe: str | None = None,
+    order: str | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    under: Names = (),
+    head_dims: bool = False,
+    **rope: Unpack[RopeArguments],
+) -> None:
+    """Raise WrongRope unless code passes the checks of `ropeaudit check`: called as servers and trainers do.
+
+    function: as in `assert_shift_invariant`; one that takes k and returns q alone is warned of, for its k is
+    not seen. dtypes: number formats of q and k.
+    full: every position that the setting serves (131,072 by default), all environments, compiled, and any
+    three sizes, strides and kinds of positions together; else 4,096 positions and any two of those.
+    up_to: number of positions instead. recipe: the one that it claims to follow, by default what right code
+    in the dtype explains is allowed. order: of its axes, such as "bhsd". under: environments it must be right
+    in too, such as "tf32". head_dims: heads of other sizes too. rope: the setting, as in `ropeaudit.check`.
+    Raises: WrongRope, an AssertionError: each check that fails, with what it takes, and what it behaves like;
+    its `diagnosis` holds the codes. RopeAuditError: an argument is wrong, or no known way to call it works.
+    """
+    own = OwnCode(_name(function), function, order, device=device)
+    own.source = loading.source_of(function)
+    wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
+    options = CheckOptions(
+        dtypes=tuple(arguments.formats(dtypes)),
+        up_to=up_to or (None if full else _QUICK),
+        recipe=recipe,
+        order=order,
+        seed=seed,
+        thorough=full,
+        head_dims=head_dims,
+        device=device,
+        environments=wanted,
+    )
+    code_target.check_options(options)
+    [case] = arguments.cases_of(None, rope)
+    results = list(code_target.of_code(own, own.name, case, options, _SILENT, lambda findings: None))
+    for one in results:
+        if one.finding.check == "keys":
+            warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
+    failed = [one for one in results if one.finding.failed]
+    if failed:
+        told = [f"{own.name} fails {len(failed)} of {len(results)} checks"]
+        told += [f"{one.finding.check} in {one.dtype}: {seen(one)}" for one in failed]
+        found = dict.fromkeys(codes(one.finding.diagnosis) for one in failed if one.finding.diagnosis)
+        raise WrongRope("; ".join(told) + f" [{'+'.join(found)}]" * bool(found), "+".join(found))
 
 
 def assert_shift_invariant(
@@ -106,6 +172,7 @@ def assert_shift_invariant(
     stage that is narrower than it should be costs a factor of 2 at least; and each rotated pair of q and k
     stands where its position says (`ropeaudit.recognition.allowance`): scores cannot see a position
     that is wrong for both alike.
+    Calls are plain ones, of a few heads and rows: `assert_rope` makes those of servers.
     Places are checked of all heads and of two batch elements, whose positions differ where the function takes
     a row of them for each; and, unless whole=False, at every position between the offsets (up to 262,144 of
     them, one head), so that tables that end and positions that restart are seen wherever they do.

@@ -8,7 +8,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
 from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects import torch_arrays
@@ -33,6 +33,13 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
         yield judged("inputs", True, "it rotates its input where it lies, and returns that or nothing")
     else:
         yield judged("inputs", False, "it changes its input, and returns another array")
+
+
+def keys(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield that k is not seen, where code takes it and returns q alone; nothing elsewhere."""
+    answer = answer_of(code)
+    if answer is not None and answer.keys is None and code.takes_keys():
+        yield noted("keys", "it takes k and returns q alone: what it does to k was not seen")
 
 
 def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:

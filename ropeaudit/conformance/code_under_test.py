@@ -56,7 +56,8 @@ class CodeUnderTest:
 
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
     for what right code explains (`recognition.allowance.careful`). thorough: whether what takes long is done
-    too: compiling it, and any three axes of served calls together.
+    too: compiling it, and any three axes of served calls together. sizes: whether heads of other sizes are
+    tried too.
     environments: names of those that it is called in too.
     on_share: gets the share of the running check that is done. seen: what checks share.
     """
@@ -68,6 +69,7 @@ class CodeUnderTest:
     claimed: Resolved | None = None
     seed: int = 0
     thorough: bool = False
+    sizes: bool = False
     environments: Sequence[str] = ()
     on_share: Callable[[float], None] = lambda share: None
     called: Called = field(init=False)

@@ -42,8 +42,9 @@ class CheckOptions:
     """What is requested of every target; what is None or empty goes by the kind of target.
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
-    kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. device: where
-    code is called, and a whole model runs. environments: names of those that code is called in too.
+    kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
+    whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
+    environments: names of those that code is called in too.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -55,5 +56,6 @@ class CheckOptions:
     tokens: str | None = None
     returned: str | None = None
     thorough: bool = False
+    head_dims: bool = False
     device: str | None = None
     environments: Sequence[str] = DEFAULT

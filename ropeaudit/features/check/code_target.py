@@ -34,7 +34,13 @@ def checks(
     target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
     """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`."""
-    code = _implementation(target, options)
+    yield from of_code(_implementation(target, options), target, case, options, progress, note)
+
+
+def of_code(
+    code: Code, target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
+) -> Iterator[Checked]:
+    """Yield the same of code that was loaded; target: its name."""
     up_to = options.up_to or case.maximum or UP_TO
     setting = case.setting(up_to)
     if setting.scaling.depends_on_length:
@@ -97,6 +103,7 @@ def _findings(
             claimed=claimed,
             seed=options.seed,
             thorough=options.thorough,
+            sizes=options.head_dims,
             environments=options.environments,
         ),
         progress,

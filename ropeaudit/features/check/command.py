@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     help="Compile torch code too, and make calls of any three sizes, strides and kinds of positions "
     "together, not of any two: takes twice as long.",
 )
+@click.option(
+    "--head-dims",
+    is_flag=True,
+    help="Try heads of 64 to 256 dims too, and 1/4, 1/2 and 3/4 of them where code is told how many.",
+)
 @options.axis(
     "--under",
     NAMES,
@@ -77,6 +82,7 @@ def check(
     device: str | None,
     seed: int,
     thorough: bool,
+    head_dims: bool,
     under: tuple[str, ...],
     text: str | None,
     tokens: str | None,
@@ -112,6 +118,7 @@ def check(
         tokens=tokens,
         returned=returned,
         thorough=thorough,
+        head_dims=head_dims,
         device=device,
         environments=under or DEFAULT,
     )

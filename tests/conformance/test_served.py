@@ -1,0 +1,204 @@
+"""Calls as servers make them: what they cover, what is named by which of them, and what is right."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+from conformance import kernels_served
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit import testing
+from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.conformance import code_checks, head_dims, results, served
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.recognition.diagnosis import codes
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
+from ropeaudit.subjects.calling.own_code import OwnCode
+
+RIGHT = [name for name in vars(kernels_served) if name.startswith("right")]
+# kernel -> what explains it, and what it takes
+FAULTS = {
+    "one_row_decodes": (
+        "positions-of-another-row",
+        "each row at positions of its own, 1 token (right with 2)",
+    ),
+    "counts": ("positions-counted", "packed sequences that restart"),
+    "one_key_head_is_left": ("no-rotation", "one key head"),
+    "large_groups_are_late": ("positions-off", "8 query heads to a key head"),
+    "heads_from_40_are_left": ("no-rotation", "64 heads (right with 40)"),
+    "tokens_from_4096_are_left": ("another-position", "4,097 tokens (right with 64)"),
+    "strides_of_q_for_k": ("unexplained", "q as a view of a packed qkv and k in one piece"),
+    "narrow_int32": ("integer-width", "int32 positions"),
+    "rows_from_32_are_left": ("no-rotation", "a batch of 33 (right with 5)"),
+}
+
+
+def under_test(function, dtype="fp32", up_to=2**17, head_dim=32, **rest) -> CodeUnderTest:
+    own = OwnCode(function.__name__, function)
+    return CodeUnderTest(own, RopeSetting.of(head_dim), parse(dtype), up_to, **rest)
+
+
+def found(function, check=served.served, **rest):
+    return list(check(under_test(function, **rest)))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_code_is_right_in_all_calls(name: str, dtype: str) -> None:
+    function = getattr(kernels_served, name)
+    for check in (served.served, results.kept, results.threads):
+        for one in found(function, check, dtype=dtype):
+            assert one.status != "fail", one
+            assert one.status != "info" or "refused" in one.detail
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_with_what_it_takes(name: str) -> None:
+    code, takes = FAULTS[name]
+    failed = [one for one in found(getattr(kernels_served, name)) if one.failed]
+    assert failed
+    assert {one.check for one in failed} == {"served calls"}
+    assert any(takes in one.detail.partition(";")[0] for one in failed), [one.detail for one in failed]
+    assert code in codes(failed[0].diagnosis).split("|")
+
+
+def test_plain_calls_do_not_see_these_faults() -> None:
+    """They are what this battery is for: without it they pass."""
+    others = [name for name in code_checks.CHECKS if name in ("rotation", "short calls", "decode", "pieces")]
+    code = under_test(kernels_served.one_row_decodes, up_to=4096)
+    assert not [one for name in others for one in code_checks.CHECKS[name](code) if one.failed]
+
+
+def test_what_lies_beside_q_and_k_is_not_written() -> None:
+    failed = [one for one in found(kernels_served.writes_behind) if one.failed]
+    assert {one.check for one in failed} == {"memory"}
+    assert "it writes beside q and k" in failed[0].detail
+
+
+def test_a_result_that_the_next_call_overwrites_is_named() -> None:
+    [one] = found(kernels_served.shares_its_output, results.kept)
+    assert (one.status, codes(one.diagnosis)) == ("fail", "output-shared")
+
+
+def test_threads_that_meet_are_named() -> None:
+    [one] = found(kernels_served.keeps_positions, results.threads)
+    assert (one.status, codes(one.diagnosis)) == ("fail", "threads-meet")
+
+
+def test_what_is_refused_is_noted_with_what_it_takes() -> None:
+    def rotate(q, k, positions):
+        if q.shape[1] != k.shape[1]:
+            raise ValueError("as many heads of k as of q")
+        return kernels_served.right(q, k, positions)
+
+    noted = [one for one in found(rotate) if one.status == "info"]
+    assert noted
+    assert all("as many heads of k as of q" in one.detail for one in noted)
+    assert not [one for one in found(rotate) if one.failed]
+
+
+@pytest.mark.parametrize("together", [2, 3])
+def test_calls_cover_any_values_together(together: int) -> None:
+    values = {axis: some[:4] for axis, some in served.AXES.items()}
+
+    def fits(call: served.ServedCall) -> bool:
+        return call.groups == 0 or call.heads % call.groups == 0
+
+    calls = served.calls_of(values, fits, together)
+    for axes in itertools.combinations(values, together):
+        seen = {tuple(getattr(call, axis) for axis in axes) for call in calls}
+        for some in itertools.product(*(values[axis] for axis in axes)):
+            least = served.replace(served._least(values), **dict(zip(axes, some, strict=True)))
+            assert some in seen or not fits(least)
+    assert all(map(fits, calls))
+
+
+@given(st.sampled_from(served.AXES["positions"]), st.integers(1, 70), st.integers(1, 5), st.integers(0, 200))
+def test_positions_are_of_their_kind_and_below_the_last(
+    kind: str, tokens: int, batch: int, more: int
+) -> None:
+    at = served.at(served.ServedCall(kind, tokens, batch), tokens + more, 0)
+    assert at.shape == ((batch, tokens) if kind in ("rows", "padded") else (tokens,))
+    assert at.min() >= 0
+    assert at.max() < tokens + more
+    steps = np.diff(at)
+    if kind in ("run", "run from 0", "rows"):
+        assert (steps == 1).all()
+    if kind == "descending":
+        assert (steps == -1).all()
+    if kind == "packed" and tokens > 1:
+        assert (at == 0).sum() > 1
+    if kind == "shuffled":
+        assert np.array_equal(np.sort(at), at.min() + np.arange(tokens))
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+@pytest.mark.parametrize("strides", IN_BUFFER)
+def test_what_is_written_around_vectors_is_seen_and_in_them_is_not(strides: str, engine: str) -> None:
+    q, k = np.ones((2, 4, 3, 8), np.float32), np.full((2, 2, 3, 8), 2, np.float32)
+    buffer = Buffer({"q": q, "k": k}, FP32, engine, strides, "bhsd")
+    assert np.array_equal(np.asarray(buffer.views["q"]), q)
+    assert np.array_equal(np.asarray(buffer.views["k"]), k)
+    buffer.views["q"][...] = 5
+    buffer.check_around()
+    free = np.flatnonzero(np.isnan(np.asarray(buffer.buffer)))
+    for place in free[[0, len(free) // 2, -1]]:
+        buffer.buffer[int(place)] = 1
+        with pytest.raises(WroteAround):
+            buffer.check_around()
+        buffer.buffer[int(place)] = np.nan
+    buffer.check_around()
+
+
+def test_heads_of_other_sizes_are_tried_on_request() -> None:
+    def left_at_96(x, positions):
+        result = kernels_served.rotated(x, positions)
+        if x.shape[-1] == 96:
+            result[..., 64:] = x[..., 64:]
+        return result
+
+    assert not found(left_at_96, head_dims.head_dims)
+    [one] = found(left_at_96, head_dims.head_dims, sizes=True)
+    assert one.failed
+    assert one.where.startswith("96 of 96 dims")
+    [one] = found(kernels_served.right_alone, head_dims.head_dims, sizes=True)
+    assert one.status == "pass"
+    assert "256 of 256" in one.detail
+    one, *_ = found(kernels_served.right_partial, head_dims.head_dims, sizes=True)
+    assert one.status == "pass"
+    assert "64 of 256" in one.detail
+
+
+def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
+    def interrupted(code):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setitem(code_checks.CHECKS, "decode", interrupted)
+    made = code_checks.findings(under_test(kernels_served.right, up_to=64))
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(iter(lambda: next(made), None))
+    last = seen[-1]
+    assert last.failed
+    assert last.detail.startswith("no pass: not run, or not to its end: decode, pieces, ")
+
+
+def test_the_helper_for_test_suites_makes_the_same_calls() -> None:
+    testing.assert_rope(kernels_served.right, "fp32", head_dim=32)
+    with pytest.raises(testing.WrongRope) as caught:
+        testing.assert_rope(kernels_served.one_row_decodes, "fp32", head_dim=32)
+    assert caught.value.diagnosis == "positions-of-another-row"
+    assert "1 token (right with 2)" in str(caught.value)
+    assert "rotate each row by its own positions" in str(caught.value)
+
+
+def test_the_helper_warns_of_keys_that_are_not_seen() -> None:
+    with pytest.warns(UserWarning, match="what it does to k was not seen"):
+        testing.assert_rope(kernels_served.q_alone, "fp32", head_dim=32, up_to=256)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        testing.assert_rope(kernels_served.right, "fp32", head_dim=32, up_to=256)
