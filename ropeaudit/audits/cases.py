@@ -21,6 +21,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import rerotated_keys
@@ -284,9 +285,19 @@ class Case:
 
     @property
     def maximum(self) -> int | None:
-        """The number of positions that the model is made for, None where nothing says it."""
+        """The number of positions that the setting serves, None where nothing says it."""
+        return self.served.positions
+
+    @property
+    def served(self) -> Served:
+        """Up to where the setting serves: what the model declares, and what its scaling or the given one adds.
+
+        Raises: UsageError, UnknownName, BadInput.
+        """
         model = self.declared()
-        return model.maximum if model else None
+        if self.scaling is not None:
+            return Served(model.declared if model else None, scalings.parse(self.scaling))
+        return model.served if model else Served(None)
 
     @property
     def layer_type(self) -> str:

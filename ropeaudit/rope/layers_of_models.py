@@ -10,6 +10,10 @@ from ropeaudit.rope import hf_json, hf_models
 from ropeaudit.rope.hf_json import Config, NotRotated
 
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_PATTERN, _INTERVAL = "sliding_window_pattern", "no_rope_layer_interval"
+_LISTED = 8  # numbers of layers that a sentence lists
+_MOST = 10_000  # layers that are counted one by one
 
 
 def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
@@ -31,6 +35,64 @@ def sliding_alone(config: Config, model: str) -> bool:
     if model not in hf_models.SLIDING_ALONE or config.get("force_rope"):
         return False
     return not model.startswith("exaone") or config.get("sliding_window", 1) is not None
+
+
+def kinds_of_layers(config: Config, model: str) -> list[str]:
+    """Return the type of each layer, empty where the config does not say it. Raises: BadInput.
+
+    sliding_window_pattern is an interval, every so many layers being a full one, or letters: "LLLG", and the
+    last layer is a full one.
+    Source: transformers 5.23.0, models/cohere2 and models/exaone4 (read).
+    """
+    kinds, count = config.get("layer_types"), hf_json.count(config, LAYERS)
+    if isinstance(kinds, list):
+        return [kind if isinstance(kind, str) else "" for kind in kinds]
+    pattern = config.get(_PATTERN, hf_models.SLIDING_PATTERN.get(model))
+    if not pattern or not count or count > _MOST:
+        return []
+    if isinstance(pattern, str):
+        letters = (pattern * count)[: count - 1]
+        return [_SLIDING if letter == "L" else _FULL for letter in letters] + [_FULL]
+    every = hf_json.needed({_PATTERN: pattern}, [_PATTERN])
+    return [_FULL if (n + 1) % every == 0 else _SLIDING for n in range(count)]
+
+
+def unrotated(config: Config, model: str) -> str:
+    """Return which layers of a model that rotates do not rotate, in words; empty where all do. Raises: BadInput.
+
+    no_rope_layers has, in spite of its name, 1 for the layers that rotate.
+    Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
+    """
+    marks, why = config.get("no_rope_layers"), "no_rope_layers"
+    interval, count = hf_json.count(config, [_INTERVAL]), hf_json.count(config, LAYERS)
+    by_code = model in hf_models.NO_ROPE_LAYERS
+    if isinstance(marks, list) and marks:
+        return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), why)
+    if by_code and isinstance(marks, list) and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
+        raise BadInput(f"no_rope_layers is empty, and the code of {model} asks it about each layer; leave it out")
+    every = interval or (hf_models.NO_ROPE_INTERVAL if by_code else None)
+    if every:
+        why = _INTERVAL if interval else f"the code of {model}, for no_rope_layers is not given"
+        if count and count <= _MOST:
+            return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
+        return f"one layer in {every} does not rotate ({why})"
+    null = [key for key, value in hf_json.rope_dict(config).items() if value is None and key in hf_json.LAYER_TYPES]
+    still = [*null, _FULL] if sliding_alone(config, model) else null
+    kinds, why = kinds_of_layers(config, model), " and ".join(dict.fromkeys(still))
+    if not still or (kinds and not set(kinds) & set(still)):
+        return ""
+    if not kinds:
+        return f"{why} layers do not rotate"
+    return _numbered([n for n, kind in enumerate(kinds) if kind in still], len(kinds), why)
+
+
+def _numbered(layers: list[int], count: int, why: str) -> str:
+    """Return a sentence about layers that do not rotate, counted from 0; empty for none."""
+    if not layers:
+        return ""
+    named = ", ".join(map(str, layers[:_LISTED])) + (f", ... {layers[-1]}" if len(layers) > _LISTED else "")
+    verb = "does" if len(layers) == 1 else "do"
+    return f"{len(layers)} of {count} layers {verb} not rotate: {named} ({why})"
 
 
 def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> dict[str, Config]:

@@ -191,8 +191,9 @@ def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
 
 Change = dict[str, Any]
 REFUSED: list[tuple[str, Change, str]] = [
-    ("llama-3.1-8b", {"rope_theta": None}, "rope_theta is missing; give base"),
-    ("gpt-neox-20b", {"rotary_emb_base": None}, "rope_theta is missing; give base"),
+    ("llama-3.1-8b", {"rope_theta": None, "model_type": "unknown"}, "rope_theta is missing; give base"),
+    ("llama-3.1-8b", {"rope_theta": None, "model_type": None}, "rope_theta is missing; give base"),
+    ("gpt-oss-20b", {"rope_theta": None}, "rope_theta is missing; give base"),
     ("gpt-neox-20b", {"rotary_pct": None}, "partial_rotary_factor is missing"),
     (
         "qwen3-vl",
@@ -202,6 +203,11 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "gemma-3-27b",
         {"text_config": {"model_type": "gemma3_text", "rope_theta": 1e6}},
+        "head_dim is",
+    ),
+    (
+        "gemma-3-27b",
+        {"text_config": {"model_type": "gemma3_other", "rope_theta": 1e6}},
         "rope_local_base_freq is",
     ),
     ("llama-3.1-8b", {"num_attention_heads": None, "head_dim": 128}, "num_attention_heads is missing"),

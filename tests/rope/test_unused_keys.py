@@ -95,17 +95,17 @@ LAYERS: list[tuple[str, dict[str, Any], str]] = [
     ("llama-3.1-8b", {"num_hidden_layers": 32}, "32 layers"),
     ("new-gemma-3", {}, "1 sliding_attention, 1 full_attention layers"),
     ("gemma-3-27b", {}, "one in 6 full_attention"),
-    ("llama-3.1-8b", {"no_rope_layers": [1, 1, 0]}, "RoPE in 2 of 3 layers (no_rope_layers)"),
-    ("llama-3.1-8b", {"no_rope_layer_interval": 4}, "no RoPE in one in 4 (no_rope_layer_interval)"),
+    ("llama-3.1-8b", {"no_rope_layers": [1, 1, 0]}, "1 of 3 layers does not rotate: 2 (no_rope_layers)"),
+    ("llama-3.1-8b", {"no_rope_layer_interval": 4}, "one layer in 4 does not rotate (no_rope_layer_interval)"),
     (
         "new-gemma-3",
         {"model_type": "cohere2"},
-        "1 sliding_attention, 1 full_attention layers; no RoPE in full_attention layers",
+        "1 sliding_attention, 1 full_attention layers; 1 of 2 layers does not rotate: 1 (full_attention)",
     ),
     (
         "new-gemma-3",
         {"rope_parameters": {"full_attention": None, "sliding_attention": {"rope_theta": 1e4}}},
-        "1 sliding_attention, 1 full_attention layers; no RoPE in full_attention layers",
+        "1 sliding_attention, 1 full_attention layers; 1 of 2 layers does not rotate: 1 (full_attention)",
     ),
 ]
 
