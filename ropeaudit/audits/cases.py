@@ -290,7 +290,7 @@ class Case:
 
     @property
     def served(self) -> Served:
-        """Up to where the setting serves: what the model declares, and what its scaling or the given one adds.
+        """Up to where the setting serves: by what the model declares, and its scaling or the given one.
 
         Raises: UsageError, UnknownName, BadInput.
         """

@@ -38,8 +38,8 @@ class ModelRope:
 
     layers: layer type -> its setting; a model with one kind has only "full_attention".
     declared: its max_position_embeddings. axes: of M-RoPE. source: where this was read.
-    unrotated: which of its layers do not rotate, in words. defaults: what was taken from the class for want of
-    a key, in words. unjudged: what moves positions outside of what is read here, in words.
+    unrotated: which of its layers do not rotate, in words. defaults: what was taken from the class where a
+    key is missing, in words. unjudged: what moves positions outside of what is read here, in words.
     """
 
     name: str
@@ -185,7 +185,7 @@ def _check_never(config: Config, model: str) -> None:
     if key and config.get(key) != value:
         raise NotRotated.because(f"{key} = {shown(config.get(key))}")
     if flag(config, "position_encoding_2d"):  # the first ChatGLM
-        raise BadInput("position_encoding_2d = true: halves of a head have positions of their own, not supported")
+        raise BadInput("position_encoding_2d = true (halves of a head have own positions) is not supported")
     if "global_config" in config and "encoder_config" in config:
         raise BadInput(
             "the model is of several parts that rotate (encoder_config, global_config, decoder_config); give "

@@ -58,9 +58,9 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
 
 
 def unrotated(config: Config, model: str) -> str:
-    """Return which layers of a model that rotates do not rotate, in words; empty where all do. Raises: BadInput.
+    """Return which layers of a model that rotates do not rotate, in words; empty where all do.
 
-    no_rope_layers has, in spite of its name, 1 for the layers that rotate.
+    no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
     marks, why = config.get("no_rope_layers"), "no_rope_layers"
@@ -69,14 +69,17 @@ def unrotated(config: Config, model: str) -> str:
     if isinstance(marks, list) and marks:
         return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), why)
     if by_code and isinstance(marks, list) and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
-        raise BadInput(f"no_rope_layers is empty, and the code of {model} asks it about each layer; leave it out")
+        raise BadInput(
+            f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
+        )
     every = interval or (hf_models.NO_ROPE_INTERVAL if by_code else None)
     if every:
         why = _INTERVAL if interval else f"the code of {model}, for no_rope_layers is not given"
         if count and count <= _MOST:
             return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
         return f"one layer in {every} does not rotate ({why})"
-    null = [key for key, value in hf_json.rope_dict(config).items() if value is None and key in hf_json.LAYER_TYPES]
+    given = hf_json.rope_dict(config)
+    null = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
     still = [*null, _FULL] if sliding_alone(config, model) else null
     kinds, why = kinds_of_layers(config, model), " and ".join(dict.fromkeys(still))
     if not still or (kinds and not set(kinds) & set(still)):

@@ -44,8 +44,9 @@ class Served:
     @property
     def declares_stretched(self) -> bool:
         """Return whether the declared length is known to be the one after scaling."""
-        rules, original = self.scaling.rules, self.scaling.original
-        return rules.declares_stretched and None not in (self.declared, original) and self.declared > original
+        before = self.scaling.length_before
+        known = self.declared is not None and before is not None and self.declared > before
+        return known and self.scaling.rules.declares_stretched
 
     @property
     def words(self) -> str:

@@ -96,7 +96,11 @@ LAYERS: list[tuple[str, dict[str, Any], str]] = [
     ("new-gemma-3", {}, "1 sliding_attention, 1 full_attention layers"),
     ("gemma-3-27b", {}, "one in 6 full_attention"),
     ("llama-3.1-8b", {"no_rope_layers": [1, 1, 0]}, "1 of 3 layers does not rotate: 2 (no_rope_layers)"),
-    ("llama-3.1-8b", {"no_rope_layer_interval": 4}, "one layer in 4 does not rotate (no_rope_layer_interval)"),
+    (
+        "llama-3.1-8b",
+        {"no_rope_layer_interval": 4},
+        "one layer in 4 does not rotate (no_rope_layer_interval)",
+    ),
     (
         "new-gemma-3",
         {"model_type": "cohere2"},

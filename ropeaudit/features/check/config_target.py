@@ -97,14 +97,14 @@ def _reason(error: RopeAuditError) -> str:
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
     """Return what was read of a layer type."""
     setting = case.setting(case.maximum or 1)
-    text = setting_words(setting, model.axes, case.maximum)
+    text = setting_words(setting, model.axes, case.served)
     if target.config is None:
-        return judged("config", True, f"{text}; source: {model.source}")
+        return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
     part = hf_json.text_part(target.config)
     _, dtype = hf_json.first(part, ("dtype", "torch_dtype"))
     layers = layer_words(target.config, model)
     said = [layers, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
-    return judged("config", True, "; ".join(filter(None, [text, *said])))
+    return judged("config", True, "; ".join(filter(None, [text, *said, *model.defaults, *model.unjudged])))
 
 
 def _keys(target: _Target, model: ModelRope) -> Finding:

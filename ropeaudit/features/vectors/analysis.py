@@ -37,7 +37,10 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 @dataclass(frozen=True, slots=True)
 class WrittenCase:
-    """A case that was written. added: offsets that were not asked for. size: bytes of all files."""
+    """A case that was written. added: offsets that were not asked for. size: bytes of all files.
+
+    case: what it is of; None where it was made from a manifest.
+    """
 
     report_module: ClassVar[str] = "ropeaudit.features.vectors.report"
     folder: str
@@ -45,7 +48,7 @@ class WrittenCase:
     digest: str
     size: int
     added: tuple[int, ...] = ()
-    maximum: int | None = None
+    case: Case | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def run(
     ):
         target = Path(folder, name) if len(specs) > 1 else Path(folder)
         progress(number / len(specs))
-        yield replace(_written(target, spec), added=added, maximum=case.maximum)
+        yield replace(_written(target, spec), added=added, case=case)
 
 
 def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:

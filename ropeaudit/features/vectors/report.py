@@ -11,6 +11,7 @@ from ropeaudit.audits import records
 from ropeaudit.conformance.vector_case import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
 from ropeaudit.reports import Report, tabulated
+from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime.columns import Declare
 
@@ -85,18 +86,18 @@ def notes(results: Sequence[WrittenCase]) -> list[str]:
     """Return which offsets were added, what lies past the model's positions, how frequencies were chosen."""
     texts = []
     for one in results:
-        spec = one.spec
+        spec, maximum = one.spec, one.case.maximum if one.case else None
+        texts += notes_beside(one.case) if one.case else []
         twins = [offset for offset in one.added if offset]
         if twins:
             texts.append(
                 f"offset {', '.join(map(str, twins))} is added: its positions are on both sides of a power "
                 "of two"
             )
-        past = [offset for offset in spec.offsets if one.maximum and offset + spec.seq_len > one.maximum]
+        past = [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]
         if past:
             texts.append(
-                f"{spec.model}: positions from offset {past[0]} on go past the {one.maximum} that it is made "
-                "for"
+                f"{spec.model}: positions from offset {past[0]} on go past the {maximum} that it is made for"
             )
         if spec.setting.scaling.depends_on_length:
             texts.append(
