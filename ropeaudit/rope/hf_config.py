@@ -10,7 +10,7 @@ types do: `ropeaudit.rope.hf_models`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class ModelRope:
     layers: layer type -> its setting; a model with one kind has only "full_attention".
     declared: its max_position_embeddings. axes: of M-RoPE. source: where this was read.
     unrotated: which of its layers do not rotate, in words. defaults: what was taken from the class where a
-    key is missing, in words. unjudged: what moves positions outside of what is read here, in words.
+    key is missing, in words. unjudged: keys by which its code moves positions, not judged, and how.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ModelRope:
     axes: Axes | None = None
     unrotated: str = ""
     defaults: tuple[str, ...] = ()
-    unjudged: tuple[str, ...] = ()
+    unjudged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def served(self) -> Served:
@@ -66,7 +66,8 @@ class ModelRope:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of it beside its settings, in words."""
-        return [*filter(None, [self.unrotated]), *self.defaults, *self.unjudged]
+        unjudged = [f"not judged: {key} ({why})" for key, why in self.unjudged.items()]
+        return [*filter(None, [self.unrotated]), *self.defaults, *unjudged]
 
 
 def read(path: str, base: float | None = None) -> ModelRope:
@@ -98,7 +99,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
             defaults=tuple(dict.fromkeys(defaults)),
-            unjudged=tuple(unjudged.words(config, part)),
+            unjudged=unjudged.keys(config, part),
         )
     except NotRotated as error:
         raise NotRotated(f"{source}: {error.typed}") from None

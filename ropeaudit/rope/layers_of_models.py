@@ -74,7 +74,8 @@ def unrotated(config: Config, model: str) -> str:
         )
     every = interval or (hf_models.NO_ROPE_INTERVAL if by_code else None)
     if every:
-        why = _INTERVAL if interval else f"the code of {model}, for no_rope_layers is not given"
+        state = "empty" if isinstance(marks, list) else "missing"
+        why = _INTERVAL if interval else f"no_rope_layers is {state}: each {every}th, by the code of {model}"
         if count and count <= _MOST:
             return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
         return f"one layer in {every} does not rotate ({why})"

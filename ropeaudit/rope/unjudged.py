@@ -20,14 +20,14 @@ _NAMED_SO = re.compile("position.*(shift|offset|delta)|(shift|offset|delta).*pos
 _DEPTH = 3  # objects within one another that are looked into
 
 
-def words(config: Config, part: Config) -> Iterator[str]:
-    """Yield what is not judged of a config. part: its part about text. Raises: BadInput."""
+def keys(config: Config, part: Config) -> dict[str, str]:
+    """Return the keys that are not judged, and why. part: the config's part about text. Raises: BadInput."""
+    found: dict[str, str] = {}
     rope = hf_json.rope_dict(part)
     inner = (one for one in rope.values() if isinstance(one, Mapping))
     if any(one.get("mrope_section") is not None for one in (rope, *inner)):
-        yield "not judged: mrope_section (the model's code builds the positions of images and video)"
-    for key, why in dict.fromkeys(_found(config, _DEPTH)):
-        yield f"not judged: {key} ({why})"
+        found["mrope_section"] = "the model's code builds the positions of images and video"
+    return found | dict(_found(config, _DEPTH))
 
 
 def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from ropeaudit import data
 VERSION = "5.23.0"
 FILE = Path(data.__file__).parent / "class_defaults.toml"
 HEADER = f"""\
-# The base (rope_theta) that a configuration class of transformers {VERSION} takes where a config.json has none.
+# The base (rope_theta) that a configuration class of transformers {VERSION} takes where a config has none.
 # Model type, without the ending "_text" -> the class, and its base, or one by layer type where these differ.
 # Types whose class also has a scaling by default are left out. Written by tests/rope/test_class_defaults.py
 
