@@ -29,6 +29,7 @@ from ropeaudit.conformance import raw_arrays, vector_case
 from ropeaudit.conformance.vector_case import BATCH, FLAT, INTEGERS, MANIFEST, TENSORS, WANTS, CaseSpec
 from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 from ropeaudit.recognition import allowance
+from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.subjects import exact_rotation
 
 HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
@@ -39,7 +40,7 @@ MAXIMUM = 131072  # positions, where no model says how many
 class WrittenCase:
     """A case that was written. added: offsets that were not asked for. size: bytes of all files.
 
-    case: what it is of; None where it was made from a manifest.
+    maximum: positions that its model serves. notes: what a reader must know of that, beside the setting.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.vectors.report"
@@ -48,7 +49,8 @@ class WrittenCase:
     digest: str
     size: int
     added: tuple[int, ...] = ()
-    case: Case | None = None
+    maximum: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,9 @@ def run(
     ):
         target = Path(folder, name) if len(specs) > 1 else Path(folder)
         progress(number / len(specs))
-        yield replace(_written(target, spec), added=added, case=case)
+        yield replace(
+            _written(target, spec), added=added, maximum=case.maximum, notes=tuple(notes_beside(case))
+        )
 
 
 def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:

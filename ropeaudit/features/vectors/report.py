@@ -11,7 +11,6 @@ from ropeaudit.audits import records
 from ropeaudit.conformance.vector_case import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
 from ropeaudit.reports import Report, tabulated
-from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime.columns import Declare
 
@@ -86,8 +85,8 @@ def notes(results: Sequence[WrittenCase]) -> list[str]:
     """Return which offsets were added, what lies past the model's positions, how frequencies were chosen."""
     texts = []
     for one in results:
-        spec, maximum = one.spec, one.case.maximum if one.case else None
-        texts += notes_beside(one.case) if one.case else []
+        spec, maximum = one.spec, one.maximum
+        texts += one.notes
         twins = [offset for offset in one.added if offset]
         if twins:
             texts.append(
