@@ -83,7 +83,7 @@ def headline(results: Sequence[WrittenCase]) -> str:
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:
     """Return which offsets were added, what lies past the model's positions, how frequencies were chosen."""
-    texts = []
+    texts: list[str] = []
     for one in results:
         spec, maximum = one.spec, one.maximum
         texts += one.notes
