@@ -246,7 +246,7 @@ class Case:
                 f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
                 "try --scale 0.125"
             )
-        chosen = default.scaling if self.scaling is None else scalings.parse(self.scaling)
+        chosen = default.scaling if self.scaling is None else _scaling(self.scaling)
         follows = math.isclose(default.scale, 1 / math.sqrt(default.head_dim), rel_tol=1e-12)
         if self.scaling is not None and default.scaling.mscale_all_dim:
             follows = True
@@ -296,7 +296,7 @@ class Case:
         """
         model = self.declared()
         if self.scaling is not None:
-            return Served(model.declared if model else None, scalings.parse(self.scaling))
+            return Served(model.declared if model else None, _scaling(self.scaling))
         return model.served if model else Served(None)
 
     @property
@@ -350,6 +350,9 @@ class Case:
 
 def _first(given: T | None, default: T) -> T:
     return default if given is None else given
+
+
+_scaling = functools.lru_cache(maxsize=64)(scalings.parse)
 
 
 @functools.lru_cache(maxsize=64)

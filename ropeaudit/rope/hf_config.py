@@ -116,6 +116,8 @@ def _kv_heads(config: Config, heads: int, model: str) -> int:
     kv_heads = count(config, _spelled(_KV_HEADS, model)) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
         kv_heads = 1
+    if model in hf_models.BASE_TIMES_RATIO and not flag(config, "multi_query_attention"):
+        kv_heads = heads
     if heads % kv_heads:
         raise BadInput(f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}")
     return kv_heads
@@ -159,9 +161,10 @@ def _base_of_code(config: Config, model: str) -> float | None:
     base = hf_models.BASE.get(model)
     if base is None or model not in hf_models.BASE_TIMES_RATIO:
         return base
-    ratio = number("rope_ratio", config.get("rope_ratio", 1))
+    given = config.get("rope_ratio")
+    ratio = 1.0 if given is None else number("rope_ratio", given)
     if ratio <= 0:
-        raise BadInput(f"rope_ratio = {shown(config['rope_ratio'])} is not above 0")
+        raise BadInput(f"rope_ratio = {shown(given)} is not above 0")
     return base * ratio
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
     if not pattern or not count or count > _MOST:
         return []
     if isinstance(pattern, str):
-        letters = (pattern * count)[: count - 1]
+        letters = itertools.islice(itertools.cycle(pattern), count - 1)
         return [_SLIDING if letter == "L" else _FULL for letter in letters] + [_FULL]
     every = hf_json.needed({_PATTERN: pattern}, [_PATTERN])
     return [_FULL if (n + 1) % every == 0 else _SLIDING for n in range(count)]
@@ -63,26 +64,35 @@ def unrotated(config: Config, model: str) -> str:
     no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
-    marks, why = config.get("no_rope_layers"), "no_rope_layers"
-    interval, count = hf_json.count(config, [_INTERVAL]), hf_json.count(config, LAYERS)
-    by_code = model in hf_models.NO_ROPE_LAYERS
+    marks, by_code = config.get("no_rope_layers"), model in hf_models.NO_ROPE_LAYERS
     if isinstance(marks, list) and marks:
-        return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), why)
+        return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers")
     if by_code and isinstance(marks, list) and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
         raise BadInput(
             f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
         )
-    every = interval or (hf_models.NO_ROPE_INTERVAL if by_code else None)
-    if every:
-        state = "empty" if isinstance(marks, list) else "missing"
-        why = _INTERVAL if interval else f"no_rope_layers is {state}: each {every}th, by the code of {model}"
-        if count and count <= _MOST:
-            return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
+    if (every := hf_json.count(config, [_INTERVAL])) is not None:
+        return _each(every, config, _INTERVAL)
+    if by_code:
+        state, every = "empty" if isinstance(marks, list) else "missing", hf_models.NO_ROPE_INTERVAL
+        return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
+    return _by_kind(config, model)
+
+
+def _each(every: int, config: Config, why: str) -> str:
+    """Return that every so many layers one does not rotate, in words."""
+    count = hf_json.count(config, LAYERS)
+    if not count or count > _MOST:
         return f"one layer in {every} does not rotate ({why})"
+    return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
+
+
+def _by_kind(config: Config, model: str) -> str:
+    """Return which layers do not rotate for their type, in words: its parameters are null, or by the code."""
     given = hf_json.rope_dict(config)
-    null = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
-    still = [*null, _FULL] if sliding_alone(config, model) else null
-    kinds, why = kinds_of_layers(config, model), " and ".join(dict.fromkeys(still))
+    still = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
+    still += [_FULL] if sliding_alone(config, model) and _FULL not in still else []
+    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
     if not still or (kinds and not set(kinds) & set(still)):
         return ""
     if not kinds:

@@ -35,7 +35,7 @@ def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
     for key, value in config.items():
         if not isinstance(key, str) or value is None or value is False:
             continue
-        if key in _MOVES or (_NAMED_SO.search(key) and len(key) <= 40 and key.isprintable()):
+        if key in _MOVES or (len(key) <= 40 and key.isprintable() and _NAMED_SO.search(key)):
             yield key, _MOVES.get(key, "by its name it moves positions")
         elif isinstance(value, Mapping) and depth:
             yield from _found(value, depth - 1)

@@ -78,6 +78,7 @@ def test_which_layers_do_not_rotate_is_said_as_far_as_it_is_known() -> None:
         ({"no_rope_layers": [1] * 48}, ""),
         ({"no_rope_layers": [1, 0]}, "1 of 2 layers does not rotate: 1 (no_rope_layers)"),
         ({"no_rope_layer_interval": 24}, "2 of 48 layers do not rotate: 23, 47 (no_rope_layer_interval)"),
+        ({"no_rope_layers": [1, 0], "no_rope_layer_interval": 0}, "1 of 2 layers does not rotate: 1 ("),
         ({"num_hidden_layers": None}, "one layer in 4 does not rotate (no_rope_layers is empty: each 4th, "),
     ):
         assert from_config(llama4 | change, "m", "here").unrotated.startswith(words)
@@ -86,6 +87,8 @@ def test_which_layers_do_not_rotate_is_said_as_far_as_it_is_known() -> None:
     words = from_config(exaone | {"num_hidden_layers": 6}, "m", "here").unrotated  # LLLGLL, the last a G
     assert words == "2 of 6 layers do not rotate: 3, 5 (full_attention)"
     assert from_config(exaone | {"sliding_window": None}, "m", "here").unrotated == ""
+    long = exaone | {"sliding_window_pattern": "L" * 10**6}
+    assert from_config(long, "m", "here").unrotated == "1 of 64 layers does not rotate: 63 (full_attention)"
     with pytest.raises(BadInput, match="is empty, and the code of smollm3 reads it for each layer"):
         from_config(config("smollm3-3b") | {"no_rope_layers": []}, "m", "here")
     assert layers_of_models.kinds_of_layers({"layer_types": ["a", None]}, "llama") == ["a", ""]
@@ -100,6 +103,8 @@ def test_chatglm_turns_half_of_the_dims_by_a_base_times_its_rope_ratio(name, bas
     assert (read.heads, read.kv_heads, read.maximum) == (32, 2, maximum)
     assert (setting.head_dim, setting.rotary_dim, setting.layout) == (128, 64, "interleaved")
     assert setting.scale == pytest.approx(128**-0.5, rel=1e-15)
+    alone = from_config(config(name) | {"multi_query_attention": False}, name, "here")
+    assert alone.kv_heads == 32
     plain = 1.0 / (torch.tensor(base, dtype=torch.float64) ** (torch.arange(0, 64, 2) / 64))
     result = frequencies(setting, "inverse_power", parse("fp32")).astype(float)
     assert result == pytest.approx(plain.numpy(), rel=60 * 2.0**-24)
