@@ -1,4 +1,4 @@
-"""The base that a model's configuration class takes where a config.json gives none, as data.
+"""The base and the length that a model's configuration class takes where a config.json gives none, as data.
 
 `data/class_defaults.toml` is what the classes of transformers 5.23.0 say, text part by text part;
 `tests/rope/test_class_defaults.py` compares it with them, and writes it.
@@ -20,10 +20,12 @@ class ClassDefault:
     """The defaults of a configuration class. name: the class, "" for none that is known.
 
     bases: layer type -> base, radians per token of pair i being base^(-2i/d); "" for layers of any type.
+    positions: max_position_embeddings, None where the class has none.
     """
 
     name: str
     bases: Mapping[str, float]
+    positions: int | None
 
     def base(self, layer: str) -> float | None:
         """Return the base of a layer type; None where it is not known."""
@@ -37,8 +39,9 @@ def of(model: str) -> ClassDefault:
     ('LlamaConfig', 10000.0)
     """
     values = _library().get(model, {})
-    bases = {key.replace("rope_theta", ""): value for key, value in values.items() if key != "class"}
-    return ClassDefault(values.get("class", ""), bases)
+    others = {key: value for key, value in values.items() if key not in ("class", "positions")}
+    bases = {key.replace("rope_theta", ""): value for key, value in others.items()}
+    return ClassDefault(values.get("class", ""), bases, values.get("positions"))
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
 A key about RoPE that is not understood is named and refused, never ignored. What a file leaves to the
-defaults of a configuration class is refused too, for these differ from the checkpoints; but a missing base is
-that default (`ropeaudit.rope.class_defaults`), and named.
+defaults of a configuration class is refused too, for these differ from the checkpoints; but a missing base
+and a missing length are those defaults (`ropeaudit.rope.class_defaults`), and named.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
 types do: `ropeaudit.rope.hf_models`.
 """
@@ -85,7 +85,8 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         model = hf_json.model_type(part)
         _check_never(part, model)
         hf_json.check_keys(part, model)
-        ropes, defaults = _ropes(part, model, base)
+        part, defaults = _with_length(part, model)
+        ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
         heads = needed(part, _HEADS)
@@ -98,13 +99,23 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             layers=layers,
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
-            defaults=tuple(dict.fromkeys(defaults)),
+            defaults=tuple(dict.fromkeys([*of_bases, *defaults])),
             unjudged=unjudged.keys(config, part),
         )
     except NotRotated as error:
         raise NotRotated(f"{source}: {error.typed}") from None
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
+
+
+def _with_length(config: Config, model: str) -> tuple[Config, list[str]]:
+    """Return a config with the length that its class takes where it gives none, and that in words."""
+    key, given = first(config, _spelled(_POSITIONS, model))
+    default = class_defaults.of(model)
+    if given is not None or default.positions is None:
+        return config, []
+    words = f"{key} missing: {default.name}'s default {default.positions}"
+    return {**config, key: default.positions}, [words]
 
 
 def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The base that a configuration class takes is that of the classes of transformers.
+"""The base and the length that a configuration class takes are those of the classes of transformers.
 
 python tests/rope/test_class_defaults.py     writes ropeaudit/data/class_defaults.toml anew
 """
@@ -16,7 +16,8 @@ from ropeaudit import data
 VERSION = "5.23.0"
 FILE = Path(data.__file__).parent / "class_defaults.toml"
 HEADER = f"""\
-# The base (rope_theta) that a configuration class of transformers {VERSION} takes where a config has none.
+# The base (rope_theta) and the length (positions: max_position_embeddings) that a configuration class of
+# transformers {VERSION} takes where a config.json gives none.
 # Model type, without the ending "_text" -> the class, and its base, or one by layer type where these differ.
 # Types whose class also has a scaling by default are left out. Written by tests/rope/test_class_defaults.py
 
@@ -44,7 +45,10 @@ def of_transformers() -> dict[str, dict[str, Any]]:
                 continue
         bases = _bases(getattr(part, "rope_parameters", None) or {})
         if bases:
-            found[part.model_type.removesuffix("_text")] = {"class": type(part).__name__, **bases}
+            values = {"class": type(part).__name__, **bases}
+            if isinstance(length := getattr(part, "max_position_embeddings", None), int):
+                values["positions"] = length
+            found[part.model_type.removesuffix("_text")] = values
     return found
 
 

@@ -41,7 +41,7 @@ def test_configs_of_other_families_are_read_as_the_model_in_transformers(name: s
         attention = getattr(module, f"{prefix}Attention")(theirs, layer_idx=0)
     softmax = getattr(attention, "scaling", getattr(attention, "inv_norm_factor", None))
     read = from_config(config(name), name, "here")
-    assert (read.heads, read.declared or 2048) == (theirs.num_attention_heads, theirs.max_position_embeddings)
+    assert (read.heads, read.declared) == (theirs.num_attention_heads, theirs.max_position_embeddings)
     for setting in read.layers.values():
         result = frequencies(setting, "inverse_power", parse("fp32")).astype(float)
         assert result == pytest.approx(rotary.inv_freq.double().numpy(), rel=60 * 2.0**-24, abs=0)
@@ -127,7 +127,15 @@ def test_what_of_chatglm_is_not_understood(change: dict[str, Any], message: str)
 DEFAULTS: list[tuple[str, dict[str, Any], dict[str, float], list[str]]] = [
     ("llama-2-7b-hf", {}, {"full_attention": 1e4}, ["rope_theta missing: LlamaConfig's default 10000"]),
     ("llama-2-7b-hf", {"rope_theta": 5.0}, {"full_attention": 5.0}, []),
-    ("falcon-7b-hf", {}, {"full_attention": 1e4}, ["rope_theta missing: FalconConfig's default 10000"]),
+    (
+        "falcon-7b-hf",
+        {},
+        {"full_attention": 1e4},
+        [
+            "rope_theta missing: FalconConfig's default 10000",
+            "max_position_embeddings missing: FalconConfig's default 2048",
+        ],
+    ),
     (
         "gpt-neox-20b",
         {"rotary_emb_base": None},
