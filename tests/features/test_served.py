@@ -180,6 +180,14 @@ def test_the_layer_that_reaches_furthest_says_the_range_of_a_model() -> None:
     assert from_config(config("olmo-3-7b"), "o", "here").maximum == 65536
 
 
+@pytest.mark.parametrize("outside", [True, False])
+def test_the_original_length_of_linear_scaling_is_read_in_both_places(outside: bool) -> None:
+    given, length = config("vicuna-7b-v1.5-16k"), {"original_max_position_embeddings": 4096}
+    assert from_config(given, "v", "here").maximum == 4096
+    (given if outside else given["rope_scaling"]).update(length)
+    assert from_config(given, "v", "here").maximum == 16384
+
+
 def test_a_scaling_by_hand_stands_before_that_of_the_model() -> None:
     assert Case(model="llama-2-7b", scaling="yarn:factor=4,original=4096").maximum == 16384
     assert Case(model="deepseek-v3", scaling="default").maximum == 163840

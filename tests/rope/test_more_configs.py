@@ -60,8 +60,8 @@ def test_the_layers_that_do_not_rotate_are_those_of_transformers(name: str, stil
     transformers = pytest.importorskip("transformers")
     given = config(name).get("text_config", config(name))
     if not listed:  # they are left to the class
-        given = {k: v for k, v in given.items() if k not in ("no_rope_layers", "layer_types")}
-        given |= {"sliding_window_pattern": 4} if name == "exaone-4-32b" else {}
+        left_out = ("no_rope_layers", "layer_types", "sliding_window_pattern")
+        given = {k: v for k, v in given.items() if k not in left_out}
     theirs = transformers.AutoConfig.for_model(**given)
     marks = getattr(theirs, "no_rope_layers", None)
     marks = marks or [kind == "sliding_attention" for kind in theirs.layer_types]
