@@ -285,6 +285,8 @@ def test_explain_of_code_compares_up_to_the_end_of_the_range(yarn: Path, capsys)
     assert tracing.usual_offsets(Case()) == tracing.OFFSETS
     case = Case(config="m.json")
     assert tracing.usual_offsets(case) == (0, 1024, 4096 - tracing.COMPARED)
+    last = 1010000 - tracing.COMPARED
+    assert tracing.usual_offsets(Case(model="qwen2.5-7b-instruct-1m")) == (*tracing.OFFSETS, last)
     small = {"heads": 2, "kv_heads": 2, "seq_len": 8}
     (found,) = explain(dtypes="fp32", implementations="clamps.py:rope", config="m.json", **small)
     assert list(found.trace.drifts) == [0, 1024, 4096 - tracing.COMPARED]

@@ -90,11 +90,11 @@ class Trace:
 
 
 def usual_offsets(case: Case) -> tuple[int, ...]:
-    """Return the offsets at which code is compared: OFFSETS, the last of them the end of a known range."""
+    """Return the offsets at which code is compared: OFFSETS, of a known range those within it and its end."""
     if case.maximum is None:
         return OFFSETS
     last = max(0, case.maximum - COMPARED)
-    return (*(offset for offset in OFFSETS[:-1] if offset < last), last)
+    return (*(offset for offset in OFFSETS if offset < last), last)
 
 
 def trace(
