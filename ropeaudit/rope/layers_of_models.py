@@ -65,16 +65,18 @@ def unrotated(config: Config, model: str) -> str:
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
     marks, by_code = config.get("no_rope_layers"), model in hf_models.NO_ROPE_LAYERS
-    if isinstance(marks, list) and marks:
+    if marks is not None and not isinstance(marks, list):
+        raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
+    if marks:
         return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers")
-    if by_code and isinstance(marks, list) and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
+    if by_code and marks is not None and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
         raise BadInput(
             f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
         )
     if (every := hf_json.count(config, [_INTERVAL])) is not None:
         return _each(every, config, _INTERVAL)
     if by_code:
-        state, every = "empty" if isinstance(marks, list) else "missing", hf_models.NO_ROPE_INTERVAL
+        state, every = "missing" if marks is None else "empty", hf_models.NO_ROPE_INTERVAL
         return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
     return _by_kind(config, model)
 

@@ -33,7 +33,7 @@ def keys(config: Config, part: Config) -> dict[str, str]:
 def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
     """Yield the keys that hold something, and why."""
     for key, value in config.items():
-        if not isinstance(key, str) or value is None or value is False:
+        if not isinstance(key, str) or not value:
             continue
         if key in _MOVES or (len(key) <= 40 and key.isprintable() and _NAMED_SO.search(key)):
             yield key, _MOVES.get(key, "by its name it moves positions")

@@ -89,6 +89,8 @@ def test_which_layers_do_not_rotate_is_said_as_far_as_it_is_known() -> None:
     assert from_config(exaone | {"sliding_window": None}, "m", "here").unrotated == ""
     long = exaone | {"sliding_window_pattern": "L" * 10**6}
     assert from_config(long, "m", "here").unrotated == "1 of 64 layers does not rotate: 63 (full_attention)"
+    with pytest.raises(BadInput, match="no_rope_layers = 'x' is not a list of 0 and 1"):
+        from_config(llama4 | {"no_rope_layers": "x"}, "m", "here")
     with pytest.raises(BadInput, match="is empty, and the code of smollm3 reads it for each layer"):
         from_config(config("smollm3-3b") | {"no_rope_layers": []}, "m", "here")
     assert layers_of_models.kinds_of_layers({"layer_types": ["a", None]}, "llama") == ["a", ""]
@@ -178,7 +180,7 @@ def test_what_moves_positions_elsewhere_is_named() -> None:
         "mrope_section",
         "tokens_per_second",
     ]
-    moved = config("llama-3.1-8b") | {"position_shift": 3, "offset_of_positions": 0, "position_bias": 1}
-    moved |= {"shift_positions": None, "delta_position": False}
+    moved = config("llama-3.1-8b") | {"position_shift": 3, "offset_of_positions": 2, "position_bias": 1}
+    moved |= {"shift_positions": None, "delta_position": 0, "dual_chunk_attention_config": {}}
     assert list(from_config(moved, "l", "here").unjudged) == ["position_shift", "offset_of_positions"]
     assert from_config(config("llama-3.1-8b"), "l", "here").notes == []
