@@ -26,7 +26,14 @@ BY_HAND = (
     "the exhaustive tests and the benchmarks were run, and docs/benchmarks.md is of this version",
     "the tag is v and the version, on the commit that CI passed",
 )
-IN_WHEEL = ("py.typed", "data/recipes.toml", "data/models.toml", "data/report.css", "data/report.js")
+IN_WHEEL = (
+    "py.typed",
+    "data/recipes.toml",
+    "data/models.toml",
+    "data/class_defaults.toml",
+    "data/report.css",
+    "data/report.js",
+)
 IN_SDIST = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "constraints.txt"),
     *("pyproject.toml", "tests/conftest.py", "docs/README.md", "examples/kernel.py"),

@@ -21,6 +21,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import rerotated_keys
@@ -245,7 +246,7 @@ class Case:
                 f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
                 "try --scale 0.125"
             )
-        chosen = default.scaling if self.scaling is None else scalings.parse(self.scaling)
+        chosen = default.scaling if self.scaling is None else _scaling(self.scaling)
         follows = math.isclose(default.scale, 1 / math.sqrt(default.head_dim), rel_tol=1e-12)
         if self.scaling is not None and default.scaling.mscale_all_dim:
             follows = True
@@ -284,9 +285,19 @@ class Case:
 
     @property
     def maximum(self) -> int | None:
-        """The number of positions that the model is made for, None where nothing says it."""
+        """The number of positions that the setting serves, None where nothing says it."""
+        return self.served.positions
+
+    @property
+    def served(self) -> Served:
+        """Up to where the setting serves: by what the model declares, and its scaling or the given one.
+
+        Raises: UsageError, UnknownName, BadInput.
+        """
         model = self.declared()
-        return model.maximum if model else None
+        if self.scaling is not None:
+            return Served(model.declared if model else None, _scaling(self.scaling))
+        return model.served if model else Served(None)
 
     @property
     def layer_type(self) -> str:
@@ -339,6 +350,9 @@ class Case:
 
 def _first(given: T | None, default: T) -> T:
     return default if given is None else given
+
+
+_scaling = functools.lru_cache(maxsize=64)(scalings.parse)
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from ropeaudit.reports.numbers import setting as shown
 from ropeaudit.rope import scaled
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import RopeSetting
 
 if TYPE_CHECKING:
@@ -20,41 +21,71 @@ _ROTATED = {"half": "dims i and i + {half} a pair", "interleaved": "dims 2i and 
 
 def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]:
     """Return notes on the models of some cases: what a config says, layer types left out, its end passed."""
-    by_model: dict[tuple[str | None, str | None], list[Case]] = {}
+    groups: dict[tuple[str | None, str | None, str | None], list[Case]] = {}
     for case in cases:
-        by_model.setdefault((case.model, case.config), []).append(case)
+        groups.setdefault((case.model, case.config, case.scaling), []).append(case)
     notes: list[str] = []
-    for group in by_model.values():
+    for group in groups.values():
         model = group[0].declared()
         if model is not None:
-            notes += _of_model(model, group, offsets)
-    return notes
+            notes += _of_model(model, group)
+        if group[0].config is None or group[0].scaling is not None:  # else it is said with what was read
+            notes += _range_notes(group[0])
+        notes += _beyond(group, offsets)
+    return list(dict.fromkeys(notes))
 
 
-def _of_model(model: ModelRope, cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
+def notes_beside(case: Case) -> list[str]:
+    """Return what a reader must know of a case's model beside its setting, and up to where it serves.
+
+    For commands that do not say what was read. Raises: UsageError, UnknownName, BadInput.
+    """
+    model = case.declared()
+    return [*([f"{model.name}: {note}" for note in model.notes] if model else []), *_range_notes(case)]
+
+
+def _of_model(model: ModelRope, cases: Sequence[Case]) -> list[str]:
     audited = list(dict.fromkeys(case.layer_type for case in cases))
     notes = []
     if cases[0].config is not None:
         for layer in audited:
             of_type = f" of {layer} layers" if layer != "full_attention" or len(model.layers) > 1 else ""
-            words = setting_words(model.layers[layer], model.axes, model.maximum)
+            words = setting_words(model.layers[layer], model.axes, model.served)
             notes.append(f"{model.name}: read{of_type}: {words}")
+    notes += [f"{model.name}: {note}" for note in model.notes]
     left_out = [layer for layer in model.layers if layer not in audited]
     if left_out:
         notes.append(
             f"{model.name}: {' and '.join(left_out)} layers rotate too, and are not audited here; "
             "--layer all audits them"
         )
-    length = max(case.outline()[0].seq_len for case in cases)
-    beyond = [offset for offset in offsets if model.maximum and offset + length > model.maximum]
-    if beyond:
-        notes.append(
-            f"{model.name}: offset {min(beyond)} is past the {model.maximum:,} positions that it declares"
-        )
     return notes
 
 
-def setting_words(setting: RopeSetting, axes: Axes | None, maximum: int | None) -> str:
+def _range_notes(case: Case) -> list[str]:
+    """Return up to where a case's setting serves, where its scaling says another number than its model."""
+    return [f"{_name(case)} serves {case.served.words}"] if case.served.disputed else []
+
+
+def _name(case: Case) -> str:
+    model = case.declared()
+    return model.name if model else f"scaling {case.served.scaling.kind}"
+
+
+def _beyond(cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
+    """Return the smallest offset that leads past what a setting serves."""
+    served, maximum = cases[0].served, cases[0].maximum
+    if not maximum or not offsets:
+        return []
+    length = max(case.outline()[0].seq_len for case in cases)
+    beyond = [offset for offset in offsets if offset + length > maximum]
+    if not beyond:
+        return []
+    verb = "declares" if maximum == served.declared else "serves"
+    return [f"{_name(cases[0])}: offset {min(beyond)} is past the {maximum:,} positions that it {verb}"]
+
+
+def setting_words(setting: RopeSetting, axes: Axes | None, served: Served) -> str:
     """Return what a setting is: "base 500000, head_dim 128, all dims rotated, ..."."""
     dims = "all dims" if setting.rotary_dim == setting.head_dim else f"{setting.rotary_dim} dims"
     parts = [
@@ -63,7 +94,7 @@ def setting_words(setting: RopeSetting, axes: Axes | None, maximum: int | None) 
         f"{dims} rotated ({_ROTATED[setting.layout].format(half=setting.pairs)})",
         scaling_words(setting.scaling),
         f"softmax scale {shown(setting.scale)}",
-        f"{maximum:,} positions" if maximum else "nothing says for how many positions",
+        served.words,
     ]
     if axes is not None:
         t, h, w = axes.sections

@@ -1,7 +1,8 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
 A key about RoPE that is not understood is named and refused, never ignored. What a file leaves to the
-defaults of a configuration class is refused too, for these differ from the checkpoints.
+defaults of a configuration class is refused too, for these differ from the checkpoints; but a missing base
+and a missing length are those defaults (`ropeaudit.rope.class_defaults`), and named.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
 types do: `ropeaudit.rope.hf_models`.
 """
@@ -9,20 +10,22 @@ types do: `ropeaudit.rope.hf_models`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
+from ropeaudit.rope import class_defaults, hf_json, hf_models, layers_of_models, scaling, unjudged
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
+from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 
 _HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", "n_embd", "d_model")
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
+_GLM_KEYS = {_KV_HEADS: "multi_query_group_num", _POSITIONS: "seq_length"}  # what ChatGLM calls them
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 _KINDS = tuple(name for name, rules in scaling.KINDS.items() if rules.in_config)
 _LEGACY = {"su": "longrope", "mrope": "default"}
@@ -34,16 +37,37 @@ class ModelRope:
     """The rotary embedding of a model, as its config declares it.
 
     layers: layer type -> its setting; a model with one kind has only "full_attention".
-    maximum: positions that the model declares. axes: of M-RoPE. source: where this was read.
+    declared: its max_position_embeddings. axes: of M-RoPE. source: where this was read.
+    unrotated: which of its layers do not rotate, in words. defaults: what was taken from the class where a
+    key is missing, in words. unjudged: keys by which its code moves positions, not judged, and how.
     """
 
     name: str
     source: str
     heads: int
     kv_heads: int
-    maximum: int | None
+    declared: int | None
     layers: Mapping[str, RopeSetting]
     axes: Axes | None = None
+    unrotated: str = ""
+    defaults: tuple[str, ...] = ()
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def served(self) -> Served:
+        """Up to where it serves, and out of which numbers that is."""
+        return Served.of(self.declared, (setting.scaling for setting in self.layers.values()))
+
+    @property
+    def maximum(self) -> int | None:
+        """The number of positions that it serves, None where nothing says it."""
+        return self.served.positions
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of it beside its settings, in words."""
+        unjudged = [f"not judged: {key} ({why})" for key, why in self.unjudged.items()]
+        return [*filter(None, [self.unrotated]), *self.defaults, *unjudged]
 
 
 def read(path: str, base: float | None = None) -> ModelRope:
@@ -61,50 +85,98 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         model = hf_json.model_type(part)
         _check_never(part, model)
         hf_json.check_keys(part, model)
-        ropes = _ropes(part, model, base)
+        part, defaults = _with_length(part, model)
+        ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
-        heads, maximum = needed(part, _HEADS), count(part, _POSITIONS, 2**53)
-        shared = next(filter(None, axes), None)
-        return ModelRope(name, source, heads, _kv_heads(part, heads), maximum, layers, shared)
+        heads = needed(part, _HEADS)
+        return ModelRope(
+            name=name,
+            source=source,
+            heads=heads,
+            kv_heads=_kv_heads(part, heads, model),
+            declared=count(part, _spelled(_POSITIONS, model), 2**53),
+            layers=layers,
+            axes=next(filter(None, axes), None),
+            unrotated=layers_of_models.unrotated(part, model),
+            defaults=tuple(dict.fromkeys([*of_bases, *defaults])),
+            unjudged=unjudged.keys(config, part),
+        )
     except NotRotated as error:
         raise NotRotated(f"{source}: {error.typed}") from None
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
 
 
-def _kv_heads(config: Config, heads: int) -> int:
-    kv_heads = count(config, _KV_HEADS) or heads
+def _with_length(config: Config, model: str) -> tuple[Config, list[str]]:
+    """Return a config with the length that its class takes where it gives none, and that in words."""
+    key, given = first(config, _spelled(_POSITIONS, model))
+    default = class_defaults.of(model)
+    if given is not None or default.positions is None:
+        return config, []
+    words = f"{key} missing: {default.name}'s default {default.positions}"
+    return {**config, key: default.positions}, [words]
+
+
+def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
+    """Return the spellings of a key, ChatGLM's own for its models."""
+    return (*keys, _GLM_KEYS[keys]) if model in hf_models.BASE_TIMES_RATIO else keys
+
+
+def _kv_heads(config: Config, heads: int, model: str) -> int:
+    kv_heads = count(config, _spelled(_KV_HEADS, model)) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
         kv_heads = 1
+    if model in hf_models.BASE_TIMES_RATIO and not flag(config, "multi_query_attention"):
+        kv_heads = heads
     if heads % kv_heads:
         raise BadInput(f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}")
     return kv_heads
 
 
-def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
-    """Return layer type -> its dict of RoPE parameters, each with its rope_theta."""
+def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
+    """Return layer type -> its dict of RoPE parameters, each with its rope_theta; and what was not given."""
     given, (key, theta) = hf_json.rope_dict(config), first(config, hf_json.BASES)
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
+    usual = class_defaults.of(model)
     layers = hf_json.by_layer(config, given) or {_FULL: given}
     if _SLIDING not in layers and local is not None:
         layers[_SLIDING] = {}  # never scaled
     if _SLIDING not in layers and model in hf_models.SLIDING_UNSCALED and given:
         layers[_SLIDING] = {"rope_theta": given.get("rope_theta")}
     if _SLIDING not in layers and model.startswith(hf_models.LOCAL_BASE):
-        raise BadInput(f"{hf_json.LOCAL_BASE} {hf_json.MISSING}")
+        layers[_SLIDING] = {}  # another base, never scaled
     layers = layers_of_models.rotating(config, model, layers)
+    defaults: list[str] = []
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
-        local_here = local if layer == _SLIDING else None
-        choices = [("rope_theta", rope.get("rope_theta")), (hf_json.LOCAL_BASE, local_here), (key, theta)]
-        choices += [("rope_theta", hf_models.BASE.get(model)), ("--base", base)]
+        wanted, outside = key, theta
+        if layer == _SLIDING and (local is not None or model.startswith(hf_models.LOCAL_BASE)):
+            wanted, outside = hf_json.LOCAL_BASE, local
+        choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside)]
+        choices += [("rope_theta", _base_of_code(config, model))]
+        choices += [("--base", base)] if wanted == key else []
         theta_choice = next((choice for choice in choices if choice[1] is not None), None)
         if theta_choice is None:
-            raise BadInput(f"{key} is missing; give --base")
+            if (default := usual.base(layer)) is None:
+                raise BadInput(f"{wanted} {'is missing; give --base' if wanted == key else hf_json.MISSING}")
+            defaults.append(f"{wanted} missing: {usual.name}'s default {default:g}")
+            theta_choice = wanted, default
         layers[layer] = {**rope, "rope_theta": number(*theta_choice)}
-    return layers
+    return layers, defaults
+
+
+def _base_of_code(config: Config, model: str) -> float | None:
+    """Return the base that the code of a type has, ChatGLM's times its rope_ratio; None where it has none."""
+    base = hf_models.BASE.get(model)
+    if base is None or model not in hf_models.BASE_TIMES_RATIO:
+        return base
+    given = config.get("rope_ratio")
+    ratio = 1.0 if given is None else number("rope_ratio", given)
+    if ratio <= 0:
+        raise BadInput(f"rope_ratio = {shown(given)} is not above 0")
+    return base * ratio
 
 
 def _check_rotates(config: Config, model: str, rotates: bool) -> None:
@@ -127,6 +199,8 @@ def _check_never(config: Config, model: str) -> None:
     key, value = hf_models.ROTATES_IF.get(model, ("", None))
     if key and config.get(key) != value:
         raise NotRotated.because(f"{key} = {shown(config.get(key))}")
+    if flag(config, "position_encoding_2d"):  # the first ChatGLM
+        raise BadInput("position_encoding_2d = true (halves of a head have own positions) is not supported")
     if "global_config" in config and "encoder_config" in config:
         raise BadInput(
             "the model is of several parts that rotate (encoder_config, global_config, decoder_config); give "
@@ -170,7 +244,7 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         return needed(config, ["global_head_dim"])
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
-    key = "attention_head_dim" if model == "zamba2" else "head_dim"
+    key = hf_models.HEAD_DIM_KEY.get(model, "head_dim")
     divided = model in hf_models.DIVIDED_HEAD_DIM or not model.startswith(hf_models.OWN_HEAD_DIM)
     if config.get(key) is not None or not divided:
         return needed(config, [key])
@@ -181,6 +255,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
+    fraction = hf_models.FRACTION.get(model, fraction)
     if fraction is None and model in hf_models.ROTARY_DIM_UNREAD:
         if dims not in (None, head_dim):
             raise BadInput(
@@ -211,6 +286,8 @@ def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) ->
     outside, maximum = config.get(_ORIGINAL), count(config, _POSITIONS, 2**53)
     if rules.original_outside and outside is not None:  # Phi-3; it has the last word there
         values["original"] = number(_ORIGINAL, outside)
+    if kind == "linear" and outside is not None:  # no frequency is of it, but the range
+        values.setdefault("original", number(_ORIGINAL, outside))
     if kind == "yarn" and maximum is not None:
         values.setdefault("original", maximum)
     if maximum is not None and (

@@ -176,12 +176,13 @@ def text_part(config: Any) -> Config:
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
     rules = _RULES if model != "zamba2" else _RULES[:1]
+    known = {*_TOP, "rope_ratio"} if model == "chatglm" else _TOP
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")
         about = key in rules or key.startswith(("rope", "rotary")) or "rope_" in key
-        if about and key not in _TOP and value is not None and value is not False:
-            raise BadInput(f"the key {shown(key)} is not understood; {_nearest(key, _TOP)}")
+        if about and key not in known and value is not None and value is not False:
+            raise BadInput(f"the key {shown(key)} is not understood; {_nearest(key, known)}")
 
 
 def check_inner(rope: Config) -> None:

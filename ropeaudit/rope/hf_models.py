@@ -1,7 +1,8 @@
 """What the code of a Hugging Face model type does that its config.json does not say.
 
 Model types are named without the ending "_text". Source: transformers 5.23.0, models/*/modeling_*.py and
-configuration_*.py (read); kimi_k2 is DeepSeek-V3 there; stablelm_epoch is as stablelm (recalled).
+configuration_*.py (read); kimi_k2 is DeepSeek-V3 there; stablelm_epoch is as stablelm, and chatglm, whose
+checkpoints bring their code (modeling_chatglm.py of THUDM/glm-4-9b-chat), as written here (recalled).
 """
 
 
@@ -12,7 +13,7 @@ def _words(text: str) -> tuple[str, ...]:
 # Dims 2i and 2i + 1 are a pair, unless the config says rope_interleave = false.
 INTERLEAVED = _words(
     """
-    axk1 axk2 bailing_hybrid codegen cohere cohere2 cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32
+    axk1 axk2 bailing_hybrid chatglm codegen cohere cohere2 cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32
     dots3_note ernie4_5 ernie4_5_moe glm glm4 glm4_moe_lite glm4v glm_moe_dsa glm_ocr gptj helium
     kimi_k2 llama4 longcat_flash mistral4 mistral_large4 roformer youtu
     """
@@ -44,7 +45,17 @@ OWN_FRACTION = _words(
 )
 
 # The base is in the code, not in the config.
-BASE = {"gptj": 10000.0, "codegen": 10000.0, "roformer": 10000.0}
+BASE = {"gptj": 10000.0, "codegen": 10000.0, "roformer": 10000.0, "chatglm": 10000.0}
+# It is multiplied by a key rope_ratio.
+BASE_TIMES_RATIO = ("chatglm",)
+# The fraction of dims that rotate is in the code.
+FRACTION = {"chatglm": 0.5}
+# What head_dim is called there.
+HEAD_DIM_KEY = {"zamba2": "attention_head_dim", "chatglm": "kv_channels"}
+# no_rope_layers lists 0 and 1, 1 for a layer that rotates; without it every fourth does not, or every so many
+# as no_rope_layer_interval says. An empty list is as none for some.
+NO_ROPE_LAYERS, NO_ROPE_LAYERS_EMPTY = ("llama4", "smollm3"), ("llama4",)
+NO_ROPE_INTERVAL = 4
 
 # A rotary_dim is not read: what is rotated is the partial_rotary_factor of the RoPE parameters, else all.
 ROTARY_DIM_UNREAD = ("minimax", "minimax_m3_vl")
@@ -60,6 +71,8 @@ SLIDING_UNSCALED = ("olmo3",)
 
 # Only the sliding layers rotate, where a sliding_window is given.
 SLIDING_ALONE = ("afmoe", "beam", "cohere2", "cohere2_moe", "exaone4", "exaone_moe")
+# Every so many layers one is full, where neither layer_types nor sliding_window_pattern says which.
+SLIDING_PATTERN = {"cohere2": 4, "exaone4": 4, "exaone_moe": 4}
 
 # Latent attention whose softmax scale YaRN's mscale_all_dim leaves alone.
 SCALE_WITHOUT_MSCALE = ("dots3_note", "glm5_next", "kimi_linear")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,10 @@ from ropeaudit.rope import hf_json, hf_models
 from ropeaudit.rope.hf_json import Config, NotRotated
 
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_PATTERN, _INTERVAL = "sliding_window_pattern", "no_rope_layer_interval"
+_LISTED = 8  # numbers of layers that a sentence lists
+_MOST = 10_000  # layers that are counted one by one
 
 
 def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
@@ -31,6 +36,79 @@ def sliding_alone(config: Config, model: str) -> bool:
     if model not in hf_models.SLIDING_ALONE or config.get("force_rope"):
         return False
     return not model.startswith("exaone") or config.get("sliding_window", 1) is not None
+
+
+def kinds_of_layers(config: Config, model: str) -> list[str]:
+    """Return the type of each layer, empty where the config does not say it. Raises: BadInput.
+
+    sliding_window_pattern is an interval, every so many layers being a full one, or letters: "LLLG", and the
+    last layer is a full one.
+    Source: transformers 5.23.0, models/cohere2 and models/exaone4 (read).
+    """
+    kinds, count = config.get("layer_types"), hf_json.count(config, LAYERS)
+    if isinstance(kinds, list):
+        return [kind if isinstance(kind, str) else "" for kind in kinds]
+    pattern = config.get(_PATTERN, hf_models.SLIDING_PATTERN.get(model))
+    if not pattern or not count or count > _MOST:
+        return []
+    if isinstance(pattern, str):
+        letters = itertools.islice(itertools.cycle(pattern), count - 1)
+        return [_SLIDING if letter == "L" else _FULL for letter in letters] + [_FULL]
+    every = hf_json.needed({_PATTERN: pattern}, [_PATTERN])
+    return [_FULL if (n + 1) % every == 0 else _SLIDING for n in range(count)]
+
+
+def unrotated(config: Config, model: str) -> str:
+    """Return which layers of a model that rotates do not rotate, in words; empty where all do.
+
+    no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput.
+    Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
+    """
+    marks, by_code = config.get("no_rope_layers"), model in hf_models.NO_ROPE_LAYERS
+    if marks is not None and not isinstance(marks, list):
+        raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
+    if marks:
+        return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers")
+    if by_code and marks is not None and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
+        raise BadInput(
+            f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
+        )
+    if (every := hf_json.count(config, [_INTERVAL])) is not None:
+        return _each(every, config, _INTERVAL)
+    if by_code:
+        state, every = "missing" if marks is None else "empty", hf_models.NO_ROPE_INTERVAL
+        return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
+    return _by_kind(config, model)
+
+
+def _each(every: int, config: Config, why: str) -> str:
+    """Return that every so many layers one does not rotate, in words."""
+    count = hf_json.count(config, LAYERS)
+    if not count or count > _MOST:
+        return f"one layer in {every} does not rotate ({why})"
+    return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
+
+
+def _by_kind(config: Config, model: str) -> str:
+    """Return which layers do not rotate for their type, in words: its parameters are null, or by the code."""
+    given = hf_json.rope_dict(config)
+    still = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
+    still += [_FULL] if sliding_alone(config, model) and _FULL not in still else []
+    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
+    if not still or (kinds and not set(kinds) & set(still)):
+        return ""
+    if not kinds:
+        return f"{why} layers do not rotate"
+    return _numbered([n for n, kind in enumerate(kinds) if kind in still], len(kinds), why)
+
+
+def _numbered(layers: list[int], count: int, why: str) -> str:
+    """Return a sentence about layers that do not rotate, counted from 0; empty for none."""
+    if not layers:
+        return ""
+    named = ", ".join(map(str, layers[:_LISTED])) + (f", ... {layers[-1]}" if len(layers) > _LISTED else "")
+    verb = "does" if len(layers) == 1 else "do"
+    return f"{len(layers)} of {count} layers {verb} not rotate: {named} ({why})"
 
 
 def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> dict[str, Config]:

@@ -49,7 +49,15 @@ def _model(name: str, table: Mapping[str, Any]) -> ModelRope:
     layers = {"full_attention": _setting(table, table["base"], table.get("scaling", "default"))}
     if "sliding_base" in table:
         layers["sliding_attention"] = _setting(table, table["sliding_base"], "default")
-    return ModelRope(name, table["source"], table["heads"], table["kv_heads"], table["maximum"], layers)
+    return ModelRope(
+        name=name,
+        source=table["source"],
+        heads=table["heads"],
+        kv_heads=table["kv_heads"],
+        declared=table["maximum"],
+        layers=layers,
+        unrotated=table.get("unrotated", ""),
+    )
 
 
 def _setting(table: Mapping[str, Any], base: float, scale: str) -> RopeSetting:

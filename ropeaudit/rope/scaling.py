@@ -28,6 +28,8 @@ class Kind:
     in_config: whether a Hugging Face config can name it.
     original_outside: whether an original_max_position_embeddings outside the RoPE parameters has the last
     word there.
+    original: the parameter that says the length before the extension; "" where the factor extends no length.
+    declares_stretched: whether models with it declare the length after the extension as their maximum.
     """
 
     example: str
@@ -38,13 +40,20 @@ class Kind:
     by_length: bool = False
     in_config: bool = True
     original_outside: bool = False
+    original: str = ""
+    declares_stretched: bool = False
 
 
 KINDS: dict[str, Kind] = {
     "default": Kind("default", rescales=False),
-    "linear": Kind("linear:factor=4", ("factor",)),
+    "linear": Kind("linear:factor=4", ("factor",), ("original",), original="original"),
     "dynamic": Kind(
-        "dynamic:factor=2,maximum=4096", ("factor", "maximum"), ("original",), rescales=False, by_length=True
+        "dynamic:factor=2,maximum=4096",
+        ("factor", "maximum"),
+        ("original",),
+        rescales=False,
+        by_length=True,
+        original="maximum",
     ),
     "proportional": Kind("proportional:fraction=0.25", ("fraction",), ("factor",)),
     "yarn": Kind(
@@ -56,6 +65,7 @@ KINDS: dict[str, Kind] = {
         ),
         blends=True,
         original_outside=True,
+        original="original",
     ),
     "longrope": Kind(
         "longrope:short=1;1,long=2;4,original=4096,factor=32",
@@ -63,12 +73,15 @@ KINDS: dict[str, Kind] = {
         ("factor", "maximum", "attention_factor"),
         by_length=True,
         original_outside=True,
+        original="original",
     ),
     "llama3": Kind(
         "llama3:factor=8,low=1,high=4,original=8192",
         ("factor", "low", "high", "original"),
         blends=True,
         original_outside=True,
+        original="original",
+        declares_stretched=True,
     ),
     "explicit": Kind(
         "explicit:frequencies=1;0.1;0.01", ("frequencies",), ("attention_factor",), in_config=False
@@ -152,6 +165,18 @@ class Scaling:
         if self.maximum is not None and self.original is not None:
             return self.maximum / self.original
         return 1.0
+
+    @property
+    def length_before(self) -> int | None:
+        """The number of positions before the extension, None where it is not given or nothing is extended."""
+        length = getattr(self, self.rules.original) if self.rules.original else None
+        return None if length is None else int(length)
+
+    @property
+    def reach(self) -> int | None:
+        """The factor times the number of positions before the extension; None where that is not given."""
+        before = self.length_before
+        return None if before is None else min(round(self.stretch * before), 2**53)
 
     def length_for(self, positions: int) -> int:
         """Return the length that stands for `positions`: equal lengths mean equal frequencies.

@@ -178,4 +178,4 @@ def _effect(model: ModelRope, lengths: list[int]) -> tuple[Any, ...]:
         ],
     ]
     layers = {name: [value(one) for value in of_layers] for name, one in model.layers.items()}
-    return (model.heads, model.kv_heads, model.maximum, model.axes, layers)
+    return (model.heads, model.kv_heads, model.declared, model.maximum, model.axes, layers)

@@ -198,7 +198,15 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
 # change of llama-3.1-8b's config, check, status, what is said
 READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"rope_ratio": 50}, "config", "fail", "the key 'rope_ratio' is not understood"),
-    ({"rope_theta": None}, "config", "fail", "rope_theta is missing; give --base"),
+    ({"rope_theta": None, "model_type": "?"}, "config", "fail", "rope_theta is missing; give --base"),
+    ({"rope_theta": None}, "config", "pass", "; rope_theta missing: LlamaConfig's default 10000"),
+    (
+        {"dual_chunk_attention_config": {"chunk_size": 8}},
+        "config keys",
+        "info",
+        "not judged: dual_chunk_attention_config (positions are counted within chunks)",
+    ),
+    ({"no_rope_layers": [1, 0]}, "config", "pass", "; 1 of 2 layers does not rotate: 1 (no_rope_layers)"),
     ({"alibi": True}, "config", "nothing to check", "does not encode positions by rotation"),
     ({"rotary_emb_base": 10000}, "config keys", "fail", "rotary_emb_base = 10000 (500000 is used); keep one"),
     ({"use_logn_attn": True}, "config keys", "info", "not used, .*: use_logn_attn = true"),
@@ -571,6 +579,7 @@ def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
     options = CheckOptions(up_to=up_to, environments=("none",))
     next(code_target.checks(f"{path}:rope", case, options, lambda share: None, noted.extend))
     assert noted == [
+        "scaling dynamic serves 128 positions (factor 2 × max_position_embeddings 64)",
         "scaling dynamic depends on the length; every call is held to the frequencies for "
-        f"{up_to} positions (--up-to){said}"
+        f"{up_to} positions (--up-to){said}",
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_configs import FACTORS, OTHERS, TEXTS, config
+from real_configs import CLASSES, FACTORS, OTHERS, TEXTS, config
 
 from ropeaudit import Case, parse
 from ropeaudit.errors import BadInput, RopeAuditError
@@ -25,28 +25,6 @@ def test_a_config_and_the_named_model_say_the_same(name: str) -> None:
     assert (result.heads, result.kv_heads, result.maximum) == (stored.heads, stored.kv_heads, stored.maximum)
     assert dict(result.layers) == dict(stored.layers)
     assert result.axes is None
-
-
-# name of a fragment: model type, beginning of the names of its classes in transformers
-CLASSES = {
-    "llama-3.1-8b": ("llama", "Llama"),
-    "qwen2.5-7b": ("qwen2", "Qwen2"),
-    "gemma-2-27b": ("gemma2", "Gemma2"),
-    "gemma-3-27b": ("gemma3_text", "Gemma3"),
-    "new-gemma-3": ("gemma3_text", "Gemma3"),
-    "deepseek-v3": ("deepseek_v3", "DeepseekV3"),
-    "deepseek-v2-lite": ("deepseek_v2", "DeepseekV2"),
-    "kimi-k2": ("deepseek_v3", "DeepseekV3"),
-    "gpt-neox-20b": ("gpt_neox", "GPTNeoX"),
-    "gpt-oss-20b": ("gpt_oss", "GptOss"),
-    "olmo-3-7b": ("olmo3", "Olmo3"),
-    "command-r-v01": ("cohere", "Cohere"),
-    "stablelm-3b-4e1t": ("stablelm", "StableLm"),
-    "phi-3.5": ("phi3", "Phi3"),
-    "qwen2-vl": ("qwen2_vl_text", "Qwen2VL"),
-    "qwen3-vl": ("qwen3_vl_text", "Qwen3VLText"),
-    "granite": ("granite", "Granite"),
-}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -191,8 +169,9 @@ def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
 
 Change = dict[str, Any]
 REFUSED: list[tuple[str, Change, str]] = [
-    ("llama-3.1-8b", {"rope_theta": None}, "rope_theta is missing; give base"),
-    ("gpt-neox-20b", {"rotary_emb_base": None}, "rope_theta is missing; give base"),
+    ("llama-3.1-8b", {"rope_theta": None, "model_type": "unknown"}, "rope_theta is missing; give base"),
+    ("llama-3.1-8b", {"rope_theta": None, "model_type": None}, "rope_theta is missing; give base"),
+    ("gpt-oss-20b", {"rope_theta": None}, "rope_theta is missing; give base"),
     ("gpt-neox-20b", {"rotary_pct": None}, "partial_rotary_factor is missing"),
     (
         "qwen3-vl",
@@ -202,6 +181,11 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "gemma-3-27b",
         {"text_config": {"model_type": "gemma3_text", "rope_theta": 1e6}},
+        "head_dim is",
+    ),
+    (
+        "gemma-3-27b",
+        {"text_config": {"model_type": "gemma3_other", "rope_theta": 1e6}},
         "rope_local_base_freq is",
     ),
     ("llama-3.1-8b", {"num_attention_heads": None, "head_dim": 128}, "num_attention_heads is missing"),

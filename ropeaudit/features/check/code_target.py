@@ -13,6 +13,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
+from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
@@ -21,6 +22,7 @@ from ropeaudit.subjects.calling.code import Code
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
+_LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
 
 def check_options(options: CheckOptions) -> None:
@@ -41,7 +43,10 @@ def of_code(
     code: Code, target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
     """Yield the same of code that was loaded; target: its name."""
-    up_to = options.up_to or case.maximum or UP_TO
+    note(notes_beside(case))
+    up_to = options.up_to or min(case.maximum or UP_TO, _LARGEST)
+    if options.up_to is None and case.maximum and case.maximum > up_to:
+        note([f"checked up to {up_to:,} of the {case.maximum:,} positions that it serves"])
     setting = case.setting(up_to)
     if setting.scaling.depends_on_length:
         plain = ", which are those without it" if effective_base(setting) == setting.base else ""

@@ -97,14 +97,14 @@ def _reason(error: RopeAuditError) -> str:
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
     """Return what was read of a layer type."""
     setting = case.setting(case.maximum or 1)
-    text = setting_words(setting, model.axes, case.maximum)
+    text = setting_words(setting, model.axes, case.served)
     if target.config is None:
-        return judged("config", True, f"{text}; source: {model.source}")
+        return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
     part = hf_json.text_part(target.config)
     _, dtype = hf_json.first(part, ("dtype", "torch_dtype"))
     layers = layer_words(target.config, model)
     said = [layers, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
-    return judged("config", True, "; ".join(filter(None, [text, *said])))
+    return judged("config", True, "; ".join(filter(None, [text, *said, *model.defaults])))
 
 
 def _keys(target: _Target, model: ModelRope) -> Finding:
@@ -112,12 +112,14 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
     if target.config is None:
         return not_applicable("config keys", "a named model has no config.json")
     unused = unused_keys(target.config, target.case.base)
-    if not unused:
-        return judged("config keys", True, "every key about RoPE is used")
     listed = "; ".join(map(str, unused))
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
-    return noted("config keys", f"not used, for it changes no frequency, scale or length: {listed}")
+    said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
+    said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
+    if said:
+        return noted("config keys", "; ".join(said))
+    return judged("config keys", True, "every key about RoPE is used")
 
 
 def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:

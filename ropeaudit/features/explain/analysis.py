@@ -121,7 +121,8 @@ def explain(
     environment and dtype: its dtypes by stage and the closest known implementations, and an Explanation of
     the recipe that its numbers resemble at each offset, where they resemble one.
     offsets: 1000 by default; code is compared with known recipes at 0 and these, by default at 0, 1024,
-    32768 and 131072. recipes: "hf" unless implementations are given.
+    32768 and 131072, of a model those within the positions that it serves and the last. recipes: "hf" unless
+    implementations are given.
     tolerance: what a remedy must reach, "drift_rms=1e-3" or ("drift_rms", 1e-3); by default a tenth of the
     RMS drift. under: environments in which code is explained too. device: where code is called.
     dtypes, implementations, changes, order, cases, on_progress, case: as in `ropeaudit.shift`.
@@ -199,7 +200,7 @@ def _explained(
                 for shift in shifts:
                     yield _Explainer(vectors, subject, int(shift), next(work)).explained(tolerance)
             else:
-                compared = tracing.OFFSETS if offsets is None else offsets
+                compared = tracing.usual_offsets(case) if offsets is None else offsets
                 yield _of_code(vectors, subject, shifts, compared, tolerance, work)
 
 

@@ -89,6 +89,14 @@ class Trace:
         return nearest(self.likely)
 
 
+def usual_offsets(case: Case) -> tuple[int, ...]:
+    """Return the offsets at which code is compared: OFFSETS, of a known range those within it and its end."""
+    if case.maximum is None:
+        return OFFSETS
+    last = max(0, case.maximum - COMPARED)
+    return (*(offset for offset in OFFSETS if offset < last), last)
+
+
 def trace(
     implementation: Code,
     dtype: Format,

@@ -38,6 +38,7 @@ from ropeaudit.conformance.vector_case import (
 )
 from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 from ropeaudit.recognition import allowance
+from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.subjects import exact_rotation
 
 HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
@@ -46,7 +47,10 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 @dataclass(frozen=True, slots=True)
 class WrittenCase:
-    """A case that was written. added: offsets that were not asked for. size: bytes of all files."""
+    """A case that was written. added: offsets that were not asked for. size: bytes of all files.
+
+    maximum: positions that its model serves. notes: what a reader must know of that, beside the setting.
+    """
 
     report_module: ClassVar[str] = "ropeaudit.features.vectors.report"
     folder: str
@@ -55,6 +59,7 @@ class WrittenCase:
     size: int
     added: tuple[int, ...] = ()
     maximum: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,9 @@ def run(
     ):
         target = Path(folder, name) if len(specs) > 1 else Path(folder)
         progress(number / len(specs))
-        yield replace(_written(target, spec), added=added, maximum=case.maximum)
+        yield replace(
+            _written(target, spec), added=added, maximum=case.maximum, notes=tuple(notes_beside(case))
+        )
 
 
 def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:

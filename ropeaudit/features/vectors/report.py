@@ -87,20 +87,20 @@ def headline(results: Sequence[WrittenCase]) -> str:
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:
     """Return which offsets were added, what lies past the model's positions, how frequencies were chosen."""
-    texts = []
+    texts: list[str] = []
     for one in results:
-        spec = one.spec
+        spec, maximum = one.spec, one.maximum
+        texts += one.notes
         twins = [offset for offset in one.added if offset]
         if twins:
             texts.append(
                 f"offset {', '.join(map(str, twins))} is added: its positions are on both sides of a power "
                 "of two"
             )
-        past = [offset for offset in spec.offsets if one.maximum and offset + spec.seq_len > one.maximum]
+        past = [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]
         if past:
             texts.append(
-                f"{spec.model}: positions from offset {past[0]} on go past the {one.maximum} that it is made "
-                "for"
+                f"{spec.model}: positions from offset {past[0]} on go past the {maximum} that it is made for"
             )
         if spec.setting.scaling.depends_on_length:
             texts.append(

@@ -1,0 +1,328 @@
+"""Up to where: the range of a setting is what it serves, in every command, and both its numbers are said."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_configs import config
+
+from ropeaudit import Case, check, explain, limit, parse, vectors
+from ropeaudit.features.explain import tracing
+from ropeaudit.features.shift import analysis as shift_analysis
+from ropeaudit.main import main
+from ropeaudit.rope import scaled
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.hf_config import from_config
+from ropeaudit.rope.scaling import DEFAULT, KINDS
+from ropeaudit.rope.scaling import parse as scaling
+from ropeaudit.rope.served import Served
+
+YARN = {
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "rope_theta": 10000.0,
+    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
+}
+SAID = "4,096 positions (factor 4 × original 1,024; max_position_embeddings 1,024)"
+
+# a kernel with the frequencies of YARN; LAST is the largest position that its table would hold
+KERNEL = """\
+import torch
+
+THETA = torch.tensor({theta}, dtype=torch.float32)
+
+
+def rope(x, positions):
+    positions = positions.clamp(max={last})
+    angles = positions.to(torch.float32)[..., None] * THETA
+    cos, sin = ({factor} * angles.cos()).to(x.dtype), ({factor} * angles.sin()).to(x.dtype)
+    first, second = x[..., :8], x[..., 8:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+"""
+
+
+@pytest.fixture
+def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with m.json and two kernels of it, one right and one that clamps at half the range."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_text(json.dumps(YARN))
+    setting = from_config(YARN, "m", "here").layers["full_attention"]
+    theta = frequencies(setting, "inverse_power", parse("fp32")).tolist()
+    for name, last in (("right", 10**9), ("clamps", 2047)):
+        factor = scaled.attention_factor(setting.scaling)
+        (tmp_path / f"{name}.py").write_text(KERNEL.format(theta=theta, last=last, factor=factor))
+    return tmp_path
+
+
+# declared length, scaling, what it serves, what is said of it
+RANGES: list[tuple[int | None, str, int | None, str]] = [
+    (None, "default", None, "nothing says for how many positions"),
+    (4096, "default", 4096, "4,096 positions"),
+    (
+        32768,
+        "yarn:factor=4,original=32768",
+        131072,
+        "131,072 positions (factor 4 × original 32,768; max_position_embeddings 32,768)",
+    ),
+    (
+        40960,
+        "yarn:factor=4,original=32768",
+        131072,
+        "131,072 positions (factor 4 × original 32,768; max_position_embeddings 40,960)",
+    ),
+    (
+        163840,
+        "yarn:factor=40,original=4096",
+        163840,
+        "163,840 positions (max_position_embeddings, and factor 40 × original 4,096)",
+    ),
+    (
+        200000,
+        "yarn:factor=4,original=32768",
+        200000,
+        "200,000 positions (max_position_embeddings; factor 4 × original 32,768 = 131,072)",
+    ),
+    (
+        None,
+        "yarn:factor=4,original=32768",
+        131072,
+        "131,072 positions (factor 4 × original 32,768; no max_position_embeddings)",
+    ),
+    (
+        131072,
+        "yarn:original=32768,maximum=131072",
+        131072,
+        "131,072 positions (max_position_embeddings, and factor 4 × original 32,768)",
+    ),
+    (
+        131072,
+        "longrope:short=1;1,long=2;4,original=4096,maximum=131072",
+        131072,
+        "131,072 positions (max_position_embeddings, and factor 32 × original 4,096)",
+    ),
+    (
+        4096,
+        "longrope:short=1;1,long=2;4,original=4096,factor=32",
+        131072,
+        "131,072 positions (factor 32 × original 4,096; max_position_embeddings 4,096)",
+    ),
+    (
+        32768,
+        "dynamic:factor=2.5,maximum=32768",
+        81920,
+        "81,920 positions (factor 2.5 × max_position_embeddings 32,768)",
+    ),
+    (
+        4096,
+        "linear:factor=4,original=4096",
+        16384,
+        "16,384 positions (factor 4 × original 4,096; max_position_embeddings 4,096)",
+    ),
+    (  # Gemma 3 declares the stretched length, Vicuna the original one, and neither says which
+        131072,
+        "linear:factor=8",
+        131072,
+        "131,072 positions (max_position_embeddings; linear's factor 8 is not multiplied, for no original "
+        "length is given)",
+    ),
+    (None, "linear:factor=8", None, "nothing says for how many positions"),
+    (
+        131072,
+        "llama3:factor=8,low=1,high=4,original=8192",
+        131072,
+        "131,072 positions (max_position_embeddings; factor 8 × original 8,192 = 65,536)",
+    ),
+    (  # Llama 3.2
+        131072,
+        "llama3:factor=32,low=1,high=4,original=8192",
+        131072,
+        "131,072 positions (max_position_embeddings; factor 32 × original 8,192 = 262,144, but llama3 "
+        "declares the stretched length)",
+    ),
+    (  # Llama 3 with the scaling added by hand
+        8192,
+        "llama3:factor=8,low=1,high=4,original=8192",
+        65536,
+        "65,536 positions (factor 8 × original 8,192; max_position_embeddings 8,192)",
+    ),
+    (4096, "proportional:fraction=0.25,factor=2", 4096, "4,096 positions"),
+    (64, "explicit:frequencies=1;0.1", 64, "64 positions"),
+    (
+        4096,
+        "yarn:factor=1e9,original=1e15",
+        2**53,
+        "9,007,199,254,740,992 positions (factor 1e+09 × original ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("declared", "text", "positions", "words"), RANGES)
+def test_what_a_setting_serves(declared, text, positions, words) -> None:
+    served = Served(declared, scaling(text))
+    assert served.positions == positions
+    assert served.words.startswith(words)
+    assert len(served.words) == len(words) or text.startswith("yarn:factor=1e9")
+
+
+def test_every_kind_of_scaling_has_a_range() -> None:
+    assert {text.partition(":")[0] for _, text, _, _ in RANGES} == set(KINDS)
+
+
+def test_the_layer_that_reaches_furthest_says_the_range_of_a_model() -> None:
+    some = [DEFAULT, scaling("yarn:factor=2,original=64"), scaling("yarn:factor=4,original=64")]
+    assert Served.of(64, some).positions == 256
+    assert Served.of(64, []).positions == 64
+    assert from_config(config("olmo-3-7b"), "o", "here").maximum == 65536
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_the_original_length_of_linear_scaling_is_read_in_both_places(outside: bool) -> None:
+    given, length = config("vicuna-7b-v1.5-16k"), {"original_max_position_embeddings": 4096}
+    assert from_config(given, "v", "here").maximum == 4096
+    (given if outside else given["rope_scaling"]).update(length)
+    assert from_config(given, "v", "here").maximum == 16384
+
+
+def test_a_scaling_by_hand_stands_before_that_of_the_model() -> None:
+    assert Case(model="llama-2-7b", scaling="yarn:factor=4,original=4096").maximum == 16384
+    assert Case(model="deepseek-v3", scaling="default").maximum == 163840
+    assert Case(scaling="yarn:factor=4,original=32768").maximum == 131072
+    assert Case(scaling="linear:factor=4").maximum is None
+    assert Case().maximum is None
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"), [("qwen2.5-7b-yarn", 131072), ("yarn-mistral-7b-128k", 131072)]
+)
+def test_yarn_is_judged_to_the_whole_of_its_range(name: str, positions: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config(name)))
+    case = Case(config=str(tmp_path))
+    assert case.maximum == positions
+    last = shift_analysis.usual_offsets([case], called=True)[-1]
+    assert last + 256 == positions
+
+
+def findings(**options: Any) -> dict[str, Any]:
+    results = list(check(**options, under="none", compiled=False))
+    return {one.finding.check: one for one in results}
+
+
+def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsys) -> None:
+    wrong = findings(targets="clamps.py:rope", config="m.json")
+    assert any(one.finding.failed for one in wrong.values())
+    assert next(iter(wrong.values())).up_to == 4096
+    declared = findings(targets="clamps.py:rope", config="m.json", up_to=1024)
+    assert not any(one.finding.failed for one in declared.values())
+    assert main(["check", "right.py:rope", "--config", "m.json", "--under", "none", "--no-compile"]) == 0
+    seen = capsys.readouterr()
+    assert "up to 4,095" in seen.out
+    assert f"m serves {SAID}" in seen.err
+
+
+def test_check_of_a_config_counts_the_range(yarn: Path, capsys) -> None:
+    assert main(["check", "m.json", "--dtype", "bf16", "--up-to", "8k"]) in (0, 1)
+    seen = capsys.readouterr()
+    assert "times its 4,096 positions" in seen.out
+    assert SAID in seen.err
+
+
+def test_limit_counts_the_range(yarn: Path, capsys) -> None:
+    small = {"heads": 1, "seq_len": 8, "up_to": 8192, "budget": 64}
+    (found,) = limit(recipes="hf", dtypes="fp32", config="m.json", **small)
+    assert (found.case.maximum, found.within) == (4096, 4088)
+    assert found.margin is not None
+    assert found.margin > 2
+    words = ["--recipe", "hf", "--dtype", "fp32", "--heads", "1", "--seq-len", "8", "--up-to", "8k"]
+    assert main(["limit", "--config", "m.json", "--budget", "64", *words]) == 0
+    seen = capsys.readouterr()
+    assert "4,096 positions" in seen.out
+    assert SAID in seen.err
+
+
+def test_vectors_reach_the_end_of_the_range(yarn: Path, capsys) -> None:
+    (written,) = vectors(str(yarn / "v"), config="m.json", seq_len=8, heads=2)
+    assert written.spec.offsets[-1] + written.spec.seq_len == written.maximum == 4096
+    assert written.notes == (f"m serves {SAID}",)
+    assert main(["vectors", "-o", "w", "--config", "m.json", "--seq-len", "8", "--heads", "2"]) == 0
+    seen = capsys.readouterr()
+    assert "at positions up to 4095" in seen.out
+    assert SAID in seen.err
+    assert "go past" not in seen.err
+
+
+def test_shift_of_code_reaches_the_end_of_the_range(yarn: Path, capsys) -> None:
+    words = [
+        "--config",
+        "m.json",
+        "--heads",
+        "2",
+        "--kv-heads",
+        "2",
+        "--seq-len",
+        "8",
+        "--dtype",
+        "fp32",
+        "-f",
+        "csv",
+    ]
+    assert main(["shift", "--impl", "clamps.py:rope", *words, "--columns", "offset,verdict"]) == 0
+    seen = capsys.readouterr()
+    rows = [line.split(",") for line in seen.out.splitlines()[1:]]
+    assert rows[-1] == ["4088", "wrong_rotation"]
+    assert [int(offset) for offset, verdict in rows if verdict == "wrong_rotation"] == [2043, 4088]
+    assert SAID in seen.err
+    assert "is past the" not in seen.err
+    main(["shift", "--recipe", "hf", *words, "--offset", "4089"])
+    assert "offset 4089 is past the 4,096 positions that it serves" in capsys.readouterr().err
+
+
+def test_explain_of_code_compares_up_to_the_end_of_the_range(yarn: Path, capsys) -> None:
+    assert tracing.usual_offsets(Case()) == tracing.OFFSETS
+    case = Case(config="m.json")
+    assert tracing.usual_offsets(case) == (0, 1024, 4096 - tracing.COMPARED)
+    last = 1010000 - tracing.COMPARED
+    assert tracing.usual_offsets(Case(model="qwen2.5-7b-instruct-1m")) == (*tracing.OFFSETS, last)
+    small = {"heads": 2, "kv_heads": 2, "seq_len": 8}
+    (found,) = explain(dtypes="fp32", implementations="clamps.py:rope", config="m.json", **small)
+    assert list(found.trace.drifts) == [0, 1024, 4096 - tracing.COMPARED]
+    words = ["--config", "m.json", "--heads", "2", "--seq-len", "8", "--dtype", "fp32", "--recipe", "hf"]
+    assert main(["explain", *words]) == 0
+    assert SAID in capsys.readouterr().err
+
+
+def test_what_a_config_leaves_out_is_said_by_commands_that_do_not_say_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {
+        **YARN,
+        "rope_theta": None,
+        "no_rope_layers": [1, 0],
+        "dual_chunk_attention_config": {"chunk_size": 8},
+    }
+    (tmp_path / "m.json").write_text(json.dumps(given))
+    expected = (
+        "m: 1 of 2 layers does not rotate: 1 (no_rope_layers)",
+        "m: rope_theta missing: Qwen2Config's default 10000",
+        "m: not judged: dual_chunk_attention_config (positions are counted within chunks)",
+    )
+    small = ["--config", "m.json", "--heads", "1", "--seq-len", "8", "--dtype", "fp32"]
+    for words in (
+        ["vectors", "-o", "v"],
+        ["shift", "--recipe", "hf"],
+        ["explain", "--recipe", "hf"],
+        ["limit", "--recipe", "hf", "--up-to", "64"],
+    ):
+        assert main([*words, *small]) == 0
+        said = capsys.readouterr().err
+        assert [text for text in expected if said.count(text) != 1] == [], words
+
+
+def test_a_case_of_a_manifest_has_no_range(yarn: Path) -> None:
+    (written,) = vectors(str(yarn / "v"), config="m.json", seq_len=8, heads=2)
+    assert replace(written, maximum=None, notes=()).maximum is None
