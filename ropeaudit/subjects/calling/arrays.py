@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -113,6 +115,7 @@ def content(array: Any) -> bytes:
 
 def known(returned: Any) -> Any:
     """Return what came back with arrays of other libraries, such as jax, as those of NumPy."""
+    returned = listed(returned)
     if isinstance(returned, (tuple, list)):
         return type(returned)(map(known, returned)) if type(returned) in (tuple, list) else returned
     root = type(returned).__module__.partition(".")[0]
@@ -120,18 +123,48 @@ def known(returned: Any) -> Any:
     return np.asarray(returned) if foreign and not _is_tensor(returned) else returned
 
 
+def listed(returned: Any) -> Any:
+    """Return a dict, a dataclass, a named tuple or another object with fields as a tuple: q, k, v first.
+
+    Fields are told by their names, `query_rotated` or `k_embed`; where none says it, they stand in their order.
+    """
+    fields: Any = None
+    if isinstance(returned, Mapping):
+        fields = dict(returned)
+    elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        fields = {one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}
+    elif isinstance(returned, tuple) and hasattr(returned, "_asdict"):
+        fields = returned._asdict()
+    elif type(returned).__name__ == "SimpleNamespace":
+        fields = vars(returned)
+    if fields is None:
+        return returned
+    kinds = {kind: [name for name in fields if _kind(str(name)) == kind] for kind in "qkv"}
+    if kinds["q"]:
+        return tuple(fields[names[0]] for names in kinds.values() if names)
+    return tuple(fields.values())
+
+
+def _kind(name: str) -> str:
+    """Return which of q, k and v a field is called after; nothing where it is after none."""
+    words = name.lower().replace("-", "_").split("_")
+    kinds = {"q": ("q", "query", "queries", "xq"), "k": ("k", "key", "keys", "xk"), "v": ("v", "value", "values", "xv")}
+    return next((kind for kind, names in kinds.items() if any(word in names for word in words)), "")
+
+
 def _is_tensor(value: Any) -> bool:
     return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
 
 
-def parts(returned: Any, both: bool) -> tuple[Any, Any]:
-    """Return the rotated vector, and the rotated keys where both were given. Raises: WrongShape."""
+def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
+    """Return the rotated vector, and the rotated keys and values where both were given. Raises: WrongShape."""
+    returned = listed(returned)
     if not isinstance(returned, (tuple, list)):
-        return returned, None
+        return returned, None, None
     if both and len(returned) >= 2:
-        return returned[0], returned[1]
+        return returned[0], returned[1], returned[2] if len(returned) == 3 else None
     if len(returned) == 1:
-        return returned[0], None
+        return returned[0], None, None
     kind = TwoTables if len(returned) == 2 else WrongShape
     raise kind(f"returns {len(returned)} things for one array")
 
