@@ -44,6 +44,7 @@ class CheckOptions:
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
     kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too. device: where
     code is called, and a whole model runs. environments: names of those that code is called in too.
+    write_wrapper: where a wrapper to edit goes, of code that is not understood.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -57,3 +58,4 @@ class CheckOptions:
     compiled: bool = True
     device: str | None = None
     environments: Sequence[str] = DEFAULT
+    write_wrapper: str | None = None

@@ -12,12 +12,15 @@ from ropeaudit.conformance import code_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.features.check import wrapper
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.detection import WRAP
+from ropeaudit.subjects.calling.signatures import NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
@@ -28,12 +31,17 @@ def check_options(options: CheckOptions) -> None:
     if options.up_to is not None and not 1 <= options.up_to <= _MOST:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
     environments.chosen(options.environments)
+    if options.write_wrapper is not None:
+        wrapper.check_path(options.write_wrapper)
 
 
 def checks(
     target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
-    """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`."""
+    """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`.
+
+    Where it is not understood how it is called, a wrapper to edit is written, if one is requested.
+    """
     code = _implementation(target, options)
     up_to = options.up_to or case.maximum or UP_TO
     setting = case.setting(up_to)
@@ -46,8 +54,17 @@ def checks(
                 f"frequencies for {up_to} positions (--up-to){plain}"
             ]
         )
-    if case.layout is None and case.model is None and case.config is None:
-        setting = replace(setting, layout=code.layout(setting))
+    try:
+        if case.layout is None and case.model is None and case.config is None:
+            setting = replace(setting, layout=code.layout(setting))
+        code.fit(setting)
+    except NotUnderstood as error:
+        if options.write_wrapper is None:
+            raise
+        said = error.typed.removesuffix(WRAP).rstrip()
+        raise UsageError(f"{said} {wrapper.write(options.write_wrapper, target, setting)}") from None
+    if options.write_wrapper is not None:
+        note([f"{target} is understood without a wrapper; {wrapper.FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
     for number, dtype in enumerate(dtypes):
 

@@ -250,11 +250,12 @@ def _of_signature(
 ) -> Iterator[Convention]:
     """Yield the same of one signature."""
     roles = set(signature.roles)
+    served = signature.roles[0] == "positions" and not signature.tables  # as vLLM has it: tokens of all
     packed, tokens = "qkv" in roles, "cu_seqlens" in roles
     if orders is None and packed:
         orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
     elif orders is None:
-        orders = shapes.TOKENS if tokens else ORDERS
+        orders = shapes.TOKENS if tokens else dict.fromkeys((*shapes.TOKENS, *ORDERS)) if served else ORDERS
     doubled = ("half", "interleaved", "pairs")
     widths = doubled if {"cos", "angles"} & roles else ("pairs",)
     widths = ("pairs", "stacked", *doubled[:2]) if "cos_sin" in roles else widths
