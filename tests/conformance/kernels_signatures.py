@@ -81,7 +81,9 @@ def vllm(wrong: bool, flat_alone: bool) -> type:
             self.head_size, self.rotary_dim, self.is_neox_style = head_size, rotary_dim, is_neox_style
             inverse = base ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
             t = torch.arange(max_position_embeddings).double()[:, None] * inverse
-            self.register_buffer("cos_sin_cache", torch.cat([t.cos(), t.sin()], -1).to(dtype), persistent=False)
+            self.register_buffer(
+                "cos_sin_cache", torch.cat([t.cos(), t.sin()], -1).to(dtype), persistent=False
+            )
 
         def forward(self, positions, query, key):
             cos, sin = self.cos_sin_cache[late(positions, wrong)].chunk(2, -1)
@@ -98,7 +100,7 @@ def vllm(wrong: bool, flat_alone: bool) -> type:
     return RotaryEmbedding
 
 
-@kernel("positions-off", "shd")
+@kernel("positions-off", "thd")
 def vllm_class(wrong: bool) -> Any:
     return vllm(wrong, False)
 
@@ -148,11 +150,11 @@ def cache_and_positions(wrong: bool) -> Any:
     return rotate
 
 
-@kernel("positions-off", "bshd")
+@kernel("positions-off", "bhsd", layout="interleaved")
 def cache_of_pairs(wrong: bool) -> Any:
     def rotate(x, rope_cache, input_pos):
         cos, sin = rope_cache[late(input_pos, wrong)].unbind(-1)
-        return turned(x, cos[:, None], sin[:, None], True)
+        return turned(x, cos, sin, True)
 
     return rotate
 
@@ -278,7 +280,9 @@ def tokens_and_tables(wrong: bool) -> Any:
 
 @kernel("positions-off", "bshd")
 def flash(wrong: bool) -> Any:
-    def rotate(x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None):
+    def rotate(
+        x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None
+    ):
         if len(cos) <= x.shape[1]:
             raise ValueError("the table ends")
         at = late(torch.arange(x.shape[1]) + seqlen_offsets, wrong)
@@ -362,13 +366,12 @@ def cos_and_sin_of_positions(wrong: bool) -> Any:
 
 
 def of_config(config: Any, wrong: bool) -> Any:
-    base = config.rope_parameters["rope_theta"]
+    base = 1e4 if wrong else config.rope_theta
     dim = config.head_dim or config.hidden_size // config.num_attention_heads
-    inverse = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    return inverse[:1] if wrong else inverse
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
-@kernel("", "bhsd", base=5e5)
+@kernel("wrong-base", "bhsd", base=5e5)
 def a_plain_config(wrong: bool) -> Any:
     class Rotary(nn.Module):
         def __init__(self, config):
@@ -376,7 +379,7 @@ def a_plain_config(wrong: bool) -> Any:
             self.inverse = of_config(config, wrong)
 
         def forward(self, q, k, positions):
-            t = (positions.double()[:, None] * self.inverse.expand(q.shape[-1] // 2)).float()
+            t = (positions.double()[:, None] * self.inverse).float()
             return turned(q, t.cos(), t.sin()), turned(k, t.cos(), t.sin())
 
     return Rotary
@@ -410,7 +413,7 @@ def a_scaling(wrong: bool) -> Any:
     return Rotary
 
 
-@kernel("mixed-layout", "bhsd", layout="interleaved")
+@kernel("wrong-layout", "bhsd", layout="interleaved")
 def a_flag(wrong: bool) -> Any:
     def rotate(x, positions, interleaved):
         t = angles(positions, x.shape[-1])

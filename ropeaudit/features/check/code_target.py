@@ -19,8 +19,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.calling.detection import WRAP
-from ropeaudit.subjects.calling.signatures import NotUnderstood
+from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
@@ -105,7 +104,8 @@ def _findings(
         )
         return
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
-    yield from code_checks.findings(
+    fit = code.fit(setting)
+    for finding in code_checks.findings(
         CodeUnderTest(
             tested=code,
             setting=setting,
@@ -117,4 +117,8 @@ def _findings(
             environments=options.environments,
         ),
         progress,
-    )
+    ):
+        if finding.check == "rotation" and finding.failed and fit is not None and not fit.sure:
+            nearest = f"the nearest way to call it is {fit.convention}, layout {fit.layout}"
+            finding = replace(finding, detail=f"{finding.detail}; {nearest}")
+        yield finding

@@ -148,7 +148,11 @@ def listed(returned: Any) -> Any:
 def _kind(name: str) -> str:
     """Return which of q, k and v a field is called after; nothing where it is after none."""
     words = name.lower().replace("-", "_").split("_")
-    kinds = {"q": ("q", "query", "queries", "xq"), "k": ("k", "key", "keys", "xk"), "v": ("v", "value", "values", "xv")}
+    kinds = {
+        "q": ("q", "query", "queries", "xq"),
+        "k": ("k", "key", "keys", "xk"),
+        "v": ("v", "value", "values", "xv"),
+    }
     return next((kind for kind, names in kinds.items() if any(word in names for word in words)), "")
 
 

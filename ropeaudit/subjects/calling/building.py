@@ -224,7 +224,9 @@ def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
         raise UsageError(f"scaling {scaling.kind} is in no config; give code that knows it by itself")
     spelled = {ours: theirs for theirs, ours in HF_NAMES.items()}
     given = scaling.parameters().items()
-    values = {spelled[key]: list(one) if isinstance(one, tuple) else one for key, one in given if key != "maximum"}
+    values = {
+        spelled[key]: list(one) if isinstance(one, tuple) else one for key, one in given if key != "maximum"
+    }
     lengths = {key: int(one) for key, one in values.items() if key == "original_max_position_embeddings"}
     return {"rope_type": scaling.kind, "type": scaling.kind, **values, **lengths}
 
@@ -256,7 +258,11 @@ def _config(setting: RopeSetting, target: Any, name: str) -> Any:
     }
     for cls in _annotated(target, name) if isinstance(target, type) else ():
         if hasattr(cls, "to_dict"):
-            given = {key: one for key, one in values.items() if key not in ("rope_scaling", "partial_rotary_factor")}
+            given = {
+                key: one
+                for key, one in values.items()
+                if key not in ("rope_scaling", "partial_rotary_factor")
+            }
             if not hasattr(cls(), "rope_parameters"):  # before version 5
                 given |= {"rope_scaling": values["rope_scaling"]}
             return cls(**given)

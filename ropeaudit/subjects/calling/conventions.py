@@ -152,7 +152,9 @@ class Convention:
         those that begin alike share a call; where there is neither, at position 0: others are padded.
         """
         rows = np.broadcast_to(positions, (len(x), positions.shape[-1]))
-        flat = [array.transpose(1, 0, 2, 3).reshape(1, array.shape[1], -1, array.shape[3]) for array in (x, k)]
+        flat = [
+            array.transpose(1, 0, 2, 3).reshape(1, array.shape[1], -1, array.shape[3]) for array in (x, k)
+        ]
         length, at = rows.shape[1], rows.reshape(-1)
         pieces = [
             (np.arange(part.start, part.stop) + row * length, first)
@@ -162,7 +164,9 @@ class Convention:
         values, keys = np.empty_like(flat[0]), np.empty_like(flat[1])
         answers = []
         for group, pad in self._groups(pieces):
-            tokens = np.concatenate([np.r_[[index[0]] * (first if pad else 0), index] for index, first in group])
+            tokens = np.concatenate(
+                [np.r_[[index[0]] * (first if pad else 0), index] for index, first in group]
+            )
             tokens = tokens.astype(np.int64)
             given = [array[:, :, tokens] for array in flat]
             lengths = tuple(len(index) + (first if pad else 0) for index, first in group)
@@ -176,9 +180,7 @@ class Convention:
                 keys = keys.astype(answer.keys.dtype, copy=False)
                 keys[:, :, there] = answer.keys[:, :, kept]
             answers.append(answer)
-        back = [
-            y.reshape(y.shape[1], len(x), length, -1).transpose(1, 0, 2, 3) for y in (values, keys)
-        ]
+        back = [y.reshape(y.shape[1], len(x), length, -1).transpose(1, 0, 2, 3) for y in (values, keys)]
         return Answer.joined(answers, back[0], None if answers[0].keys is None else back[1])
 
     def _groups(self, pieces: list[_Piece]) -> list[tuple[list[_Piece], bool]]:
@@ -221,7 +223,11 @@ class Convention:
 
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
         """Call with all axes that the function has. Shapes: x and k have the axes `letters`."""
-        heads = ((*x.shape, 1)[letters.index("h")], (*k.shape, 1)[letters.index("h")]) if "h" in letters else (1, 1)
+        heads = (
+            ((*x.shape, 1)[letters.index("h")], (*k.shape, 1)[letters.index("h")])
+            if "h" in letters
+            else (1, 1)
+        )
         call, sizes = replace(call, heads=heads), dict(zip(letters, x.shape, strict=True))
         of_keys = {**sizes, "h": heads[1]}
         roles = self.signature.roles
@@ -237,7 +243,9 @@ class Convention:
             returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
         if self.composed:
             returned = tables.applied(returned, x, letters, call.setting, call.dtype, self.width)
-            return Answer(returned, None, torch_arrays.spelled(call.dtype), changed, "", False, changed_beside)
+            return Answer(
+                returned, None, torch_arrays.spelled(call.dtype), changed, "", False, changed_beside
+            )
         parts = arrays.parts(returned, self.takes_keys)
         first, second = parts[:2]
         if "qkv" in arguments and second is None:
@@ -247,7 +255,9 @@ class Convention:
             keys_dtype = dtype
         else:
             values, dtype = self._rotated(first, sizes, letters)
-            keys, keys_dtype = (None, dtype) if second is None else self._rotated(second, of_keys, letters, "k ")
+            keys, keys_dtype = (
+                (None, dtype) if second is None else self._rotated(second, of_keys, letters, "k ")
+            )
             third = self._rotated(parts[2], of_keys, letters, "v ")[0] if parts[2] is not None else None
         if third is not None and not np.array_equal(third, v, equal_nan=True):
             changed_beside = tuple(dict.fromkeys((*changed_beside, "v")))
@@ -263,7 +273,9 @@ class Convention:
             device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
         )
 
-    def _vector(self, role: str, three: tuple[FloatArray, FloatArray, FloatArray], letters: str) -> FloatArray:
+    def _vector(
+        self, role: str, three: tuple[FloatArray, FloatArray, FloatArray], letters: str
+    ) -> FloatArray:
         """Return what a role is given of q, k and v, with axes in the order of the function."""
         if role == "qkv":
             return shapes.packed(three, self.order, letters)
@@ -366,7 +378,9 @@ _Piece = tuple[Positions, int]  # which tokens are a run, and its first position
 def _kept(group: list[_Piece], lengths: tuple[int, ...]) -> Positions:
     """Return where the tokens of each piece stand among sequences of these lengths: at their ends."""
     ends = np.cumsum(lengths)
-    return np.concatenate([np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)])
+    return np.concatenate(
+        [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
+    )
 
 
 def scored(

@@ -26,7 +26,7 @@ from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ORDERS, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
-from ropeaudit.subjects.calling.signatures import NotUnderstood, Signature
+from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
@@ -34,10 +34,6 @@ _SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the other, until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
-WRAP = (
-    "Audit a wrapper of it: `ropeaudit check TARGET --write-wrapper FILE.py` writes one to edit, "
-    "rotate(q, k, positions)"
-)
 
 
 class NoFit(NotUnderstood):

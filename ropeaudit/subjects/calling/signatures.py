@@ -13,6 +13,12 @@ from typing import Any
 from ropeaudit.errors import UsageError
 
 
+WRAP = (
+    "Audit a wrapper of it, rotate(q, k, positions): `ropeaudit check TARGET --write-wrapper FILE.py` writes "
+    "one to edit"
+)
+
+
 class NotUnderstood(UsageError):
     """What to give code is not known: a wrapper has to say it."""
 
@@ -137,10 +143,7 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
     likely = [*_named_signatures(parameters), *_positional_signatures(_argument_counts(parameters))]
     if not likely:
         names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
-        raise NotUnderstood(
-            f"{name} needs the arguments {names}; what to give it is not known: audit a wrapper "
-            "f(x, positions), f(q, k, positions), f(x, cos, sin) or f(q, k, cos, sin)"
-        )
+        raise NotUnderstood(f"{name} needs the arguments {names}; what to give it is not known. {WRAP}")
     return list(dict.fromkeys(likely))
 
 

@@ -147,4 +147,3 @@ def _columns(
     if "b" not in letters:
         return rows[0]
     return rows[:, None] if "h" in letters else rows
-
