@@ -45,7 +45,7 @@ class _Reserved(NamedTuple):
 
 
 class _Repeats:
-    """Lines that other people's code prints: each once, and how often it came again, up to a number of them."""
+    """Lines that other people's code prints, up to a number: each once, and how often it came again."""
 
     MOST = 100  # different lines that are shown
 

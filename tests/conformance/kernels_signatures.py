@@ -1,7 +1,6 @@
 """Kernels by the signature that servers and trainers give them, each right and with a fault planted.
 
-Each builder takes whether it is to be wrong and returns what is checked. KERNELS: its name -> the builder, the
-code of the diagnosis that the wrong one gets, and the axes that one call has.
+Each builder takes whether it is to be wrong and returns what is checked; KERNELS has them by their names.
 Letters: b batch, h heads, g heads of k, s positions, t tokens, d head_dim, p pairs.
 """
 

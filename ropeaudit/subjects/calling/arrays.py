@@ -126,7 +126,7 @@ def known(returned: Any) -> Any:
 def listed(returned: Any) -> Any:
     """Return a dict, a dataclass, a named tuple or another object with fields as a tuple: q, k, v first.
 
-    Fields are told by their names, `query_rotated` or `k_embed`; where none says it, they stand in their order.
+    Fields are told by their names, `query_rotated` or `k_embed`; where none says it, they keep their order.
     """
     fields: Any = None
     if isinstance(returned, Mapping):
@@ -161,7 +161,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
-    """Return the rotated vector, and the rotated keys and values where both were given. Raises: WrongShape."""
+    """Return the rotated vector, and keys and values where q and k were given. Raises: WrongShape."""
     returned = listed(returned)
     if not isinstance(returned, (tuple, list)):
         return returned, None, None

@@ -222,13 +222,14 @@ def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
         return None
     if not scaling.rules.in_config:
         raise UsageError(f"scaling {scaling.kind} is in no config; give code that knows it by itself")
+    values: dict[str, Any] = {"rope_type": scaling.kind, "type": scaling.kind}
     spelled = {ours: theirs for theirs, ours in HF_NAMES.items()}
-    given = scaling.parameters().items()
-    values = {
-        spelled[key]: list(one) if isinstance(one, tuple) else one for key, one in given if key != "maximum"
-    }
-    lengths = {key: int(one) for key, one in values.items() if key == "original_max_position_embeddings"}
-    return {"rope_type": scaling.kind, "type": scaling.kind, **values, **lengths}
+    for key, value in scaling.parameters().items():
+        if key == "original":
+            values[spelled[key]] = int(value)
+        elif key != "maximum":  # it stands outside
+            values[spelled[key]] = list(value) if isinstance(value, tuple) else value
+    return values
 
 
 def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:

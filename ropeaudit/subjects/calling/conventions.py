@@ -5,7 +5,6 @@ Letters: b batch, h heads, g heads of k, s positions, t tokens of all sequences,
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -24,8 +24,9 @@ from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import ORDERS, Convention
+from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
+from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
@@ -251,16 +252,18 @@ def _of_signature(
     if orders is None and packed:
         orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
     elif orders is None:
-        orders = shapes.TOKENS if tokens else dict.fromkeys((*shapes.TOKENS, *ORDERS)) if served else ORDERS
+        served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
+        orders = shapes.TOKENS if tokens else served_first if served else ORDERS
     doubled = ("half", "interleaved", "pairs")
     widths = doubled if {"cos", "angles"} & roles else ("pairs",)
     widths = ("pairs", "stacked", *doubled[:2]) if "cos_sin" in roles else widths
     tables = signature.tables and not signature.whole
     for order in orders:
-        ranks = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
+        ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
         for rank in ranks if order[0] != "t" or tables else (1,):
             for width in widths:
-                for back in shapes.backs(order) if packed else ("",):
+                backs: tuple[str, ...] = shapes.backs(order) if packed else ("",)
+                for back in backs:
                     yield Convention(signature, order, engine, rank, width, device=device, back=back)
 
 

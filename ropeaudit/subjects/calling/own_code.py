@@ -191,7 +191,8 @@ class OwnCode(Code):
             if parameters is None:
                 raise signatures.NotUnderstood(
                     f"{self.name} needs arguments that are not known here; give a function, or a class that "
-                    f"takes nothing but dims, base, a largest position, a layout or a config. {signatures.WRAP}"
+                    "takes nothing but dims, base, a largest position, a layout or a config. "
+                    f"{signatures.WRAP}"
                 )
             given = {
                 name: building.building_argument(role, setting, thing, name)

@@ -1,7 +1,7 @@
 """How q and k lie in what code is given: the order of axes, axes that are joined, one array of q, k and v.
 
-An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch elements
-in one row, as of packed sequences. What stands in brackets is one axis: t(hd) is (tokens, heads * head_dim).
+An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch
+elements in one row, as of packed sequences. In brackets stand axes that are one: t(hd) is (tokens, heads * dim).
 In packed ones 3 is an axis of q, k and v, and H the heads of q, of k and of v, one after the other.
 Letters of sizes: g heads of k.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def unpacked(x: Any, order: str, letters: str, sizes: Sizes, keys: int) -> tuple
     joined = lifted(x, order, letters, {**sizes, "h": heads + 2 * keys})
     before = (slice(None),) * letters.index("h")
     ends = (0, heads, heads + keys, heads + 2 * keys)
-    first, second, third = (joined[(*before, slice(*end))] for end in zip(ends, ends[1:], strict=False))
+    first, second, third = (joined[(*before, slice(*end))] for end in pairwise(ends))
     return first, second, third
 
 

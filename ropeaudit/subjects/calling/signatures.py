@@ -12,7 +12,6 @@ from typing import Any
 
 from ropeaudit.errors import UsageError
 
-
 WRAP = (
     "Audit a wrapper of it, rotate(q, k, positions): `ropeaudit check TARGET --write-wrapper FILE.py` writes "
     "one to edit"

@@ -114,7 +114,8 @@ def applied(
 ) -> FloatArray:
     """Return x rotated by cos and sin that a function returned: in float64, rounded once to the dtype.
 
-    width: what their columns are, of p pairs or of r dims. Shapes: x with the axes `letters`. Raises: WrongShape.
+    width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
+    Raises: WrongShape.
     """
     if not isinstance(returned, (tuple, list)) or len(returned) != 2:
         raise arrays.WrongShape("does not return cos and sin")
@@ -144,6 +145,5 @@ def _columns(
     else:
         raise arrays.WrongShape(f"returns cos or sin of the shape {values.shape}")
     rows = rows[..., ::2] if width == "interleaved" else rows[..., : setting.pairs]
-    if "b" not in letters:
-        return rows[0]
-    return rows[:, None] if "h" in letters else rows
+    result: FloatArray = rows[0] if "b" not in letters else rows[:, None] if "h" in letters else rows
+    return result
