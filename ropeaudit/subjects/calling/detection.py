@@ -255,7 +255,7 @@ def _of_signature(
         served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
         orders = shapes.TOKENS if tokens else served_first if served else ORDERS
     doubled = ("half", "interleaved", "pairs")
-    widths = doubled if {"cos", "angles"} & roles else ("pairs",)
+    widths: tuple[str, ...] = doubled if {"cos", "angles"} & roles else ("pairs",)
     widths = ("pairs", "stacked", *doubled[:2]) if "cos_sin" in roles else widths
     tables = signature.tables and not signature.whole
     for order in orders:
