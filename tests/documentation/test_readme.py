@@ -141,7 +141,10 @@ def test_the_names_of_arguments_are_those_that_are_known() -> None:
     }
     building = {name for role in signatures.BUILDING for name in signatures.ROLES[role]}
     assert built == building
-    assert named - {"--rotary-dim", "--base", "--head-dim"} == {n for g in signatures.ROLES.values() for n in g} - building
+    assert (
+        named - {"--rotary-dim", "--base", "--head-dim"}
+        == {n for g in signatures.ROLES.values() for n in g} - building
+    )
     assert all(f"`{order}`" in text for order in conventions.ORDERS)
     assert f"{signatures.LENGTH:,}" in text
 
