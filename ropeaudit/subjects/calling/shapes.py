@@ -1,7 +1,7 @@
 """How q and k lie in what code is given: the order of axes, axes that are joined, one array of q, k and v.
 
 An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch
-elements in one row, as of packed sequences. In brackets stand axes that are one: t(hd) has heads and dims in one.
+elements in one row, as of packed sequences. In brackets stand axes that are one: t(hd) joins heads and dims.
 In packed ones 3 is an axis of q, k and v, and H the heads of q, of k and of v, one after the other.
 Letters of sizes: g heads of k.
 """
