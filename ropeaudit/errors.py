@@ -30,7 +30,14 @@ _ARGUMENTS = {
     "recipe": "recipes",
     "set": "changes",
 }
-_COMMAND_LINE = ("fail-if", "jobs", "resume", "scheduler", "shard")  # what no Python function takes
+_COMMAND_LINE = (
+    "fail-if",
+    "jobs",
+    "resume",
+    "scheduler",
+    "shard",
+    "write-wrapper",
+)  # what no Python function takes
 _OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?:-[a-z]+)*)")
 
 

@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; no exception leaves this function."""
     stdout, stderr = _streams()
     try:
-        code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
+        with streams.collapsed():
+            code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
         streams.report().flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:

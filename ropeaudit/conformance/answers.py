@@ -52,6 +52,9 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
         return
+    if code.composed:
+        yield not_applicable("dtype", "it returns cos and sin, which are applied here")
+        return
     given, returned = torch_arrays.spelled(code.dtype), answer.dtype
     if returned != answer.keys_dtype:
         yield judged("dtype", False, f"q comes back in {returned} and k in {answer.keys_dtype}, for {given}")

@@ -110,12 +110,18 @@ class CodeUnderTest:
     def order(self) -> str:
         """The axes of what it is given in one call."""
         fit = self.tested.fit(self.setting)
-        return fit.convention.order if fit else "hsd"
+        return fit.convention.order.replace("t", "bs").lower() if fit else "hsd"
+
+    @property
+    def composed(self) -> bool:
+        """Whether it returns cos and sin, which are applied here."""
+        fit = self.tested.fit(self.setting)
+        return fit is not None and fit.convention.composed
 
     def takes_keys(self) -> bool:
         """Return whether it is given k with q in one call."""
         fit = self.tested.fit(self.setting)
-        return fit is not None and "k" in fit.convention.signature.roles
+        return fit is not None and fit.convention.takes_keys
 
     def check(self, rotator: Rotator, vectors: GivenVectors, offset: int, batch_step: int = 0) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""

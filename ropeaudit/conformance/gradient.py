@@ -37,7 +37,8 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
         return
     if (make := _maker(code)) is None:
-        yield not_applicable("gradient", "it takes and returns no torch tensors")
+        tables = code.composed and "it returns cos and sin, through which no gradient has to flow"
+        yield not_applicable("gradient", tables or "it takes and returns no torch tensors")
         return
     yield _gradient(code, make)
 
@@ -46,7 +47,7 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
     own, called = code.own, code.tested
     if own is not None:
-        if own.fit(code.setting).convention.engine != "torch":
+        if code.composed or own.fit(code.setting).convention.engine != "torch":
             return None
         return lambda: GradientRotator.of(own.anew(code.setting, code.dtype))
     from ropeaudit.subjects.third_party.adapter import TorchAdapter  # in-function: it reads many files

@@ -16,7 +16,6 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.conventions import TABLE_ROLES
 
 _DIMS, _QUARTERS = (64, 80, 96, 112, 128, 192, 256), (4, 1, 2, 3)  # rotary_dim in quarters of head_dim
 _BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
@@ -66,7 +65,7 @@ def _settings(code: CodeUnderTest) -> Iterator[RopeSetting]:
     own = code.own
     roles = set(own.fit(code.setting).convention.signature.roles) if own else set()
     built = signatures.building(own.thing) if own and own.has_instances else None
-    told = bool(roles & {"dim", *TABLE_ROLES}) or "dim" in (built or {}).values()
+    told = bool(roles & {"dim", *signatures.TABLES}) or "dim" in (built or {}).values()
     for dims in _DIMS:
         for quarters in _QUARTERS if told else _QUARTERS[:1]:
             yield replace(code.setting, head_dim=dims, rotary_dim=dims * quarters // 4)

@@ -42,7 +42,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(_LENGTH, code.up_to)
     q, k = given_vectors(code, length)
     at = np.arange(length, dtype=np.int64)
-    both = "k" in rotator.fit.convention.signature.roles
+    both = rotator.fit.convention.takes_keys
     first = rotator.answer(q, k if both else None, at)
     before = [arrays.values(x)[0] for x in first.held]
     for x, other, some in ((k, q, length), (q, k, _SHORT)):

@@ -25,6 +25,7 @@ from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
@@ -211,13 +212,17 @@ class _Battery:
             self.left["rows"] = "it takes no row of positions for each batch element"
         if "positions" not in roles:
             values["index"] = ["int64"]
-        if "b" not in order:
+        if not shapes.has(order, "b"):
             values["batch"] = [1]
-        if "h" not in order:
+        if not shapes.has(order, "h"):
             values["heads"], values["groups"] = [1], [1]
+        if not convention.grouped:
+            values["groups"] = [1]
         if convention.engine == "jax":
             values["strides"] = ["contiguous"]
-        elif not {"b"} <= set(order):
+        elif "qkv" in roles:
+            values["strides"] = ["contiguous", "guarded", "stepped"]
+        elif "b" not in order:
             values["strides"].remove("expanded")
         values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= self.code.up_to] or [1]
         return values
@@ -426,7 +431,7 @@ def _listed(battery: _Battery) -> str:
     parts += [f"{min(some)} to {max(some)} {_PLURAL[axis]}" for axis, some in sizes.items()]
     if len(values["groups"]) > 1:
         parts.append("1 to 16 query heads to a key head, one key head")
-    parts += ["6 ways to lie in memory"] if len(values["strides"]) > 1 else []
+    parts += [f"{len(values['strides'])} ways to lie in memory"] if len(values["strides"]) > 1 else []
     parts += ["int32 and int64 positions"] if len(values["index"]) > 1 else []
     return ", ".join(parts) + f"; {' and '.join(f'{one:,}' for one in _LONG)} tokens"
 

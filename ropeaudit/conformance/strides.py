@@ -10,6 +10,7 @@ from ropeaudit.conformance.agreement import Agreement, worst
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import WholeCall, called, some_offsets, whole_call
+from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
@@ -30,7 +31,8 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("strides", "an adapter calls it, with arrays of its own")
         return
     length = min(_LENGTH, code.up_to)
-    offsets, order = some_offsets(code, length, 3), own.fit(code.setting).convention.order
+    offsets = some_offsets(code, length, 3)
+    order = shapes.plain(own.fit(code.setting).convention.order)
     instance = code.rotator()
     done, refused = list[Agreement](), dict[str, list[str]]()
     for strides, (axes, words) in _WAYS.items():

@@ -23,7 +23,7 @@ SECTIONS = {
     "Options": (
         "",
         "--order --under --backend --engine --compile --budget --build --context --positions --tables "
-        "--save-qk --trust-remote-code --vectors --ratio --all --match",
+        "--save-qk --trust-remote-code --vectors --ratio --all --match --write-wrapper",
     ),
     "q, k and scores": (
         "--seq-len --heads --qk",

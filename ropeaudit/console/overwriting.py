@@ -16,7 +16,13 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports.tickets.trackers import TRACKERS
 from ropeaudit.runtime import paths, streams
 
-_WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit", "ticket_file": "--ticket-file"}
+_WRITTEN = {
+    "outputs": "-o",
+    "save_qk": "--save-qk",
+    "junit": "--junit",
+    "ticket_file": "--ticket-file",
+    "write_wrapper": "--write-wrapper",
+}
 _READ = ("", ".meta.json")  # behind the name of a file
 _TENSORS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder

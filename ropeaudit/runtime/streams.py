@@ -44,7 +44,37 @@ class _Reserved(NamedTuple):
     errors: int
 
 
+class _Repeats:
+    """Lines that other people's code prints, up to a number: each once, and how often it came again."""
+
+    MOST = 100  # different lines that are shown
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+        self.hidden = 0
+
+    def shown(self, text: str) -> str:
+        """Return what is to be written of whole lines: those that were not seen before."""
+        new = []
+        for line in text.splitlines(keepends=True):
+            if line.strip() and (line in self.seen or len(self.seen) >= self.MOST):
+                self.hidden += line not in self.seen
+                self.seen.update({line: self.seen[line] + 1} if line in self.seen else {})
+            else:
+                new.append(line)
+                if line.strip():
+                    self.seen[line] = 0
+        return "".join(new)
+
+    def told(self) -> list[str]:
+        """Return a line for each that came again, and one for those beyond the number."""
+        counts = self.seen.items()
+        again = [f"printed {count:,} times more: {line.strip()[:100]}" for line, count in counts if count]
+        return again + ([f"{self.hidden:,} more lines that code printed are left out"] if self.hidden else [])
+
+
 _reserved: _Reserved | None = None
+_repeats: _Repeats | None = None
 _foreign = False  # whether other people's code has run
 
 
@@ -88,6 +118,20 @@ def descriptor(number: int) -> int:
 
 
 @contextlib.contextmanager
+def collapsed() -> Iterator[None]:
+    """Show each line that other people's code prints within the block once, and say at its end how often."""
+    global _repeats
+    before, _repeats = _repeats, _Repeats()
+    try:
+        yield
+    finally:
+        told, _repeats = _repeats.told(), before
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            for line in told:
+                sys.stderr.write(f"ropeaudit: {line}\n")
+
+
+@contextlib.contextmanager
 def aside() -> Iterator[None]:
     """Send what is written to stdout within the block to stderr; closing them does no harm."""
     global _foreign
@@ -98,6 +142,9 @@ def aside() -> Iterator[None]:
     try:
         yield
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, _SharedStream):
+                stream.end_line()
         # threads that other people's code leaves behind may print whenever they like
         sys.stdout = out if _reserved is None else _SharedStream(errors)
         sys.stderr = _reopened(errors)
@@ -134,11 +181,24 @@ class _SharedStream(io.TextIOBase):
 
     def __init__(self, to: TextIO) -> None:
         self._to: TextIO = to._to if isinstance(to, _SharedStream) else to
+        self._begun = ""  # of a line that is not ended
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):  # nobody can read it
-            self._to.write(text)
-        return len(text)
+        size = len(text)
+        if _repeats is not None:  # whole lines alone can be told apart; what goes back in a line is none
+            whole, end, rest = (self._begun + text).rpartition("\r" if "\r" in text else "\n")
+            self._begun, text = rest, _repeats.shown(whole + end) if end == "\n" else whole + end
+        if text:
+            with contextlib.suppress(OSError, ValueError):  # nobody can read it
+                self._to.write(text)
+        return size
+
+    def end_line(self) -> None:
+        """Write the line that was not ended."""
+        begun, self._begun = self._begun, ""
+        if begun:
+            with contextlib.suppress(OSError, ValueError):
+                self._to.write(begun if _repeats is None else _repeats.shown(begun))
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -139,9 +139,12 @@ def test_the_names_of_arguments_are_those_that_are_known() -> None:
     built = {
         name for row in re.findall(r"^\| (`[^|]*) \|[^|]*\|$", text, re.MULTILINE) for name in names(row)
     }
-    building = {name for role in ("dim", "base", "length") for name in signatures.ROLES[role]}
+    building = {name for role in signatures.BUILDING for name in signatures.ROLES[role]}
     assert built == building
-    assert named - {"--rotary-dim", "--base"} == {n for g in signatures.ROLES.values() for n in g} - building
+    assert (
+        named - {"--rotary-dim", "--base", "--head-dim"}
+        == {n for g in signatures.ROLES.values() for n in g} - building
+    )
     assert all(f"`{order}`" in text for order in conventions.ORDERS)
     assert f"{signatures.LENGTH:,}" in text
 

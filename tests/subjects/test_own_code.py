@@ -529,6 +529,10 @@ FOREIGN = textwrap.dedent("""
         def forward(self, x, position_ids):
             t = position_ids[..., None] * 0.5 ** torch.arange(x.shape[-1])
             return t.cos(), t.sin()
+
+    class Triple(Tables):
+        def forward(self, x, position_ids):
+            return (*super().forward(x, position_ids), x)
 """)
 
 
@@ -559,8 +563,11 @@ def test_what_numpy_does_not_have_is_refused_with_a_wrapper_also_where_quiet(for
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Tables", "def rotate(q, k, positions): cos, sin = Tables(q, positions[None]); return"),
-        ("unknown", "Wrap it and audit the wrapper"),
+        ("Triple", "returns 3 things for one array"),
+        (
+            "unknown",
+            "Audit a wrapper of it, rotate(q, k, positions): `ropeaudit check TARGET --write-wrapper",
+        ),
     ],
 )
 def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign, capsys) -> None:
@@ -568,6 +575,14 @@ def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign
     text = capsys.readouterr().err
     assert message in text
     assert text.count("things for one array") <= 1
+
+
+def test_cos_and_sin_that_come_back_are_applied_and_judged(foreign, capsys) -> None:
+    """The frequencies of this module are halves of each other, and not those of RoPE."""
+    assert main(["shift", "--impl", f"{foreign}:Tables", *SMALL, "--dtype", "bf16", "--offset", "7"]) == 0
+    seen = capsys.readouterr()
+    assert "whose cos and sin are applied here" in seen.err
+    assert seen.out.startswith("Wrong rotation: ")
 
 
 def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours(tmp_path) -> None:
@@ -590,7 +605,7 @@ def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours
 def test_sizes_that_pass_for_parts_are_no_way_to_call(tmp_path) -> None:
     """Three heads are unpacked as q, k and v; with four there is nothing to unpack."""
     (tmp_path / "fused.py").write_text(
-        "import torch\n\n\ndef rope(qkv, positions):\n    q, k, v = qkv.unbind(2)\n"
+        "import torch\n\n\ndef rope(all_of_it, positions):\n    q, k, v = all_of_it.unbind(2)\n"
         "    return torch.stack([q, k, v], 2)\n"
     )
     with pytest.raises(UsageError, match=r"could not be called in any way that is known.*too many values"):

@@ -142,6 +142,8 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
             )
     elif options.returned is not None:
         raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
+    if options.write_wrapper is not None and kinds.count("code") != 1:
+        raise UsageError("--write-wrapper is for one target that is code; leave it out, or name one")
     if "code" in kinds:
         code_target.check_options(options)
     elif case.model is not None or case.config is not None:

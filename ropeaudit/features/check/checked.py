@@ -44,7 +44,8 @@ class CheckOptions:
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
     kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
     whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
-    environments: names of those that code is called in too.
+    environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
+    code that is not understood.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -59,3 +60,4 @@ class CheckOptions:
     head_dims: bool = False
     device: str | None = None
     environments: Sequence[str] = DEFAULT
+    write_wrapper: str | None = None

@@ -12,6 +12,7 @@ from ropeaudit.conformance import code_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.features.check import wrapper
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope.scaled import effective_base
@@ -19,6 +20,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
@@ -30,12 +32,17 @@ def check_options(options: CheckOptions) -> None:
     if options.up_to is not None and not 1 <= options.up_to <= _MOST:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
     environments.chosen(options.environments)
+    if options.write_wrapper is not None:
+        wrapper.check_path(options.write_wrapper)
 
 
 def checks(
     target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
-    """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`."""
+    """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`.
+
+    Where it is not understood how it is called, a wrapper to edit is written, if one is requested.
+    """
     yield from of_code(_implementation(target, options), target, case, options, progress, note)
 
 
@@ -57,8 +64,17 @@ def of_code(
                 f"frequencies for {up_to} positions (--up-to){plain}"
             ]
         )
-    if case.layout is None and case.model is None and case.config is None:
-        setting = replace(setting, layout=code.layout(setting))
+    try:
+        if case.layout is None and case.model is None and case.config is None:
+            setting = replace(setting, layout=code.layout(setting))
+        code.fit(setting)
+    except NotUnderstood as error:
+        if options.write_wrapper is None:
+            raise
+        said = error.typed.removesuffix(WRAP).rstrip()
+        raise UsageError(f"{said} {wrapper.write(options.write_wrapper, target, setting)}") from None
+    if options.write_wrapper is not None:
+        note([f"{target} is understood without a wrapper; {wrapper.FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
     for number, dtype in enumerate(dtypes):
 
@@ -99,7 +115,8 @@ def _findings(
         )
         return
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
-    yield from code_checks.findings(
+    fit = code.fit(setting)
+    for finding in code_checks.findings(
         CodeUnderTest(
             tested=code,
             setting=setting,
@@ -112,4 +129,8 @@ def _findings(
             environments=options.environments,
         ),
         progress,
-    )
+    ):
+        if finding.check == "rotation" and finding.failed and fit is not None and not fit.sure:
+            nearest = f"the nearest way to call it is {fit.convention}, layout {fit.layout}"
+            finding = replace(finding, detail=f"{finding.detail}; {nearest}")
+        yield finding

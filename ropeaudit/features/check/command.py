@@ -66,6 +66,11 @@ if TYPE_CHECKING:
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
 @click.option("--returned", metavar="FOLDER", help="Where a kernel wrote back, for a case of `vectors`.")
+@click.option(
+    "--write-wrapper",
+    metavar="FILE.py",
+    help="Where code is called in a way that is not understood, write a wrapper to edit.",
+)
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
 @click.option(
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
@@ -87,6 +92,7 @@ def check(
     text: str | None,
     tokens: str | None,
     returned: str | None,
+    write_wrapper: str | None,
     junit: str | None,
     waive: str | None,
     rope: options.RopeOptions,
@@ -121,6 +127,7 @@ def check(
         head_dims=head_dims,
         device=device,
         environments=under or DEFAULT,
+        write_wrapper=write_wrapper,
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []

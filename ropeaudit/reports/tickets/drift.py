@@ -19,7 +19,8 @@ from ropeaudit.reports.tickets import inputs, own_source
 from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet
 from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name, reproduction
 from ropeaudit.subjects import Subject, third_party
-from ropeaudit.subjects.calling import conventions, signatures
+from ropeaudit.subjects.calling import signatures
+from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
@@ -189,6 +190,11 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
         (code.changes, "--set changes the tables that the code is given"),
         (_is_built(code.thing), "a class is built before it is called"),
         (convention.order not in _AXES, f"the code takes axes {convention.order}"),
+        (convention.composed, "the code returns cos and sin"),
+        (
+            convention.signature.whole or not set(convention.signature.roles) <= _KNOWN,
+            f"the code is called as {convention.signature}",
+        ),
     ):
         if cannot:
             raise NoSnippet(why)
@@ -203,6 +209,10 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
     body = f"({', '.join(picked)})" if both else picked[0]
     rows = [f"    y = y{into}"] if into else []
     return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, file
+
+
+# what a line can be written for; positions and tables at once want tables of all positions
+_KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
 
 
 def _is_built(thing: Any) -> bool:
@@ -234,7 +244,7 @@ def _argument(role: str, record: Record, convention: Convention) -> str:
         "seq_dim": order.index("s"),
         "head_axis": order.index("h") if "h" in order else 0,
     }
-    return str(numbers[role] if role in numbers else conventions.building_argument(role, record.setting))
+    return str(numbers[role] if role in numbers else building_argument(role, record.setting))
 
 
 def _table(role: str, record: Record, convention: Convention) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -149,17 +151,17 @@ def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Lies, int]
     """Return where vectors lie that share the rows of a joint projection, and where those end."""
     if not shapes:
         return {}, _MARGIN
-    first = next(iter(shapes.values()))
-    sizes = dict(zip(order, first, strict=True))
-    heads = {name: shape[order.index("h")] if "h" in order else 1 for name, shape in shapes.items()}
-    beside = next(iter(heads.values()))  # heads before and after those of the vectors, such as those of v
-    width = (sum(heads.values()) + 2 * beside) * sizes["d"]
-    strides = {"d": 1, "h": sizes["d"], "s": width, "b": width * sizes["s"]}
-    lies, begin = _Lies(), _MARGIN + beside * sizes["d"]
-    for name, count in heads.items():
+    sizes = {name: dict(zip(order, shape, strict=True)) for name, shape in shapes.items()}
+    widths = {name: size["d"] * size.get("h", 1) for name, size in sizes.items()}  # numbers of a token
+    first = next(iter(sizes.values()))
+    beside = next(iter(widths.values()))  # before and after the vectors, such as those of v
+    width = sum(widths.values()) + 2 * beside
+    lies, begin = _Lies(), _MARGIN + beside
+    for name, size in sizes.items():
+        strides = {"d": 1, "h": size["d"], "s": width, "b": width * first["s"]}
         lies[name] = begin, tuple(strides[axis] for axis in order)
-        begin += count * sizes["d"]
-    return lies, width * sizes["s"] * sizes.get("b", 1) + 2 * _MARGIN
+        begin += widths[name]
+    return lies, width * first["s"] * first.get("b", 1) + 2 * _MARGIN
 
 
 def _view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, ...]) -> Any:
@@ -205,6 +207,7 @@ def content(array: Any) -> bytes:
 
 def known(returned: Any) -> Any:
     """Return what came back with arrays of other libraries, such as jax, as those of NumPy."""
+    returned = listed(returned)
     if isinstance(returned, (tuple, list)):
         return type(returned)(map(known, returned)) if type(returned) in (tuple, list) else returned
     root = type(returned).__module__.partition(".")[0]
@@ -212,18 +215,52 @@ def known(returned: Any) -> Any:
     return np.asarray(returned) if foreign and not _is_tensor(returned) else returned
 
 
+def listed(returned: Any) -> Any:
+    """Return a dict, a dataclass, a named tuple or another object with fields as a tuple: q, k, v first.
+
+    Fields are told by their names, `query_rotated` or `k_embed`; where none says it, they keep their order.
+    """
+    fields: Any = None
+    if isinstance(returned, Mapping):
+        fields = dict(returned)
+    elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        fields = {one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}
+    elif isinstance(returned, tuple) and hasattr(returned, "_asdict"):
+        fields = returned._asdict()
+    elif type(returned).__name__ == "SimpleNamespace":
+        fields = vars(returned)
+    if fields is None:
+        return returned
+    kinds = {kind: [name for name in fields if _kind(str(name)) == kind] for kind in "qkv"}
+    if kinds["q"]:
+        return tuple(fields[names[0]] for names in kinds.values() if names)
+    return tuple(fields.values())
+
+
+def _kind(name: str) -> str:
+    """Return which of q, k and v a field is called after; nothing where it is after none."""
+    words = name.lower().replace("-", "_").split("_")
+    kinds = {
+        "q": ("q", "query", "queries", "xq"),
+        "k": ("k", "key", "keys", "xk"),
+        "v": ("v", "value", "values", "xv"),
+    }
+    return next((kind for kind, names in kinds.items() if any(word in names for word in words)), "")
+
+
 def _is_tensor(value: Any) -> bool:
     return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
 
 
-def parts(returned: Any, both: bool) -> tuple[Any, Any]:
-    """Return the rotated vector, and the rotated keys where both were given. Raises: WrongShape."""
+def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
+    """Return the rotated vector, and keys and values where q and k were given. Raises: WrongShape."""
+    returned = listed(returned)
     if not isinstance(returned, (tuple, list)):
-        return returned, None
+        return returned, None, None
     if both and len(returned) >= 2:
-        return returned[0], returned[1]
+        return returned[0], returned[1], returned[2] if len(returned) == 3 else None
     if len(returned) == 1:
-        return returned[0], None
+        return returned[0], None, None
     kind = TwoTables if len(returned) == 2 else WrongShape
     raise kind(f"returns {len(returned)} things for one array")
 

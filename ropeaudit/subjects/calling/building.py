@@ -9,9 +9,13 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from ropeaudit.errors import BadInput, RopeAuditError, one_line
+from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
+from ropeaudit.rope.scaling import HF_NAMES
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.timeout import patiently
@@ -177,3 +181,90 @@ def _beside(target: type[Any]) -> list[type[Any]]:
     ]
     start = target.__name__.split("Rot")[0].split("RoPE")[0]
     return sorted(own, key=lambda cls: not cls.__name__.startswith(start))
+
+
+_HEADS = 4  # of a config that code is built from: it does not matter to RoPE, but to hidden_size
+
+
+def building_argument(
+    role: str, setting: RopeSetting, target: Any = None, name: str = "", dtype: Format = FP32
+) -> Any:
+    """Return what a module, a factory or a call is given that is no array. target: what is built.
+
+    Raises: UsageError for a scaling that no config can say.
+    """
+    values: dict[str, Callable[[], Any]] = {
+        "base": lambda: setting.base,
+        "dim": lambda: setting.rotary_dim,
+        "head_size": lambda: setting.head_dim,
+        "fraction": lambda: setting.rotary_dim / setting.head_dim,
+        "length": lambda: signatures.LENGTH,
+        "half_flag": lambda: setting.layout == "half",
+        "interleaved_flag": lambda: setting.layout == "interleaved",
+        "scaling": lambda: _scaling_dict(setting),
+        "rope_parameters": lambda: _rope_parameters(setting),
+        "config": lambda: _config(setting, target, name),
+        "dtype": lambda: _torch_dtype(dtype),
+    }
+    return values[role]()
+
+
+def _torch_dtype(dtype: Format) -> Any:
+    from ropeaudit.subjects import torch_arrays  # in-function: importing torch takes seconds
+
+    return torch_arrays.dtype(dtype)
+
+
+def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
+    """Return a setting's scaling as a config of Hugging Face says it; None where there is none."""
+    scaling = setting.scaling
+    if scaling.kind == "default":
+        return None
+    if not scaling.rules.in_config:
+        raise UsageError(f"scaling {scaling.kind} is in no config; give code that knows it by itself")
+    values: dict[str, Any] = {"rope_type": scaling.kind, "type": scaling.kind}
+    spelled = {ours: theirs for theirs, ours in HF_NAMES.items()}
+    for key, value in scaling.parameters().items():
+        if key == "original":
+            values[spelled[key]] = int(value)
+        elif key != "maximum":  # it stands outside
+            values[spelled[key]] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
+    """Return the same with the base, as transformers has it from its version 5 on."""
+    values = {"rope_type": "default", "rope_theta": setting.base, **(_scaling_dict(setting) or {})}
+    values.pop("type", None)
+    if setting.rotary_dim != setting.head_dim:
+        values.setdefault("partial_rotary_factor", setting.rotary_dim / setting.head_dim)
+    return values
+
+
+def _config(setting: RopeSetting, target: Any, name: str) -> Any:
+    """Return a config of a model with this setting: of the class that is annotated, else a plain object."""
+    scaling = setting.scaling
+    original = {"original_max_position_embeddings": int(scaling.original)} if scaling.original else {}
+    values = {
+        "hidden_size": _HEADS * setting.head_dim,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _HEADS,
+        "head_dim": setting.head_dim,
+        "max_position_embeddings": int(scaling.maximum or signatures.LENGTH),
+        "rope_theta": setting.base,
+        "rope_parameters": _rope_parameters(setting),
+        "rope_scaling": _scaling_dict(setting),
+        "partial_rotary_factor": setting.rotary_dim / setting.head_dim,
+        **original,
+    }
+    for cls in _annotated(target, name) if isinstance(target, type) else ():
+        if hasattr(cls, "to_dict"):
+            given = {
+                key: one
+                for key, one in values.items()
+                if key not in ("rope_scaling", "partial_rotary_factor")
+            }
+            if not hasattr(cls(), "rope_parameters"):  # before version 5
+                given |= {"rope_scaling": values["rope_scaling"]}
+            return cls(**given)
+    return SimpleNamespace(**values)

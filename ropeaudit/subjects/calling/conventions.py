@@ -1,45 +1,46 @@
 """Calling conventions of code that rotates, and what each argument is filled with.
 
-Letters: b batch, h heads, g heads of k, s positions, d head_dim, p pairs.
+Letters: b batch, h heads, g heads of k, s positions, t tokens of all sequences, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays, signatures
+from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects.calling import arrays, shapes, tables
 from ropeaudit.subjects.calling.arrays import Engine, Strides
+from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
 from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.shapes import ORDERS
+from ropeaudit.subjects.calling.signatures import TABLES as _TABLES
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.calling.timeout import patiently
-from ropeaudit.subjects.emulated import Emulated
 
-ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
-TABLE_ROLES = ("cos", "sin", "freqs")
-_BESIDE = ("positions", *TABLE_ROLES)  # roles of arrays that are not rotated
+_ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
+_BESIDE = ("v", "positions", "cu_seqlens", *_TABLES, "sin")
+_PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What all calls of one function share."""
+    """What all calls of one function share. lengths: of packed sequences. heads: of q and of k."""
 
     function: Any
     setting: RopeSetting
     dtype: Format
     changes: Changes
+    lengths: tuple[int, ...] = ()
+    heads: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,10 @@ class Answer:
 class Convention:
     """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
 
-    rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout. strides: how vectors
-    lie in memory. index: the integers that positions are. narrow: whether cos and sin are given in the dtype
-    of the vectors.
+    order: see `shapes`. rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout.
+    strides: how vectors lie in memory. index: the integers that positions are. narrow: whether cos and sin
+    are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
+    given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
     """
 
     signature: Signature
@@ -96,20 +98,37 @@ class Convention:
     index: Literal["int64", "int32"] = "int64"
     narrow: bool = False
     device: Device = CPU
+    back: str = ""
+    composed: bool = False
 
     @property
     def tells_rows(self) -> bool:
         """Whether what says where tokens stand has an axis for them."""
-        return not {"positions", *TABLE_ROLES}.isdisjoint(self.signature.roles)
+        roles = self.signature.roles
+        return "positions" in roles or (not self.signature.whole and not {*_TABLES, "sin"}.isdisjoint(roles))
 
     @property
     def by_batch(self) -> bool:
         """Whether positions, or tables, may be given for each batch element."""
+        if "t" in self.order:
+            return "offset" not in self.signature.roles or "cu_seqlens" in self.signature.roles
         return self.rank >= 2 and "b" in self.order and self.tells_rows
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether it is given k with q in one call."""
+        return bool({"k", "qkv"} & set(self.signature.roles))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether k may have fewer heads than q: of q and k in one array where their numbers are said."""
+        roles = self.signature.roles
+        return "qkv" not in roles or ("H" in self.order and bool({"heads", "kv_heads"} & set(roles)))
 
     def __str__(self) -> str:
         kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
-        return f"{self.signature} with {kind} {self.order}{self.device.words}"
+        called = f"{self.signature} with {kind} {self.order}{self.device.words}"
+        return f"{called}, whose cos and sin are applied here" if self.composed else called
 
     def __call__(
         self,
@@ -127,6 +146,8 @@ class Convention:
         Shapes: x (b, h, s, d), k (b, g, s, d), positions (s,), or (b, s) where it takes them.
         """
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
+        if "t" in self.order:
+            return self._tokens(call, x, k, positions)
         if "offset" not in self.signature.roles:
             return self._run(call, x, k, positions)
         parts = [self._run(call, x[:, :, run], k[:, :, run], positions[run]) for run, _ in runs(positions)]
@@ -137,11 +158,68 @@ class Convention:
             np.concatenate(keys, axis=2) if len(keys) == len(parts) else None,
         )
 
+    def _tokens(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
+        """Call with all batch elements in one row: each run of consecutive positions is a sequence.
+
+        Where no positions are given, sequences begin at the first row of the tables or at the offset, and
+        those that begin alike share a call; where there is neither, at position 0: others are padded.
+        """
+        rows = np.broadcast_to(positions, (len(x), positions.shape[-1]))
+        flat = [
+            array.transpose(1, 0, 2, 3).reshape(1, array.shape[1], -1, array.shape[3]) for array in (x, k)
+        ]
+        length, at = rows.shape[1], rows.reshape(-1)
+        pieces = [
+            (np.arange(part.start, part.stop) + row * length, first)
+            for row, each in enumerate(rows)
+            for part, first in runs(each)
+        ]
+        values, keys = np.empty_like(flat[0]), np.empty_like(flat[1])
+        answers = []
+        for group, pad in self._groups(pieces):
+            tokens = np.concatenate(
+                [np.r_[[index[0]] * (first if pad else 0), index] for index, first in group]
+            )
+            tokens = tokens.astype(np.int64)
+            given = [array[:, :, tokens] for array in flat]
+            lengths = tuple(len(index) + (first if pad else 0) for index, first in group)
+            where = np.concatenate([np.arange(size) for size in lengths]) if pad else at[tokens]
+            answer = self._run(replace(call, lengths=lengths), given[0], given[1], where)
+            kept = _kept(group, lengths)
+            there = np.concatenate([index for index, _ in group])
+            values = values.astype(answer.values.dtype, copy=False)
+            values[:, :, there] = answer.values[:, :, kept]
+            if answer.keys is not None:
+                keys = keys.astype(answer.keys.dtype, copy=False)
+                keys[:, :, there] = answer.keys[:, :, kept]
+            answers.append(answer)
+        back = [y.reshape(y.shape[1], len(x), length, -1).transpose(1, 0, 2, 3) for y in (values, keys)]
+        return Answer.joined(answers, back[0], None if answers[0].keys is None else back[1])
+
+    def _groups(self, pieces: list[_Piece]) -> list[tuple[list[_Piece], bool]]:
+        """Return the pieces that share a call, and whether they are padded up to their positions."""
+        roles = set(self.signature.roles)
+        if "cu_seqlens" not in roles and "offset" in roles:
+            return [([piece], False) for piece in pieces]
+        if "cu_seqlens" not in roles or "positions" in roles or not any(first for _, first in pieces):
+            return [(pieces, False)]
+        if roles & {"offset", *_TABLES}:
+            alike: dict[int, list[_Piece]] = {}
+            for piece in pieces:
+                alike.setdefault(piece[1], []).append(piece)
+            return [(group, False) for group in alike.values()]
+        groups: list[list[_Piece]] = [[]]
+        for piece in pieces:
+            if groups[-1] and sum(first + len(index) for index, first in (*groups[-1], piece)) > _PADDED:
+                groups.append([])
+            groups[-1].append(piece)
+        return [(group, True) for group in groups]
+
     def _run(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
         """Call with the axes that the function has, over the others."""
-        letters = "".join(axis for axis in "bhsd" if axis in self.order)
+        letters = shapes.called_letters(self.order)
         missing = 4 - len(letters)  # leading axes that the function does not have
-        group = x.shape[1] // k.shape[1] if missing > 1 else 1
+        group = x.shape[1] // k.shape[1] if missing > 1 or not self.grouped else 1
         flat = [
             (array.reshape(-1, *array.shape[missing:]) if missing else array[None])
             for array in (x, k.repeat(group, 1))
@@ -158,46 +236,79 @@ class Convention:
 
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
         """Call with all axes that the function has. Shapes: x and k have the axes `letters`."""
-        axes = [letters.index(axis) for axis in self.order]
-        given, given_k = (np.ascontiguousarray(array.transpose(axes)) for array in (x, k))
-        vectors = {"q": given, "x": given, "k": given_k}
-        vectors = {role: vectors[role] for role in self.signature.roles if role in vectors}
+        heads = (
+            ((*x.shape, 1)[letters.index("h")], (*k.shape, 1)[letters.index("h")])
+            if "h" in letters
+            else (1, 1)
+        )
+        call, sizes = replace(call, heads=heads), dict(zip(letters, x.shape, strict=True))
+        of_keys = {**sizes, "h": heads[1]}
+        roles = self.signature.roles
+        v = np.ascontiguousarray(k[..., ::-1]) if {"v", "qkv"} & set(roles) else k
+        given = {role: self._vector(role, (x, k, v), letters) for role in roles if role in (*_ROTATED, "v")}
+        first_given, plain = next(iter(given.values()), x), shapes.plain(self.order)
         buffer = None
         if self.strides in arrays.IN_BUFFER:
-            buffer = arrays.Buffer(vectors, call.dtype, self.engine, self.strides, self.order, self.device)
-        views = buffer.views if buffer else {role: self._vector(x, call) for role, x in vectors.items()}
+            buffer = arrays.Buffer(given, call.dtype, self.engine, self.strides, plain, self.device)
+        views = buffer.views if buffer else {role: self._array(each, call) for role, each in given.items()}
         arguments = {
-            role: views[role] if role in views else self._argument(role, given, at, call)
-            for role in self.signature.roles
+            role: views[role] if role in views else self._argument(role, first_given, at, call)
+            for role in roles
         }
         watched = _Watched(arguments)
         returned = self._returned(call, arguments)
         if buffer:
             buffer.check_around()
         changed, changed_beside = watched.changed()
-        inputs, takes_keys = watched.vectors, "k" in arguments
+        vectors = watched.vectors
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
-            returned = tuple(inputs) if takes_keys else inputs[0]
-        first, second = arrays.parts(returned, takes_keys)
-        values, dtype = self._rotated(first, given, axes)
-        keys, keys_dtype = (None, dtype) if second is None else self._rotated(second, given_k, axes, "k ")
+            returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
+        if self.composed:
+            returned = tables.applied(returned, x, letters, call.setting, call.dtype, self.width)
+            return Answer(
+                returned, None, torch_arrays.spelled(call.dtype), changed, "", False, changed_beside
+            )
+        parts = arrays.parts(returned, self.takes_keys)
+        first, second = parts[:2]
+        if "qkv" in arguments and second is None:
+            results, dtype = arrays.values(first)
+            self._check_shape(results, self.order, shapes.packed_sizes(self.order, sizes, heads[1]))
+            values, keys, third = shapes.unpacked(results, self.order, letters, sizes, heads[1])
+            keys_dtype = dtype
+        else:
+            values, dtype = self._rotated(first, sizes, letters)
+            keys, keys_dtype = (
+                (None, dtype) if second is None else self._rotated(second, of_keys, letters, "k ")
+            )
+            third = self._rotated(parts[2], of_keys, letters, "v ")[0] if parts[2] is not None else None
+        if third is not None and not np.array_equal(third, v, equal_nan=True):
+            changed_beside = tuple(dict.fromkeys((*changed_beside, "v")))
         return Answer(
             values=values,
             keys=keys,
             dtype=dtype,
             changed=changed,
             keys_dtype=keys_dtype,
-            in_place=arrays.shared(first, inputs[0])
-            and (second is None or arrays.shared(second, arguments["k"])),
+            in_place=arrays.shared(first, vectors[0])
+            and (second is None or arrays.shared(second, arguments.get("k", vectors[0]))),
             changed_beside=changed_beside,
             device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
             held=(first,) if second is None else (first, second),
         )
 
-    def _vector(self, x: FloatArray, call: _Call) -> Any:
+    def _array(self, x: FloatArray, call: _Call) -> Any:
         """Return a new array of its own that holds a vector."""
         vector = arrays.new_array(x, call.dtype, self.engine, self.device)
-        return arrays.strided(vector, self.strides, self.order)
+        return arrays.strided(vector, self.strides, shapes.plain(self.order))
+
+    def _vector(
+        self, role: str, three: tuple[FloatArray, FloatArray, FloatArray], letters: str
+    ) -> FloatArray:
+        """Return what a role is given of q, k and v, with axes in the order of the function."""
+        if role == "qkv":
+            return shapes.packed(three, self.order, letters)
+        order = self.order if "qkv" not in self.signature.roles else shapes.backs(self.order)[0]
+        return shapes.laid(three[{"k": 1, "v": 2}.get(role, 0)], order, letters)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what the function returns for each role's argument, as far as it is an array."""
@@ -209,63 +320,67 @@ class Convention:
         )
 
     def _rotated(
-        self, returned: Any, given: FloatArray, axes: list[int], what: str = ""
+        self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
     ) -> tuple[FloatArray, str]:
         """Return the values of what came back, with axes as they were before, and its dtype.
 
         Raises: WrongShape.
         """
         values, dtype = arrays.values(returned)
-        if values.shape != given.shape:
-            raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{given.shape}")
-        return values.transpose(np.argsort(axes)), dtype
+        order = self.back or self.order
+        self._check_shape(values, order, sizes, what)
+        rotated: FloatArray = shapes.lifted(values, order, letters, sizes)
+        return rotated, dtype
+
+    def _check_shape(self, values: FloatArray, order: str, sizes: shapes.Sizes, what: str = "") -> None:
+        """Raise WrongShape for what is not of these sizes."""
+        if values.shape != (expected := shapes.shape(order, sizes)):
+            raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{expected}")
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with that is no vector; x is one."""
         if role == "positions":
-            batch = x.shape[self.order.index("b")] if "b" in self.order else 1
+            batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
             rows = rows.astype(self.index)
             return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
-        if role in TABLE_ROLES:
+        if role in (*_TABLES, "sin"):
             return self._table(role, at, call)
+        if role == "cu_seqlens":
+            ends = np.cumsum([0, *(call.lengths or [at.shape[-1]])]).astype(np.int32)
+            return arrays.tensor(ends, self.device) if self.engine == "torch" else ends
         numbers: dict[str, Any] = {
             "offset": int(at.flat[0]),
-            "seq_dim": self.order.index("s"),
-            "head_axis": self.order.index("h") if "h" in self.order else 0,
+            "seq_dim": shapes.axis(self.order, "s"),
+            "head_axis": shapes.axis(self.order, "h"),
+            "heads": call.heads[0],
+            "kv_heads": call.heads[1],
+            "max_seqlen": max(call.lengths, default=at.shape[-1]),
         }
-        return numbers[role] if role in numbers else building_argument(role, call.setting)
+        return numbers[role] if role in numbers else building_argument(role, call.setting, dtype=call.dtype)
 
     def _table(self, role: str, at: Positions, call: _Call) -> Any:
-        """Return cos, sin or cos + i sin of float64, rounded once to float32 (not at all for float64).
+        """Return a table at the positions, or at all from 0 where others say which: see `tables`.
 
-        Where stages are changed they are those; a table that is requested in a dtype has it. `narrow` ones
-        are rounded once more, to the dtype, as models do that compute tables in float32.
-        Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h.
+        Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h and d.
         """
-        recipe = recipes.named("fp64-angles").changed(call.changes).resolve(call.dtype)
-        cos, sin = _cos_sin(call.dtype, tuple(sorted(call.changes.items())), call.setting, at.tobytes())
-        wide = np.float64 if call.dtype is FP64 else np.float32
-        if role == "freqs":
-            table: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
-            table.real, table.imag = cos, sin
-        else:
-            table = (cos if role == "cos" else sin).astype(wide)
-            if self.width != "pairs":
-                table = np.tile(table, 2) if self.width == "half" else np.repeat(table, 2, axis=1)
-        table = table.reshape(*at.shape, -1)
+        if self.signature.whole:
+            changes = tuple(sorted(call.changes.items()))
+            key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)
+            return tables.whole(key, max(int(at.max(initial=0)), 0))
+        if "cu_seqlens" in self.signature.roles:
+            at = np.arange(max(call.lengths, default=1), dtype=np.int64) + at[0]
+        table, held = tables.table(role, self.width, call.dtype, call.setting, call.changes, at)
+        table = table.reshape(*at.shape, *(columns := table.shape[1:]))
         if self.rank == 2:
-            table = table.reshape(-1, *table.shape[-2:])
+            table = table.reshape(-1, at.shape[-1], *columns)
         if self.rank == 3:
             sizes = dict(zip("bs"[-at.ndim :], at.shape, strict=True))
-            if at.ndim == 2 and self.order.index("s") < self.order.index("b"):
+            order = shapes.plain(self.order)
+            if at.ndim == 2 and order.index("s") < order.index("b"):
                 table = table.swapaxes(0, 1)
-            table = table.reshape([*(sizes.get(axis, 1) for axis in self.order[:-1]), table.shape[-1]])
-        held = call.dtype if self.narrow else recipe.table if "table" in call.changes else None
-        if role != "freqs" and held and held.storage_bits <= 16:
-            rounded = round_to(np.ascontiguousarray(table), held)
-            return arrays.new_array(rounded, held, self.engine, self.device)
-        return arrays.tensor(table, self.device) if self.engine == "torch" else table
+            table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
+        return tables.given(table, call.dtype if self.narrow else held, self.engine, self.device)
 
     def _of_jax(self, argument: Any) -> Any:
         """Return an array of NumPy as one of jax where code takes those; anything else as it is."""
@@ -277,26 +392,27 @@ class _Watched:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.arguments = arguments
-        self.vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
+        self.vectors = [arguments[role] for role in _ROTATED if role in arguments]
         self._before = [arrays.content(vector) for vector in self.vectors]
-        self._beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
+        self._beside = {role: tables.content(arguments[role]) for role in _BESIDE if role in arguments}
 
     def changed(self) -> tuple[bool, tuple[str, ...]]:
         """Return whether the call changed q, k or x, and the roles of other arrays that it changed."""
         same = (arrays.content(x) == old for x, old in zip(self.vectors, self._before, strict=True))
         beside = self._beside.items()
-        roles = tuple(role for role, old in beside if arrays.content(self.arguments[role]) != old)
+        roles = tuple(role for role, old in beside if tables.content(self.arguments[role]) != old)
         return not all(same), roles
 
 
-@functools.lru_cache(maxsize=4)
-def _cos_sin(
-    dtype: Format, changes: tuple[tuple[str, str], ...], setting: RopeSetting, at: bytes
-) -> tuple[FloatArray, FloatArray]:
-    """Return cos and sin at positions, which q and k share. Shapes: -> (s, p) twice."""
-    recipe = recipes.named("fp64-angles").changed(dict(changes)).resolve(dtype)
-    cos, sin = Emulated(recipe, setting).table(np.frombuffer(at, np.int64), 0)
-    return cos, sin
+_Piece = tuple[Positions, int]  # which tokens are a run, and its first position
+
+
+def _kept(group: list[_Piece], lengths: tuple[int, ...]) -> Positions:
+    """Return where the tokens of each piece stand among sequences of these lengths: at their ends."""
+    ends = np.cumsum(lengths)
+    return np.concatenate(
+        [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
+    )
 
 
 def scored(
@@ -321,8 +437,3 @@ def scored(
         arguments = [device.put(one) for one in arguments]
     returned = patiently(lambda: arrays.quietly(function, arguments, {}, device), "a call")
     return arrays.values(arrays.known(returned))[0]
-
-
-def building_argument(role: str, setting: RopeSetting) -> Any:
-    """Return what a module or a factory is built from."""
-    return {"base": setting.base, "dim": setting.rotary_dim, "length": signatures.LENGTH}[role]

@@ -22,11 +22,12 @@ from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, signatures
+from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import ORDERS, Convention
+from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
-from ropeaudit.subjects.calling.signatures import Signature
+from ropeaudit.subjects.calling.shapes import ORDERS
+from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
@@ -36,7 +37,7 @@ NEAR = 0.1  # relative RMS error of a call that is right but coarse
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 
 
-class NoFit(UsageError):
+class NoFit(NotUnderstood):
     """Code fits no call in a dtype; another one may do. nearest: one that works, if any does."""
 
     nearest: Fit | None = None
@@ -70,7 +71,7 @@ class Fit:
         Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
         others the error says little; and of what does not fit at all, all are alike.
         """
-        unusual = not self.sure and self.convention.width not in ("pairs", self.layout)
+        unusual = not self.sure and self.convention.width not in ("pairs", "stacked", self.layout)
         return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
 
     @property
@@ -122,17 +123,18 @@ def _fit_in(
 
     Raises: NoFit, UsageError, UnknownName.
     """
-    if order is not None and order.lower() not in ORDERS:
+    known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
+    if order is not None and order.lower() not in known:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
     function = make()
     device = place()
-    orders = (order.lower(),) if order else ORDERS
+    orders = (known[order.lower()],) if order else None
     sure = _SURE + dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
     failed: list[tuple[Signature, Exception]] = []
     best: Fit | None = None
     for engine in _engines(function, device):
         possible = signatures.possible_signatures(function, name)
-        for convention in _conventions(possible, orders, engine, device):
+        for convention in _conventions(possible, orders, engine, device, failed):
             tried = _try(convention, make, setting, dtype, best)
             if isinstance(tried, Exception):
                 failed.append((convention.signature, tried))
@@ -143,10 +145,10 @@ def _fit_in(
         if best is not None and not best.misfit:
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
-        raise _uncallable(name, failed, device, takes_keys=signatures.takes_keys(function))
+        raise _uncallable(name, failed, device)
     refused = NoFit(
         f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
-        f"audited. {_suggested_wrapper(name, setting)}"
+        f"audited. {WRAP}"
     )
     refused.nearest = best
     raise refused
@@ -175,9 +177,7 @@ def _try(
     return fit
 
 
-def _uncallable(
-    name: str, failed: Sequence[tuple[Signature, Exception]], device: Device, takes_keys: bool
-) -> UsageError:
+def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device: Device) -> UsageError:
     """Return that nothing that was tried worked: of the device in every dtype, else in this one."""
     reasons = [
         (signature, str(error) if isinstance(error, arrays.WrongShape) else one_line(error))
@@ -187,8 +187,7 @@ def _uncallable(
     unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
     if places := next(filter(None, (advice(reason, device) for _, reason in reasons)), ""):
         return UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")
-    tables = not takes_keys and any(isinstance(error, arrays.TwoTables) for _, error in failed)
-    return NoFit(f"{unknown} {_wrapper(name, tables)}")
+    return NoFit(f"{unknown} {WRAP}")
 
 
 def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
@@ -219,43 +218,56 @@ def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: For
     return convention if tried.error <= 2 * best.error + _SURE else None
 
 
-def _wrapper(name: str, tables: bool) -> str:
-    """Return a wrapper of code that fits no call; tables: whether it returns two things, as cos and sin."""
-    function = name.rpartition(":")[2]
-    if tables:
-        return (
-            "If those are cos and sin, they are what rotates and not what is rotated. Wrap both steps and "
-            f"audit the wrapper: def rotate(q, k, positions): cos, sin = {function}(q, positions[None]); "
-            "return apply_rotary_pos_emb(q, k, cos, sin)"
-        )
-    return (
-        f"Wrap it and audit the wrapper, which is given x (batch, heads, positions, head_dim) and positions "
-        f"(positions,): def rotate(x, positions): return {function}(x, ...)"
-    )
-
-
-def _suggested_wrapper(name: str, setting: RopeSetting) -> str:
-    """Return a wrapper to edit."""
-    inverse = f"{setting.base:g} ** (-torch.arange(0, {setting.rotary_dim}, 2) / {setting.rotary_dim})"
-    return (
-        "Wrap it and audit the wrapper: def rotate(x, positions): return "
-        f"{name.rpartition(':')[2]}(x, positions[:, None] * {inverse})"
-    )
-
-
 def _conventions(
-    signatures: list[Signature], orders: tuple[str, ...], engine: Engine, device: Device
+    signatures: list[Signature],
+    orders: tuple[str, ...] | None,
+    engine: Engine,
+    device: Device,
+    failed: Sequence[tuple[Signature, Exception]],
 ) -> Iterator[Convention]:
-    """Yield every order of axes, rank and width of tables that the signatures leave open."""
+    """Yield every order of axes, rank and width of tables that the signatures leave open.
+
+    Then, where two things came back for one array, those that take them for cos and sin; what is not given
+    any vectors can return nothing else. failed: what was raised so far, which grows while this is consumed.
+    """
     for signature in signatures:
-        tables = {"cos", "freqs"} & set(signature.roles)
-        widths = ("half", "interleaved", "pairs") if "cos" in signature.roles else ("pairs",)
-        ranks = (1, 2, 3) if tables else (1, 2) if "positions" in signature.roles else (1,)
-        for order in orders:
-            for rank in ranks:
-                yield from (
-                    Convention(signature, order, engine, rank, width, device=device) for width in widths
-                )
+        if not signature.vectorless:
+            yield from _of_signature(signature, orders, engine, device)
+    for signature in signatures:
+        two = any(one == signature and isinstance(error, arrays.TwoTables) for one, error in failed)
+        if signature.tables or not (signature.vectorless or two):
+            continue
+        for order in orders or (("bhsd",) if signature.vectorless else ("bhsd", "bshd", "hsd")):
+            yield from (
+                Convention(signature, order, engine, rank, width, device=device, composed=True)
+                for rank in (2, 1)
+                for width in ("half", "interleaved", "pairs")
+            )
+
+
+def _of_signature(
+    signature: Signature, orders: tuple[str, ...] | None, engine: Engine, device: Device
+) -> Iterator[Convention]:
+    """Yield the same of one signature."""
+    roles = set(signature.roles)
+    served = signature.roles[0] == "positions" and not signature.tables  # as vLLM has it: tokens of all
+    packed, tokens = "qkv" in roles, "cu_seqlens" in roles
+    if orders is None and packed:
+        orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
+    elif orders is None:
+        served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
+        orders = shapes.TOKENS if tokens else served_first if served else ORDERS
+    doubled = ("half", "interleaved", "pairs")
+    widths: tuple[str, ...] = doubled if {"cos", "angles"} & roles else ("pairs",)
+    widths = ("pairs", "stacked", *doubled[:2]) if "cos_sin" in roles else widths
+    tables = signature.tables and not signature.whole
+    for order in orders:
+        ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
+        for rank in ranks if order[0] != "t" or tables else (1,):
+            for width in widths:
+                backs: tuple[str, ...] = shapes.backs(order) if packed else ("",)
+                for back in backs:
+                    yield Convention(signature, order, engine, rank, width, device=device, back=back)
 
 
 def _nearest_layout(

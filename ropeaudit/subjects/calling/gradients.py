@@ -24,7 +24,7 @@ from ropeaudit.subjects.exact_rotation import half_split
 
 TensorRotation: TypeAlias = Callable[[Any, Any], Any]
 _INFERENCE = "the code switches autograd off: it is for inference alone"
-_VECTORS = {"q": "q", "k": "k", "x": "its input"}  # role -> how it is called in a message
+_VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # role -> how it is called in a message
 
 
 class NoGradient(ValueError):
@@ -127,6 +127,8 @@ class Backward:
 
     def _outputs(self, returned: Any, upstream: list[Any]) -> tuple[Any, ...]:
         """Return the rotated vectors among what came back, and note their dtypes. Raises: WrongShape."""
+        if isinstance(arrays.listed(returned), (tuple, list)) and "qkv" in self.signature.roles:
+            raise SwitchedOff("it takes q, k and v in one array and returns them apart")
         both = arrays.parts(returned, len(upstream) == 2)
         outputs = tuple(part for part in both[: len(upstream)] if part is not None)
         for output, x in zip(outputs, upstream, strict=False):

@@ -10,7 +10,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling import anew, conventions, detection, devices, signatures
+from ropeaudit.subjects.calling import anew, building, conventions, detection, devices, signatures
 from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code
 from ropeaudit.subjects.calling.conventions import Answer, Convention
@@ -72,6 +72,7 @@ class OwnCode(Code):
         self.source: Source | None = None
         self.executed_anew = False
         self._built: dict[RopeSetting, Any] = {}  # never called
+        self.flag = cast("Layout | None", signatures.flag(thing))
         self.engine = "jax" if signatures.wants_jax(thing) else "torch"
         if self.engine == "torch" and signatures.wants_numpy(thing):
             self.engine = "numpy"
@@ -114,7 +115,7 @@ class OwnCode(Code):
             fit = self.clean.fit(setting)
             self.engine, self.changes, self.device = self.clean.engine, self.clean.changes, self.clean.device
             return fit
-        key = replace(setting, layout="half", scale=1.0)
+        key = replace(setting, layout=setting.layout if self.flag else "half", scale=1.0)
         if key not in self._fits:
             with process_state.at_home(self.home):
                 fit = detection.fit(
@@ -126,6 +127,13 @@ class OwnCode(Code):
             if fit.permuted:
                 self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]
+
+    def layout(self, setting: RopeSetting) -> Layout:
+        """Return the layout in which it is audited unless another is requested. Raises: UsageError.
+
+        Of code that is told which by an argument, that of the argument's default.
+        """
+        return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
 
     def narrow_tables(self, fit: Fit, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether cos and sin are given in the dtype, which is found out once."""
@@ -139,7 +147,7 @@ class OwnCode(Code):
 
     def _check_changes(self, fit: Fit) -> None:
         """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
-        tables = {"cos", "freqs"} & set(fit.convention.signature.roles)
+        tables = fit.convention.signature.tables
         if not tables:
             self.changes = {}
         ignored = [stage for stage in self._requested if stage not in self.changes]
@@ -179,13 +187,17 @@ class OwnCode(Code):
         if setting in self._built:
             return self._for_inference(copied(self._built[setting]))
         if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
-            parameters = signatures.building(thing)
+            parameters = signatures.building(thing, setting.scaling.kind != "default")
             if parameters is None:
-                raise UsageError(
+                raise signatures.NotUnderstood(
                     f"{self.name} needs arguments that are not known here; give a function, or a class that "
-                    "takes nothing but dim, base and a largest position"
+                    "takes nothing but dims, base, a largest position, a layout or a config. "
+                    f"{signatures.WRAP}"
                 )
-            given = {name: conventions.building_argument(role, setting) for name, role in parameters.items()}
+            given = {
+                name: building.building_argument(role, setting, thing, name)
+                for name, role in parameters.items()
+            }
             try:
                 with process_state.at_home(self.environment.builds(self.home)):
                     thing = patiently(lambda: self.thing(**given), self.name)
@@ -304,7 +316,7 @@ def _wants_narrow_tables(
     Callers that compute in 16 bits give those; float32 would say nothing of the code's own dtype.
     make: an instance to call. home: the state in which calls begin.
     """
-    if "cos" not in convention.signature.roles or dtype.storage_bits > _MOST_BITS:
+    if not {"cos", "cos_sin"} & set(convention.signature.roles) or dtype.storage_bits > _MOST_BITS:
         return False
     x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
 

@@ -64,7 +64,7 @@ class OwnRotator(Rotator):
 
     def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return the same with dims in the order in which the code returns them."""
-        if "k" in self.fit.convention.signature.roles:
+        if self.fit.convention.takes_keys:
             answer = self.answer(q, k, at)
             first, second = answer.values, answer.keys
             if second is None:  # it takes k and returns q alone

@@ -12,36 +12,74 @@ from typing import Any
 
 from ropeaudit.errors import UsageError
 
+WRAP = (
+    "Audit a wrapper of it, rotate(q, k, positions): `ropeaudit check TARGET --write-wrapper FILE.py` writes "
+    "one to edit"
+)
+
+
+class NotUnderstood(UsageError):
+    """What to give code is not known: a wrapper has to say it."""
+
+
 # what an argument is -> names by which it is recognised
 ROLES: dict[str, tuple[str, ...]] = {
-    "q": ("q", "query", "query_states", "query_layer", "xq", "q_embed"),
-    "k": ("k", "key", "key_states", "key_layer", "xk", "k_embed"),
+    "q": ("q", "query", "query_states", "query_layer", "xq", "q_embed", "queries"),
+    "k": ("k", "key", "key_states", "key_layer", "xk", "k_embed", "keys"),
+    "v": ("v", "value", "value_states", "value_layer", "xv", "values"),
     "x": ("x", "t", "tensor", "input", "inputs", "hidden_states", "states", "arr", "array", "x_in"),
+    "qkv": ("qkv", "qkv_states", "mixed_qkv", "fused_qkv", "packed_qkv", "mixed_x_layer", "query_key_value"),
     "positions": (
         *("positions", "position", "position_ids", "positions_ids", "pos", "pos_ids", "input_pos"),
-        *("seq_pos", "token_positions", "input_positions", "idx", "cache_position"),
+        *("seq_pos", "token_positions", "input_positions", "idx", "cache_position", "p"),
     ),
     "offset": (
         *("offset", "start_pos", "start", "seqlen_offset", "seq_offset", "pos_offset", "position_offset"),
         *("positions_offset", "start_position", "start_index", "past_length", "past_len"),
-        "past_key_values_length",
+        *("past_key_values_length", "seqlen_offsets"),
     ),
-    "cos": ("cos", "cos_table", "cos_cached", "freqs_cos"),
-    "sin": ("sin", "sin_table", "sin_cached", "freqs_sin"),
+    "cu_seqlens": ("cu_seqlens", "cu_seq_lens", "cu_seqlens_q", "cu_lens", "cumulative_seqlens"),
+    "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_in_batch"),
+    "cos": ("cos", "cos_table", "cos_cached", "cos_cache", "freqs_cos"),
+    "sin": ("sin", "sin_table", "sin_cached", "sin_cache", "freqs_sin"),
+    "cos_sin": ("cos_sin_cache", "cos_sin", "cos_sin_cached", "cos_sin_table", "rope_cache"),
     "freqs": ("freqs_cis", "freq_cis", "freqs_complex"),
+    "angles": ("freqs", "angles", "rotary_pos_emb"),
     "seq_dim": ("seq_dim", "seq_dimension", "sequence_dim"),
     "head_axis": ("unsqueeze_dim",),
+    "heads": ("num_heads", "n_heads", "num_attention_heads", "num_q_heads", "num_heads_q", "nheads"),
+    "kv_heads": ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "num_heads_k", "num_query_groups"),
+    "half_flag": ("is_neox_style", "is_neox", "neox_style"),
+    "interleaved_flag": ("interleaved", "rotary_interleaved", "is_interleaved", "traditional"),
     "base": ("base", "theta", "rope_theta", "rotary_base"),
     "dim": ("dim", "head_dim", "rotary_dim", "dims", "d_head", "d"),
-    "length": ("max_seq_len", "max_position_embeddings", "max_len", "max_positions", "n_positions"),
+    "head_size": ("head_size",),
+    "fraction": ("partial_rotary_factor", "rotary_percent", "rotary_pct", "rotary_fraction"),
+    "length": (
+        *("max_seq_len", "max_position_embeddings", "max_len", "max_positions", "n_positions"),
+        *("max_position", "max_seq_length"),
+    ),
+    "scaling": ("rope_scaling",),
+    "rope_parameters": ("rope_parameters",),
+    "config": ("config",),
+    "dtype": ("dtype",),
 }
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
-_BUILDING = ("base", "dim", "length")
-_POSITIONAL = ("cos", "freqs", "positions", "offset")  # what says where tokens stand: one of them
-_EXTRA = ("seq_dim", "head_axis", "base")  # filled in wherever they are taken
+BUILDING = (  # what an instance is built from; the first line wherever it is taken, the others where needed
+    *("base", "dim", "head_size", "fraction", "half_flag", "interleaved_flag"),
+    *("length", "scaling", "rope_parameters", "config", "dtype"),
+)
+_ALWAYS = BUILDING[:6]
+FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
+TABLES = ("cos", "cos_sin", "freqs", "angles")  # one of them is a table, cos with sin
+_PLACING = (*TABLES, "positions", "offset", "cu_seqlens")  # what says where tokens stand
+_VECTORS = ("q", "k", "x", "qkv")
+_EXTRA = (  # filled in wherever they are taken
+    *("seq_dim", "head_axis", "base", "heads", "kv_heads", "head_size", "max_seqlen", *FLAGS),
+)
 # number of arguments -> what they may be, where their names say nothing
 _BY_NUMBER = {
-    2: (("x", "positions"), ("x", "freqs")),
+    2: (("x", "positions"), ("x", "freqs"), ("x", "angles")),
     3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
     4: (("q", "k", "cos", "sin"),),
 }
@@ -58,6 +96,21 @@ class Signature:
     def roles(self) -> tuple[str, ...]:
         """The roles, in order."""
         return tuple(role for _, role in self.arguments)
+
+    @property
+    def vectorless(self) -> bool:
+        """Whether nothing is given that could be rotated: then cos and sin may come back."""
+        return not set(_VECTORS) & set(self.roles)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The roles of tables among them."""
+        return tuple(role for role in self.roles if role in (*TABLES, "sin"))
+
+    @property
+    def whole(self) -> bool:
+        """Whether tables hold all positions from 0, for others among the arguments say which are meant."""
+        return bool(self.tables) and bool({"positions", "offset"} & set(self.roles))
 
     def __str__(self) -> str:
         return f"f({', '.join(name or role for name, role in self.arguments)})"
@@ -86,27 +139,44 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
     parameters = _parameters(function)
     if parameters is None:
         return _positional_signatures(list(_BY_NUMBER))
-    likely = [*_named_signature(parameters), *_positional_signatures(_argument_counts(parameters))]
+    likely = [*_named_signatures(parameters), *_positional_signatures(_argument_counts(parameters))]
     if not likely:
         names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
-        raise UsageError(
-            f"{name} needs the arguments {names}; what to give it is not known: audit a wrapper "
-            "f(x, positions), f(q, k, positions), f(x, cos, sin) or f(q, k, cos, sin)"
-        )
+        raise NotUnderstood(f"{name} needs the arguments {names}; what to give it is not known. {WRAP}")
     return list(dict.fromkeys(likely))
 
 
-def building(function: Any) -> dict[str, str] | None:
-    """Return keyword -> role for a class or a factory that can be called by what is known; None otherwise."""
+def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
+    """Return keyword -> role for a class or a factory that can be called by what is known; None otherwise.
+
+    scaled: whether the setting has a scaling, which is given wherever it is taken.
+    """
     parameters = _parameters(function)
     if parameters is None:
         return {}
     roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
-    if any(roles[name] not in _BUILDING for name in needed):
+    if any(roles[name] not in BUILDING for name in needed):
         return None
+    given = (*_ALWAYS, "scaling", "rope_parameters") if scaled else _ALWAYS
+    partial = "rotary_dim" in roles or "fraction" in roles.values()  # then the other dim is that of a head
     return {
-        name: role for name, role in roles.items() if role and (role in ("base", "dim") or name in needed)
+        name: "head_size" if role == "dim" and partial and name != "rotary_dim" else role
+        for name, role in roles.items()
+        if role in BUILDING and (role in given or name in needed)
     }
+
+
+def flag(function: Any) -> str | None:
+    """Return the layout that a function or a class has by itself, where an argument says which; else None."""
+    for one in (function, getattr(function, "forward", None)):
+        parameters = None if one is None else _parameters(one)
+        for parameter in () if parameters is None else parameters.fixed:
+            layout = FLAGS.get(_ROLE.get(parameter.name.lower(), ""))
+            if layout is not None:
+                meant = parameter.default is parameter.empty and layout == "half"
+                on = meant or (parameter.default is not parameter.empty and bool(parameter.default))
+                return layout if on else ("interleaved" if layout == "half" else "half")
+    return None
 
 
 def is_factory(function: Any) -> bool:
@@ -114,7 +184,8 @@ def is_factory(function: Any) -> bool:
     parameters = _parameters(function)
     if parameters is None or parameters.variadic or building(function) is None:
         return False
-    return not {"q", "k", "x"} & set(parameters.roles.values())
+    roles = set(parameters.roles.values())
+    return not {*_VECTORS, "positions"} & roles
 
 
 def takes_keys(function: Any) -> bool:
@@ -199,32 +270,40 @@ def _positional_signatures(counts: list[int]) -> list[Signature]:
     ]
 
 
-def _named_signature(parameters: _Parameters) -> list[Signature]:
-    """Return the signature that the names of the arguments suggest; none if a needed one is not known."""
+def _named_signatures(parameters: _Parameters) -> list[Signature]:
+    """Return what the names of the arguments suggest, likeliest first; none if a needed one is not known.
+
+    What is needed says where tokens stand; else one that may be given does, so that none shifts twice. Then
+    with positions or lengths of sequences that may be given too; and a table of angles may be complex.
+    """
     roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
-    if any(roles[name] is None for name in needed) or not {"q", "x"} & set(roles.values()):
+    if any(roles[name] is None for name in needed):
         return []
-    placing = _position_arguments(roles, needed)
-    if placing is None:
+    present, wanted = set(roles.values()), {roles[name] for name in needed}
+    first = wanted & set(_PLACING) or set([role for role in _PLACING if role in present][:1])
+    if not first or ("cos" in first and "sin" not in present):
         return []
-    taken = {"q", "k", "x", *placing, *_EXTRA} | {roles[name] for name in needed}
-    arguments: dict[str, tuple[str | None, str]] = {}
-    for parameter in parameters.fixed:
-        role = roles[parameter.name]
-        if role is not None and role in taken:
-            keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
-            arguments.setdefault(role, (keyword, role))
-    return [Signature(tuple(arguments.values()))]
-
-
-def _position_arguments(roles: dict[str, str | None], needed: set[str]) -> tuple[str, ...] | None:
-    """Return the arguments that say where tokens stand, needed ones first, so that none shifts twice."""
-    for names in (needed, set(roles)):
-        present = {roles[name] for name in names}
-        for role in _POSITIONAL:
-            if role in present:
-                return (role, "sin") if role == "cos" else (role,)
-    return None
+    sets = [first]
+    if not {"positions", "offset"} & first:
+        sets += [first | {role} for role in ("positions", "offset") if role in present and first & {*TABLES}]
+    sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
+    results = []
+    for placing in sets:
+        taken = {*_VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
+        taken -= set() if "cu_seqlens" in placing else {"max_seqlen"} - wanted
+        taken |= {"v"} & present if {"q", "k"} <= present else set()
+        arguments: dict[str, tuple[str | None, str]] = {}
+        for parameter in parameters.fixed:
+            role = roles[parameter.name]
+            if role is not None and role in taken:
+                keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
+                arguments.setdefault(role, (keyword, role))
+        results.append(Signature(tuple(arguments.values())))
+    others = [
+        Signature(tuple((name, "freqs" if role == "angles" else role) for name, role in one.arguments))
+        for one in results
+    ]
+    return [*results, *others]
 
 
 def described(attempts: Iterator[tuple[Signature, str]]) -> str:

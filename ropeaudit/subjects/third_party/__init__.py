@@ -87,9 +87,15 @@ def entry_of(name: str) -> Entry:
     members = family.members()
     if name not in members:
         several = [one for one in members if one.startswith(f"{name}.")]
+        several = several or [one for one, entry in members.items() if _is_class(entry, name)]
         hint = f"(`ropeaudit list implementations --match '{family.name}:*'` shows them)"
         raise UnknownName("implementation", name, several or members, hint)
     return members[name]
+
+
+def _is_class(entry: Entry, name: str) -> bool:
+    """Return whether a name is FAMILY:CLASS, with the class that an entry calls."""
+    return entry.target.rpartition(":")[2].lower() == name.partition(":")[2].lower()
 
 
 def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:

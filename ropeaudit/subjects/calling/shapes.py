@@ -1,0 +1,107 @@
+"""How q and k lie in what code is given: the order of axes, axes that are joined, one array of q, k and v.
+
+An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch
+elements in one row, as of packed sequences. In brackets stand axes that are one: t(hd) joins heads and dims.
+In packed ones 3 is an axis of q, k and v, and H the heads of q, of k and of v, one after the other.
+Letters of sizes: g heads of k.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray
+
+ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "t(hd)", "bs(hd)", "sd")
+TOKENS = ("thd", "t(hd)")  # of packed sequences, whose lengths are given
+PACKED = (
+    *("bs3hd", "bs(Hd)", "bsh(3d)", "sbh(3d)", "bsHd", "b3hsd", "sb3hd", "bs(h3d)", "bhs(3d)", "3bhsd"),
+    *("t3hd", "t(Hd)", "tHd", "th(3d)"),
+)
+PACKED_TOKENS = tuple(order for order in PACKED if order[0] == "t")
+_AXIS = re.compile(r"\(\w+\)|\w")
+Sizes = Mapping[str, int]
+
+
+def has(order: str, letter: str) -> bool:
+    """Return whether an order has an axis of its own, or a joined one, for a letter."""
+    return letter in order.replace("t", "bs").replace("H", "h")
+
+
+def called_letters(order: str) -> str:
+    """Return the axes among bhsd that one call has, in this order; t is the s of one batch element."""
+    return "".join(axis for axis in "bhsd" if axis in order.replace("t", "s").replace("H", "h"))
+
+
+def plain(order: str) -> str:
+    """Return a letter for each axis of the array: that of a joined one is its last."""
+    return "".join(axis.strip("()")[-1] for axis in _AXIS.findall(order.replace("t", "s").replace("H", "h")))
+
+
+def axis(order: str, letter: str) -> int:
+    """Return the number of the axis that a letter stands in; 0 where none does."""
+    parts = _AXIS.findall(order.replace("t", "s").replace("H", "h"))
+    return next((number for number, part in enumerate(parts) if letter in part), 0)
+
+
+def backs(order: str) -> tuple[str, ...]:
+    """Return the orders in which q, k and v may come back one by one, where they were given packed."""
+    apart = order.replace("3", "").replace("H", "h").replace("(d)", "d")
+    whole = re.sub(r"[()]", "", apart)
+    turned = "bhsd" if "b" in order else "htd"
+    return tuple(dict.fromkeys((apart, whole, turned)))
+
+
+def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
+    """Return an array whose axes are `letters` with axes in an order, some joined; it is contiguous."""
+    parts = _AXIS.findall(order.replace("t", "s").replace("H", "h"))
+    single = "".join(part.strip("()") for part in parts)
+    turned = x.transpose([letters.index(letter) for letter in single])
+    sizes, shape = dict(zip(single, turned.shape, strict=True)), []
+    for part in parts:
+        shape.append(int(np.prod([sizes[letter] for letter in part.strip("()")])))
+    return np.ascontiguousarray(turned).reshape(shape)
+
+
+def lifted(x: Any, order: str, letters: str, sizes: Sizes) -> Any:
+    """Return what `laid` was given; of tensors too. The shape has to be that of these sizes."""
+    single = re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
+    apart = x.reshape([sizes[letter] for letter in single])
+    axes = [single.index(letter) for letter in letters]
+    return apart.transpose(axes) if isinstance(x, np.ndarray) else apart.permute(axes)
+
+
+def shape(order: str, sizes: Sizes) -> tuple[int, ...]:
+    """Return the shape of an array of these sizes in an order."""
+    parts = _AXIS.findall(order.replace("t", "s").replace("H", "h"))
+    return tuple(int(np.prod([sizes[letter] for letter in part.strip("()")])) for part in parts)
+
+
+def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters: str) -> FloatArray:
+    """Return q, k and v in one array. Shapes: each has the axes `letters`; heads may differ for H alone."""
+    if "3" in order:
+        return laid(np.stack(three), order, "3" + letters)
+    return laid(np.concatenate(three, axis=letters.index("h")), order, letters)
+
+
+def unpacked(x: Any, order: str, letters: str, sizes: Sizes, keys: int) -> tuple[Any, Any, Any]:
+    """Return q, k and v out of one array or tensor, `sizes` those of q. keys: heads of k."""
+    if "3" in order:
+        joined = lifted(x, order, "3" + letters, {**sizes, "3": 3})
+        return joined[0], joined[1], joined[2]
+    heads = sizes["h"]
+    joined = lifted(x, order, letters, {**sizes, "h": heads + 2 * keys})
+    before = (slice(None),) * letters.index("h")
+    ends = (0, heads, heads + keys, heads + 2 * keys)
+    first, second, third = (joined[(*before, slice(*end))] for end in pairwise(ends))
+    return first, second, third
+
+
+def packed_sizes(order: str, sizes: Sizes, keys: int) -> Sizes:
+    """Return the sizes of the axes of a packed array, those of q given."""
+    return {**sizes, "3": 3} if "3" in order else {**sizes, "h": sizes["h"] + 2 * keys}

@@ -1,0 +1,168 @@
+"""Signatures of servers and trainers are understood: right code passes, and a planted fault is named."""
+
+import warnings
+
+import numpy as np
+import pytest
+from kernels_signatures import KERNELS
+
+from ropeaudit import RopeSetting, parse
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.conformance import code_checks
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.main import main
+from ropeaudit.rope import scaling
+from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.exact_rotation import rotated
+
+QUICK = ("rotation", "short calls", "inputs", "dtype")
+
+
+def setting_of(name: str, head_dim: int = 16) -> RopeSetting:
+    given = dict(KERNELS[name].setting)
+    if "scaling" in given:
+        given["scaling"] = scaling.parse(given["scaling"])
+    return RopeSetting.of(
+        head_dim, **given | ({"rotary_dim": head_dim // 2} if "rotary_dim" in given else {})
+    )
+
+
+def own_code(name: str, wrong: bool = False) -> OwnCode:
+    if name == "a_config_of_transformers":
+        pytest.importorskip("transformers")
+    return OwnCode(name, KERNELS[name].build(wrong))
+
+
+def failures(name: str, wrong: bool, dtype: str, checks: tuple[str, ...], up_to: int = 128):
+    """Return the checks that fail, with the code of what explains each."""
+    own = own_code(name, wrong)
+    code = CodeUnderTest(own, setting_of(name), parse(dtype), up_to, compiled=False, environments=("none",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [one for check in checks for one in code_checks.CHECKS[check](code)]
+    assert own.fit(code.setting).convention.order == KERNELS[name].order
+    return {one.check: one.diagnosis.code if one.diagnosis else "" for one in found if one.failed}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_right_code_of_a_signature_passes_and_a_fault_is_named(name, dtype) -> None:
+    assert not failures(name, False, dtype, QUICK)
+    wrong = failures(name, True, dtype, ("inputs",) if KERNELS[name].check == "inputs" else QUICK[:1])
+    assert wrong.get(KERNELS[name].check) == KERNELS[name].code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_right_code_of_a_signature_passes_every_check(name) -> None:
+    for dtype in ("fp32", "bf16", "fp16"):
+        assert not failures(name, False, dtype, tuple(code_checks.CHECKS), 512)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_any_positions_heads_and_rows_are_given_as_the_signature_wants_them(name) -> None:
+    own, setting = own_code(name), setting_of(name)
+    rotator = own.rotator(setting, parse("fp32"))
+    layout = setting.layout if "layout" in KERNELS[name].setting else own.layout(setting)
+    draw = np.random.default_rng(5)
+    packed = np.r_[0:4, 0:6, 2, 40:43, 7, 7]
+    calls = [packed, np.array([100]), np.arange(30, 17, -1), np.arange(5)]
+    if own.fit(setting).rows is not None:
+        calls += [
+            np.stack([np.r_[0:9], np.r_[50:59], np.r_[3, 2, 1, 0, 9, 9, 9, 60, 61]]),
+            np.array([[4], [90], [0]]),
+        ]
+    for at in calls:
+        for groups in (4, 2, 1):
+            q, k = (
+                round_to(draw.standard_normal((3, heads, at.shape[-1], 16)), parse("fp32")).astype(np.float32)
+                for heads in (4, groups)
+            )
+            rows = np.broadcast_to(at, (3, at.shape[-1]))
+            results = rotator.rotate_both(q, k, at.astype(np.int64))
+            for given, result in zip((q, k), results, strict=True):
+                exact = [
+                    rotated(x[None].astype(np.float64), row, setting_with(setting, layout))[0]
+                    for x, row in zip(given, rows, strict=True)
+                ]
+                np.testing.assert_allclose(result, np.stack(exact), atol=3e-5)
+
+
+def setting_with(setting: RopeSetting, layout) -> RopeSetting:
+    return RopeSetting.of(16, setting.rotary_dim, setting.base, layout, scaling=setting.scaling)
+
+
+NO_ROTATION = """
+def adds(q, k, positions):
+    return q + positions[:, None].to(q.dtype), k + positions[:, None].to(k.dtype)
+
+def sorts(x, p):
+    return x.sort(-1).values
+
+def doubles(hidden_states, position_ids):
+    return hidden_states * 2
+
+def unknown(q, k, state, mesh, plan):
+    return q, k
+
+def raises(q, k, positions):
+    raise ValueError("not so")
+
+def shorter(x, positions):
+    return x[..., 1:]
+
+class Built:
+    def __init__(self, registry):
+        pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "kernels.py").write_text(NO_ROTATION)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("adds", "the nearest way to call it is f(q, k, positions) with torch tensors bhsd, layout half"),
+        ("sorts", "the nearest way to call it is f(x, p) with torch tensors bhsd, layout "),
+        (
+            "doubles",
+            "the nearest way to call it is f(hidden_states, position_ids) with torch tensors bhsd, layout",
+        ),
+    ],
+)
+def test_what_is_clear_and_no_rotation_fails_with_the_nearest_way(name, way, folder, capsys) -> None:
+    small = ["--up-to", "128", "--head-dim", "16", "--no-compile", "--under", "none", "--dtype", "fp32"]
+    assert main(["check", f"kernels.py:{name}", *small]) == 1
+    seen = capsys.readouterr()
+    assert way in seen.err
+    assert "rotation in float32" in seen.out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("unknown", "needs the arguments q, k, state, mesh, plan"),
+        ("raises", "ValueError: not so"),
+        ("shorter", "returns the shape"),
+        ("Built", "needs arguments that are not known here"),
+    ],
+)
+def test_what_is_not_understood_is_refused_and_a_wrapper_is_written(name, words, folder, capsys) -> None:
+    small = ["--up-to", "128", "--head-dim", "16", "--no-compile", "--under", "none", "--dtype", "fp32", "-q"]
+    assert main(["check", f"kernels.py:{name}", *small]) == 2
+    seen = capsys.readouterr().err
+    assert words in seen
+    assert "--write-wrapper FILE.py" in seen
+    assert main(["check", f"kernels.py:{name}", *small, "--write-wrapper", "mine.py"]) == 2
+    assert "mine.py holds a wrapper to edit" in capsys.readouterr().err
+    assert main(["check", "mine.py:rotate", *small]) == 0
+    text = (folder / "mine.py").read_text()
+    assert f"EDIT: call {name} here" in text
+    assert main(["check", f"kernels.py:{name}", *small, "--write-wrapper", "mine.py"]) == 2
+    assert "give another name" in capsys.readouterr().err
+    assert (folder / "mine.py").read_text() == text
