@@ -1,7 +1,7 @@
 """A bug that shipped: what was wrong, the fault in a few lines, what is right, and what names it.
 
-Modules beside this one hold `BUGS`, a list of them, with their code at the top level, so that it can be named:
-`ropeaudit check tests/shipped/kernels.py:NAME`.
+Modules beside this one hold `BUGS`, a list of them, with their code at the top level, so that
+`ropeaudit check tests/shipped/kernels.py:NAME` judges it too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ropeaudit
+from ropeaudit.recognition.diagnosis import Diagnosis
 
 # class of bugs -> the module that holds them; a class may have several
 MODULES = ("kernels", "tables", "configs", "positions", "loading", "state", "gradients")
@@ -47,7 +48,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class Said:
-    """What a command says of one check, table or row: whether it fails, the codes that name why, and words."""
+    """What a command says of one check, table or row: whether it fails, codes that name why, and words."""
 
     check: str
     failed: bool
@@ -82,16 +83,13 @@ def _config(content: Mapping[str, Any], folder: Path) -> str:
 def _checked(target: str, options: Mapping[str, Any]) -> Iterator[Said]:
     for one in ropeaudit.check(target, **options):
         found = one.finding
-        codes = tuple(part.code for part in _all(found.diagnosis))
-        yield Said(found.check, found.failed, codes, f"{found.detail} {found.resembles}")
+        yield Said(found.check, found.failed, _codes(found.diagnosis), f"{found.detail} {found.resembles}")
 
 
-def _all(diagnosis: Any) -> Iterator[Any]:
-    """Yield a diagnosis, what stands beside it and what explains as much."""
-    if diagnosis is not None:
-        yield from diagnosis.parts()
-        for one in diagnosis.alternatives:
-            yield from one.parts()
+def _codes(diagnosis: Diagnosis | None) -> tuple[str, ...]:
+    """Return the codes of a diagnosis, of what stands beside it and of what explains as much."""
+    equals = () if diagnosis is None else (diagnosis, *diagnosis.alternatives)
+    return tuple(part.code for one in equals for part in one.parts())
 
 
 def _code(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
@@ -113,18 +111,31 @@ def _of_config(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
 
 
 def _module(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
-    """Yield what `module` says of what it can be given by name."""
+    """Yield what `module` says of a class or a function by its name, or of tensors by theirs, in a file."""
+    if isinstance(thing, Mapping):
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: value.contiguous() for name, value in thing.items()}, folder / "held.safetensors")
+        thing = str(folder / "held.safetensors")
     audit = ropeaudit.module(spec(thing), **_options(bug, folder))
-    for number, one in enumerate([*audit.buffers, *audit.runs]):
-        codes = tuple(part.code for found in _diagnoses(one) for part in _all(found))
-        yield Said(type(one).__name__.lower(), one.wrong, codes, f"{number}: {one}")
+    for buffer in audit.buffers:
+        words = f"{buffer.stored}, {buffer.label}"
+        yield Said("buffer", buffer.wrong, _codes(buffer.diagnosis), words)
+    for run in audit.runs:
+        found = None if run.measured is None else run.measured.diagnosis
+        yield Said("run", run.wrong, _codes(found), f"{run.module} {run.loaded} {run.dtype}: {run.measured}")
 
 
-def _diagnoses(one: Any) -> Iterator[Any]:
-    """Yield the diagnoses that a buffer or a run has."""
-    for name in ("diagnosis", "hypotheses"):
-        found = getattr(one, name, None)
-        yield from found if isinstance(found, list | tuple) else [found]
+def _model(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
+    """Yield what `model` says of the checkpoint that a function writes to a folder, offset by offset."""
+    place = folder / "checkpoint"
+    place.mkdir(parents=True, exist_ok=True)
+    thing(place)
+    for one in ropeaudit.model(str(place), **_options(bug, folder)):
+        words = f"{one.dtype}, offset {one.offset}: {one.verdict}"
+        failed = one.diagnosis is not None or one.verdict not in ("none", "precision")
+        yield Said(one.verdict, failed, _codes(one.diagnosis), words)
 
 
 # how -> what is judged, the bug and a folder to write in -> what is said of it
@@ -132,6 +143,7 @@ JUDGES: dict[str, Callable[[Any, Bug, Path], Iterator[Said]]] = {
     "code": _code,
     "config": _of_config,
     "module": _module,
+    "model": _model,
 }
 
 
@@ -141,7 +153,7 @@ def judged(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
 
 
 def catches(bug: Bug, folder: Path) -> Said | None:
-    """Return what names the faulty version, by one of the codes that it is caught by; None if nothing does."""
+    """Return what names the faulty version, by one of the codes that it is caught by; None: nothing does."""
     return next(
         (said for said in judged(bug.faulty, bug, folder) if any(map(said.names, bug.caught))),
         None,
