@@ -133,9 +133,8 @@ def _model(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
     place.mkdir(parents=True, exist_ok=True)
     thing(place)
     for one in ropeaudit.model(str(place), **_options(bug, folder)):
-        words = f"{one.dtype}, offset {one.offset}: {one.verdict}"
-        failed = one.diagnosis is not None or one.verdict not in ("none", "precision")
-        yield Said(one.verdict, failed, _codes(one.diagnosis), words)
+        words = f"{one.dtype}, offset {one.offset}: {one.word}"
+        yield Said(one.word, one.word not in ("none", "precision"), _codes(one.diagnosis), words)
 
 
 # how -> what is judged, the bug and a folder to write in -> what is said of it
