@@ -5,6 +5,7 @@ Letters: b batch, h heads, g heads of k, s positions, d head_dim, p pairs.
 """
 
 import torch
+
 from shipped.bugs import Bug
 
 PART = 16  # rotated dims of 32, where a head is rotated in part
@@ -81,7 +82,7 @@ def k1_right(q, k, positions):
 
 
 def k2(q, k, positions):
-    """Of each four heads that share a warp, all but the first get a partner from lanes that are switched off."""
+    """Of each four heads that share a warp, all but the first get a partner from lanes that are off."""
     angle = angles(positions, PART)[:, None]
     results = []
     for x in (q, k):
@@ -141,7 +142,7 @@ def k12_right(x, positions):
 
 
 def _padded(x, positions, begin):
-    """cos from 0 on and sin from `begin` on, of the rows of a table of [cos | sin] that lie behind another."""
+    """x rotated by rows of [cos | sin] that lie one behind the other; sin begins behind so many numbers."""
     d = x.shape[-1]
     angle = angles(torch.arange(int(positions.max()) + 2), d)
     flat = torch.cat((angle.cos(), angle.sin()), dim=-1).flatten()
@@ -358,7 +359,7 @@ def k9(x, offset=0):
 def k11(x, positions):
     """What lies in one piece is read with the strides of heads and tokens exchanged."""
     if x.is_contiguous():
-        b, h, s, d = x.shape
+        _, h, s, d = x.shape
         x = read(x, x.shape, (h * s * d, d, h * d, 1))
     return half(x, angles(positions, x.shape[-1]))
 
@@ -420,7 +421,7 @@ def k37_right(x, cos, sin):
     return _with_factor(x, cos, sin, -1.0)
 
 
-SOME = {"rotary_dim": PART}
+FLAT, SOME = {"order": "shd"}, {"rotary_dim": PART}
 WRONG = ("not-a-rotation", "unexplained")  # what is left when nothing known explains a wrong rotation
 BUGS = [
     Bug(
@@ -431,7 +432,7 @@ BUGS = [
         "partial rotation on the fused path",
         k1,
         k1_right,
-        options=SOME,
+        options=FLAT | SOME,
         caught=("partial-rotation", *WRONG),
     ),
     Bug(
@@ -442,7 +443,7 @@ BUGS = [
         "partial half-split rotation, several heads a warp, 10,240 heads of tokens and more",
         k2,
         k2_right,
-        options=SOME | {"up_to": 4096},
+        options=FLAT | SOME | {"up_to": 4096},
         caught=WRONG,
     ),
     Bug(
@@ -452,6 +453,7 @@ BUGS = [
         "rotary_dim > head_dim",
         k3,
         k3_right,
+        options=FLAT,
         caught=WRONG,
     ),
     Bug(
@@ -461,6 +463,7 @@ BUGS = [
         "always",
         k4,
         k4_right,
+        options=FLAT,
         caught=("q-k-swapped", *WRONG),
     ),
     Bug(
@@ -470,7 +473,8 @@ BUGS = [
         "fewer heads of k than of q",
         k5,
         k4_right,
-        caught=("rotated-twice", *WRONG),
+        options=FLAT,
+        caught=("another-position", "rotated-twice", *WRONG),
     ),
     Bug(
         "K6",
@@ -479,6 +483,7 @@ BUGS = [
         "k with other strides than q: fewer heads, or a view of packed qkv",
         k6,
         k4_right,
+        options=FLAT,
         caught=WRONG,
     ),
     Bug(
@@ -488,6 +493,7 @@ BUGS = [
         "packed sequences",
         k7,
         k7_right,
+        options=FLAT,
         caught=("positions-off", "another-position", *WRONG),
     ),
     Bug(
@@ -576,6 +582,7 @@ BUGS = [
         "positions [3, s]",
         k20,
         k20_right,
+        options=FLAT,
         caught=("check:memory",),
     ),
     Bug(
@@ -585,6 +592,7 @@ BUGS = [
         "heads of k that lie closer together than those of q, as in MLA",
         k21,
         k4_right,
+        options=FLAT,
         caught=WRONG,
     ),
     Bug(
@@ -663,8 +671,7 @@ BUGS = [
         "Liger#803",
         "The address of a row was a product in 32 bits, which wrapped.",
         "more than 2^31 numbers in one tensor",
-        why_not="A tensor of 2^31 numbers takes 4 GB in bfloat16; with a narrower integer it would be another "
-        "bug.",
+        why_not="It takes a tensor of 2^31 numbers, 4 GB in bfloat16; a narrower integer would be another bug.",
     ),
     Bug(
         "K36",

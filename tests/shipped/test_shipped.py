@@ -1,5 +1,173 @@
 """Bugs that shipped are caught and named, and what is right beside each passes; docs/shipped-bugs.md says so.
 
-`python tests/shipped/test_shipped.py` writes that page; `--run` prints what is said of every bug, with the
-seconds of CPU, or of those whose ids follow.
+`python tests/shipped/test_shipped.py` writes that page. With `--run` it prints what is said of every bug, or
+of those whose ids follow, and the seconds of CPU.
 """
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeaudit.recognition.diagnosis import NO_CAUSE, kinds
+from shipped import bugs
+from shipped.bugs import Bug
+
+PAGE = Path(__file__).parents[2] / "docs" / "shipped-bugs.md"
+BUGS = bugs.collected()
+JUDGED = [bug for bug in BUGS if bug.faulty is not None]
+# Of each class one or two that are quick; the others are slow.
+FAST = ("K8", "K14", "K16", "K23", "K29", "K34", "K36", "S6", "S8", "G3", "G4")
+CLASSES = {  # first letter of an id -> what the bugs are about
+    "K": "Kernels",
+    "T": "Tables and frequencies",
+    "C": "Configs",
+    "P": "Positions",
+    "M": "Loading and conversion",
+    "S": "State",
+    "G": "Gradients",
+}
+COMMANDS = {
+    "code": "`check` of code",
+    "config": "`check` of a config, or of code with one",
+    "module": "`module`",
+    "model": "`model`",
+}
+INTRODUCTION = """\
+RoPE bugs that public trackers tell of. The cause of each is re-enacted in a few lines of our own in
+[tests/shipped](../tests/shipped), with what is right beside it; a command must fail the one, by a code of
+[diagnoses](diagnoses.md) or by a check, and pass the other. What cannot be re-enacted, or is not caught, says
+why."""
+
+
+def each(some: Iterable[Bug]) -> list[Any]:
+    """Return parameters that are slow but for a few."""
+    return [pytest.param(bug, id=bug.id, marks=() if bug.id in FAST else pytest.mark.slow) for bug in some]
+
+
+@pytest.mark.parametrize("bug", each(bug for bug in JUDGED if bug.caught))
+def test_a_bug_is_caught_and_named(bug: Bug, tmp_path: Path) -> None:
+    said = []
+    for one in bugs.judged(bug.faulty, bug, tmp_path):
+        said.append(one)
+        if any(map(one.names, bug.caught)):
+            return
+    pytest.fail(f"{bug.id} {bug.source}: {[one for one in said if one.failed] or 'nothing fails'}")
+
+
+@pytest.mark.parametrize("bug", each(bug for bug in JUDGED if not bug.caught))
+def test_a_bug_that_is_said_not_to_be_caught_is_not(bug: Bug, tmp_path: Path) -> None:
+    assert bug.why_not
+    assert [one for one in bugs.judged(bug.faulty, bug, tmp_path) if one.failed] == []
+
+
+@pytest.mark.parametrize("bug", each(JUDGED))
+def test_what_is_right_passes(bug: Bug, tmp_path: Path) -> None:
+    said = list(bugs.judged(bug.right, bug, tmp_path))
+    assert said
+    assert [one for one in said if one.failed] == []
+
+
+def test_every_bug_says_what_it_is() -> None:
+    ids = [bug.id for bug in BUGS]
+    assert len(set(ids)) == len(ids)
+    assert {bug.id[0] for bug in BUGS} <= CLASSES.keys()
+    for bug in BUGS:
+        assert bug.source.partition("#")[2].isdigit(), bug.id
+        assert bug.how in bugs.JUDGES, bug.id
+        assert (bug.faulty is None) == (bug.right is None), bug.id
+        assert bool(bug.caught) != bool(bug.why_not), bug.id
+        assert not bug.caught or bug.faulty is not None, bug.id
+        codes = {one for one in bug.caught if not one.startswith("check:")}
+        assert codes <= kinds().keys(), bug.id
+
+
+def test_bugs_that_a_diagnosis_names_are_caught_by_it() -> None:
+    """What data/diagnoses.toml lists as shipped, and is re-enacted here, is caught by such a code."""
+    for bug in JUDGED:
+        listed = {kind.code for kind in kinds().values() if bug.source in kind.bugs}
+        assert not (listed and bug.caught) or listed & {*bug.caught}, f"{bug.id} {bug.source}: {listed}"
+
+
+def page() -> str:
+    """Return the page as it should be."""
+    return "\n\n".join(paragraphs()) + "\n"
+
+
+def paragraphs() -> Iterator[str]:
+    """Yield the introduction, how many there are of what, and a table a class."""
+    yield "# Bugs that shipped"
+    yield "Generated from `tests/shipped`; a test compares it, others hold each row."
+    yield INTRODUCTION
+    yield "\n".join(totals())
+    for letter, title in CLASSES.items():
+        if rows := [bug for bug in BUGS if bug.id[0] == letter]:
+            yield f"## {title}"
+            head = ["| id | source | what was wrong | shows | caught by |", "| --- | --- | --- | --- | --- |"]
+            yield "\n".join([*head, *map(row, rows)])
+
+
+def totals() -> Iterator[str]:
+    """Yield how many are re-enacted, caught and named."""
+    caught = [bug for bug in JUDGED if bug.caught]
+    by_check = [bug for bug in caught if all(one.startswith("check:") for one in bug.caught)]
+    unnamed = [bug for bug in caught if bug not in by_check and {*bug.caught} <= {*NO_CAUSE, *_checks(bug)}]
+    yield "| bugs | |"
+    yield "| --- | --- |"
+    yield f"| told of | {len(BUGS)} |"
+    yield f"| re-enacted | {len(JUDGED)} |"
+    yield f"| caught | {len(caught)} ({100 * len(caught) / len(JUDGED):.0f} %) |"
+    yield f"| of them by the code of a cause | {len(caught) - len(unnamed) - len(by_check)} |"
+    yield f"| of them as no rotation, or one that nothing known explains | {len(unnamed)} |"
+    yield f"| of them by a check that needs no cause | {len(by_check)} |"
+    yield "| corrected versions that fail | 0 |"
+    yield f"| cannot be re-enacted | {len(BUGS) - len(JUDGED)} |"
+
+
+def _checks(bug: Bug) -> list[str]:
+    return [one for one in bug.caught if one.startswith("check:")]
+
+
+def row(bug: Bug) -> str:
+    """Return the line of a bug."""
+    by = ", ".join(_told(one) for one in bug.caught)
+    end = f"{COMMANDS[bug.how]}: {by}" if bug.caught else f"{_fate(bug)} {bug.why_not}"
+    return f"| {bug.id} | {bug.source} | {bug.what} | {bug.shows} | {end} |"
+
+
+def _told(caught: str) -> str:
+    name = caught.removeprefix("check:")
+    return f"[`{name}`](diagnoses.md#{name})" if name == caught else f"check `{name}`"
+
+
+def _fate(bug: Bug) -> str:
+    return "Not re-enacted:" if bug.faulty is None else "**Not caught**:"
+
+
+def test_the_page_is_what_the_bugs_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tests/shipped/test_shipped.py"
+
+
+def main(arguments: list[str]) -> None:
+    """Write the page, or print what is said of bugs."""
+    if arguments[:1] != ["--run"]:
+        PAGE.write_text(page(), encoding="utf-8")
+        return
+    for bug in (bug for bug in BUGS if bug.id in arguments[1:] or not arguments[1:]):
+        for name in ("faulty", "right") if bug.faulty is not None else ():
+            began = time.process_time()
+            with tempfile.TemporaryDirectory() as folder:
+                said = [one for one in bugs.judged(getattr(bug, name), bug, Path(folder)) if one.failed]
+            named = next((by for one in said for by in bug.caught if one.names(by)), "-")
+            print(f"{bug.id} {name}: {time.process_time() - began:.1f} s of CPU, named {named}")
+            print(*(f"    {one.check}: {', '.join(one.codes)}: {one.words}" for one in said), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
