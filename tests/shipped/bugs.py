@@ -31,7 +31,7 @@ class Bug:
     faulty, right: what is judged; None where it cannot be re-enacted. how: which command judges it, a key of
     `JUDGES`. options: of that command. caught: codes of diagnoses that name it, any of which suffices, or
     "check:NAME" where a check fails and no diagnosis is needed; empty: not caught. why_not: why it cannot be
-    re-enacted, or is not caught.
+    re-enacted, or is not caught, or is named by a cause that it has not.
     """
 
     id: str
@@ -149,14 +149,6 @@ JUDGES: dict[str, Callable[[Any, Bug, Path], Iterator[Said]]] = {
 def judged(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
     """Yield what the bug's command says of its faulty or its right version, as it comes."""
     yield from JUDGES[bug.how](thing, bug, folder)
-
-
-def catches(bug: Bug, folder: Path) -> Said | None:
-    """Return what names the faulty version, by one of the codes that it is caught by; None: nothing does."""
-    return next(
-        (said for said in judged(bug.faulty, bug, folder) if any(map(said.names, bug.caught))),
-        None,
-    )
 
 
 def collected() -> list[Bug]:
