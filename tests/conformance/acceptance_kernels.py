@@ -302,7 +302,7 @@ _SERVED: tuple[tuple[Any, Any, bool, str, str], ...] = (
     (_S.one_key_head, both, False, "served|short", r"no rotation"),
     (_S.groups_over_four, both, False, "served", SHIFTED),
     (_S.heads_from_40, both, False, "served", r"no rotation"),
-    (_S.tokens_from_4096, both, False, "served", r"no rotation|from 4,?096 on"),
+    (_S.tokens_from_4096, both, False, "served", r"no rotation|rotated as 0\b|from 4,?096 on"),
 )
 SERVED_FAULTY = tuple(
     Kernel(thing.__name__, thing, call, rows=rows, faulty=BOTH, check=check, diagnosis=diagnosis)
