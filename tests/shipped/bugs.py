@@ -1,7 +1,7 @@
 """A bug that shipped: what was wrong, the fault in a few lines, what is right, and what names it.
 
 Modules beside this one hold `BUGS`, a list of them, with their code at the top level, so that
-`ropeaudit check tests/shipped/kernels.py:NAME` judges it too.
+`PYTHONPATH=tests ropeaudit check tests/shipped/kernels.py:NAME` judges it too.
 """
 
 from __future__ import annotations
