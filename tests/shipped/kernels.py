@@ -643,7 +643,7 @@ BUGS = [
         k32,
         k32_right,
         options={"scaling": "proportional:fraction=0.25"},
-        caught=("unexplained",),
+        caught=("pairs-in-block",),
     ),
     Bug(
         "K33",
