@@ -19,7 +19,7 @@ import ropeaudit
 from ropeaudit.recognition.diagnosis import Diagnosis
 
 # class of bugs -> the module that holds them; a class may have several
-MODULES = ("kernels", "tables", "configs", "positions", "loading", "state", "gradients", "further")
+MODULES = ("kernels", "heads", "tables", "configs", "positions", "loading", "state", "gradients", "further")
 # What fast judgements share; a bug's own options come before them.
 OPTIONS: Mapping[str, Any] = {"dtypes": "fp32", "up_to": 256, "head_dim": 32}
 

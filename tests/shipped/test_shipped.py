@@ -109,6 +109,7 @@ def paragraphs() -> Iterator[str]:
         if rows := [bug for bug in BUGS if bug.id[0] == letter]:
             yield f"## {title}"
             head = ["| id | source | what was wrong | shows | caught by |", "| --- | --- | --- | --- | --- |"]
+            rows.sort(key=lambda bug: int(bug.id[1:]))
             yield "\n".join([*head, *map(row, rows)])
 
 
