@@ -351,11 +351,12 @@ class _Side:
         with np.errstate(invalid="ignore", over="ignore"):
             if not (np.abs(w - expected) <= allowed * size + self._tiny).all():
                 return False
-            if other.rotary_dim != self.setting.rotary_dim:
+            if other.rotary_dim != self.setting.rotary_dim or self.side.pairs[self.setting.pairs :].any():
                 rest = np.s_[:, other.rotary_dim :]
                 most = max(1.0, fault.times) * rounding * np.abs(given[rest]) + self._tiny
                 out = rotated[rest].astype(np.float64)
-                passing = (out - times * given[rest] for times in {1.0, fault.times})
+                kept = given[rest] if fault.rounded is None else round_to(given[rest], fault.rounded)
+                passing = (out - times * kept for times in {1.0, fault.times})
                 if not any((np.abs(off) <= most).all() for off in passing):
                     return False
             if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them

@@ -20,7 +20,7 @@ from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, instead, lengthened, off_by, table_ends, wrap
 from ropeaudit.recognition.variants import of_base, other_factors, solved_base, variants
-from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 
@@ -91,16 +91,17 @@ def _frequencies(
 def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
     """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
-    Shapes: at (s,), x and rotated y (h, s, d).
+    Of dynamic scaling it is the one that is scaled to them. Shapes: at (s,), x and rotated y (h, s, d).
     """
     measured = _frequencies(at, x, y, setting)
-    if measured is None or setting.scaling.kind != "default":
+    if measured is None or setting.scaling.kind not in ("default", "dynamic"):
         return
     log = _log_base(at, x, y, measured, setting, dtype)
     if log is None:
         return
+    times = effective_base(setting) / setting.base
     for digits in range(2, 11):
-        rounded = float(f"{np.exp(log):.{digits}g}")
+        rounded = float(f"{np.exp(log) / times:.{digits}g}")
         if 1 < rounded < LARGEST_BASE and rounded != setting.base:
             variant = of_base(setting, rounded)
             if variant.diagnosis is not None and variant.setting is not None:

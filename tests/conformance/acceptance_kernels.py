@@ -13,16 +13,25 @@ import kernels_faulty
 import kernels_modules
 import kernels_numpy
 import kernels_right
+import kernels_served
+import torch
 from kernel_calls import (
     any_dim,
     both,
+    by_cache,
+    by_operator,
     by_table,
+    by_whole_tables,
     complex_table,
+    fields_of,
     from_first,
     hf_tables,
     megatron_tables,
     one,
+    packed,
     pairs,
+    positions_first,
+    sequences,
 )
 
 BOTH = ("fp32", "bf16")
@@ -34,7 +43,7 @@ class Kernel:
 
     call: f, q, k, positions (s,) or (b, s), in the kernel's own order of axes -> rotated q, rotated k.
     faulty: the dtypes in which it is wrong; none of a right one. check: matches the name of a check that
-    must fail. diagnosis: matches what the user must be able to read.
+    must fail. diagnosis: matches what the user must be able to read. built: what a class is built with.
     """
 
     name: str
@@ -47,6 +56,7 @@ class Kernel:
     check: str = ""
     diagnosis: str = ""
     compiles: bool = False
+    built: tuple[Any, ...] = (128,)
 
     @property
     def numpy(self) -> bool:
@@ -55,11 +65,11 @@ class Kernel:
     def instance(self) -> Any:
         """A new instance, or the function."""
         if self.name == "make_rotary" or isinstance(self.thing, type):
-            return self.thing() if self.name == "StaleTable" else self.thing(128)
+            return self.thing(*self.built)
         return self.thing
 
 
-_R, _M, _N, _F = kernels_right, kernels_modules, kernels_numpy, kernels_faulty
+_R, _M, _N, _F, _S = kernels_right, kernels_modules, kernels_numpy, kernels_faulty, kernels_served
 RIGHT = (
     Kernel("half_upcast", _R.half_upcast, one),
     Kernel("polar", _R.polar, one, "hsd"),
@@ -148,6 +158,7 @@ FAULTY = (
         "StaleTable",
         _F.StaleTable,
         one,
+        built=(),
         faulty=BOTH,
         check="state|rotation|position|decode",
         diagnosis=r"state|earlier call|afresh",
@@ -267,6 +278,36 @@ BEYOND = (
     Kernel("returns_float32", _F.returns_float32, one),
     Kernel("in_place_aliased", _F.in_place_aliased, one, faulty=("fp32",)),
 )
-KERNELS = {kernel.name: kernel for kernel in (*RIGHT, *FAULTY, *BEYOND)}
+# In the signatures of servers and trainers, and wrong in their calls alone.
+SERVED_RIGHT = (
+    Kernel(
+        "ServerRotary",
+        _S.ServerRotary,
+        positions_first,
+        "shd",
+        built=(128, 128, 131072, 10000.0, True, torch.float32),
+    ),
+    Kernel("server_operator", _S.server_operator, by_operator, "shd"),
+    Kernel("whole_tables", _S.whole_tables, by_whole_tables, rows=True),
+    Kernel("joined_table", _S.joined_table, by_cache),
+    Kernel("packed_qkv", _S.packed_qkv, packed, "bshd"),
+    Kernel("packed_sequences", _S.packed_sequences, sequences, "shd"),
+    Kernel("as_dict", _S.as_dict, fields_of),
+    Kernel("as_dataclass", _S.as_dataclass, fields_of),
+)
+_SERVED: tuple[tuple[Any, Any, bool, str, str], ...] = (
+    (_S.decode_reads_row_0, both, True, "served|decode", r"batch|row"),
+    (_S.first_entry_only, both, False, "served", r"position"),
+    (_S.same_output, one, False, "result", r"buffer|output|overwr|later call"),
+    (_S.one_key_head, both, False, "served|short", r"no rotation"),
+    (_S.groups_over_four, both, False, "served", SHIFTED),
+    (_S.heads_from_40, both, False, "served", r"no rotation"),
+    (_S.tokens_from_4096, both, False, "served", r"no rotation|rotated as 0\b|from 4,?096 on"),
+)
+SERVED_FAULTY = tuple(
+    Kernel(thing.__name__, thing, call, rows=rows, faulty=BOTH, check=check, diagnosis=diagnosis)
+    for thing, call, rows, check, diagnosis in _SERVED
+)
+KERNELS = {kernel.name: kernel for kernel in (*RIGHT, *FAULTY, *BEYOND, *SERVED_RIGHT, *SERVED_FAULTY)}
 for _kernel in KERNELS.values():
     globals()[_kernel.name] = _kernel.thing

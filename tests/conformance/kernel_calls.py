@@ -25,6 +25,47 @@ def any_dim(f, q, k, at):
     return f(q, seq_dim=2, offset=int(at[0])), f(k, seq_dim=2, offset=int(at[0]))
 
 
+def positions_first(f, q, k, at):
+    return f(at, q, k)
+
+
+def _cache(d):
+    """cos and sin beside each other (131072, d)."""
+    angles = np.outer(np.arange(131072), 10000.0 ** (-np.arange(0, d, 2) / d))
+    return torch.from_numpy(np.concatenate((np.cos(angles), np.sin(angles)), axis=-1).astype(np.float32))
+
+
+def by_operator(f, q, k, at):
+    f(at, q, k, q.shape[-1], _cache(q.shape[-1]), True)
+    return q, k
+
+
+def by_cache(f, q, k, at):
+    return f(q, k, _cache(q.shape[-1]), at)
+
+
+def by_whole_tables(f, q, k, at):
+    cos, sin = _cache(q.shape[-1]).chunk(2, dim=-1)
+    return f(q, k, torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1), at)
+
+
+def packed(f, q, k, at):
+    """q (b, s, h, d), k (b, s, g, d) with k for v behind it."""
+    h, g, d = q.shape[2], k.shape[2], q.shape[-1]
+    out = f(torch.cat((q, k, k), dim=2).flatten(2), h, g, at).unflatten(-1, (-1, d))
+    return out[:, :, :h], out[:, :, h : h + g]
+
+
+def sequences(f, q, k, at):
+    """One sequence, whose first position is that of the tables."""
+    return by_table(pairs, False)(lambda x, *tables: f(x, *tables, torch.tensor([0, len(x)])), q, k, at)
+
+
+def fields_of(f, q, k, at):
+    result = f(q, k, at)
+    return tuple(result.values() if isinstance(result, dict) else vars(result).values())
+
+
 def by_table(table, together):
     """table: of cos and sin (s, p) -> the tables that the kernel takes."""
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import acceptance_kernels
 import pytest
-from acceptance_kernels import BOTH, FAULTY, KERNELS, RIGHT, Kernel
+from acceptance_kernels import BOTH, FAULTY, KERNELS, RIGHT, SERVED_FAULTY, SERVED_RIGHT, Kernel
 from cases import thinned
 
 from ropeaudit.main import main
 
 FILE = Path(acceptance_kernels.__file__)
+EVERY = [kernel.name for kernel in (*RIGHT, *FAULTY, *SERVED_RIGHT, *SERVED_FAULTY)]
 HANDFUL = ("numpy_half", "one_position")
 UNNAMED = r"cannot be named|not named|no known|nothing (that is )?known|not known"
 SECONDS: dict[str, float] = {}
@@ -99,12 +100,12 @@ def test_a_handful(name: str, tmp_path: Path) -> None:
     judge(KERNELS[name], "bf16", tmp_path)
 
 
-@pytest.mark.parametrize("name", thinned([kernel.name for kernel in (*RIGHT, *FAULTY)], 2))
+@pytest.mark.parametrize("name", thinned(EVERY, 2))
 def test_every_kernel(name: str, tmp_path: Path) -> None:
     judge(KERNELS[name], "bf16", tmp_path)
 
 
-@pytest.mark.parametrize("name", thinned([kernel.name for kernel in (*RIGHT, *FAULTY)], 4))
+@pytest.mark.parametrize("name", thinned(EVERY, 4))
 def test_every_kernel_in_float32(name: str, tmp_path: Path) -> None:
     judge(KERNELS[name], "fp32", tmp_path)
 

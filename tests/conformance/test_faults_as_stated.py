@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from acceptance_kernels import BEYOND, BOTH, FAULTY, KERNELS
+from acceptance_kernels import BEYOND, BOTH, FAULTY, KERNELS, SERVED_FAULTY
 from kernel_calls import called, held, wide
 from test_kernels_as_stated import LAST, D, largest_excess, vectors
 
@@ -141,6 +141,43 @@ def test_strides_inputs_and_dtypes(dtype) -> None:
     assert (max(largest_excess(aliased, dtype, range(50))) > 1) == (dtype in aliased.faulty)
 
 
+RUN, ALL = np.arange(900, 904), np.s_[:]
+# name -> b, h, g and positions that show it, what is wrong of q and of k, and b, h, g, positions that do not
+SERVED = {
+    "decode_reads_row_0": ((3, 2, 2, [[9], [70], [500]]), np.s_[1:], np.s_[1:], (3, 2, 2, [RUN] * 3)),
+    "first_entry_only": ((1, 2, 2, [3, 9, 4, 4, 0]), np.s_[:, :, 1:], np.s_[:, :, 1:], (1, 2, 2, RUN)),
+    "same_output": ((2, 2, 2, RUN), ALL, None, None),
+    "one_key_head": ((2, 2, 1, RUN), None, ALL, (2, 2, 2, RUN)),
+    "groups_over_four": ((1, 5, 1, RUN), ALL, None, (1, 8, 2, RUN)),
+    "heads_from_40": ((1, 41, 1, RUN), np.s_[:, 40:], None, (1, 40, 1, RUN)),
+    "tokens_from_4096": (
+        (1, 1, 1, np.arange(5, 4103)),
+        np.s_[:, :, 4096:],
+        np.s_[:, :, 4096:],
+        (1, 1, 1, np.arange(5, 4101)),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("kernel", SERVED_FAULTY, ids=lambda kernel: kernel.name)
+def test_calls_of_servers_show_what_is_wrong(kernel, dtype) -> None:
+    shown, *wrong, hidden = SERVED[kernel.name]
+    for (b, h, g, at), parts in ((shown, wrong), (hidden or shown, (None, None))):
+        at = np.asarray(at)
+        given = vectors(at.shape[-1], b, h, g)
+        if hidden is None and parts == (None, None):  # each call by itself is right
+            results = [wide(kernel.thing(held(x, dtype, kernel), torch.from_numpy(at))) for x in given]
+        else:
+            results = called(kernel, kernel.thing, *given, at, dtype)
+        for x, y, part in zip(given, results, parts, strict=True):
+            off = (exact64.excess(x, y, at, "half", dtype) > 1).any(axis=-1)
+            expected = np.zeros_like(off)
+            if part is not None:
+                expected[part] = True
+            assert (off == expected).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.filterwarnings("ignore")
@@ -159,3 +196,4 @@ def test_every_fault_is_shown_to_be_one() -> None:
     shown |= {kernel.name for kernel in FAULTY if kernel.name.startswith(("returns", "gradient", "no_"))}
     assert shown == {kernel.name for kernel in (*FAULTY, *BEYOND)} - {"returns_float32"}
     assert len(shown) >= 20
+    assert SERVED.keys() == {kernel.name for kernel in SERVED_FAULTY}

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from acceptance_kernels import BOTH, FAULTY, KERNELS, RIGHT
+from acceptance_kernels import BOTH, FAULTY, KERNELS, RIGHT, SERVED_RIGHT
 from cases import thinned
 from kernel_calls import called, held, wide
 
@@ -49,7 +49,7 @@ def test_float64_is_right(position, i) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOTH)
-@pytest.mark.parametrize("name", [k.name for k in RIGHT if not k.compiles])
+@pytest.mark.parametrize("name", [k.name for k in (*RIGHT, *SERVED_RIGHT) if not k.compiles])
 def test_right_kernels_are_right(name, dtype) -> None:
     kernel = KERNELS[name]
     instance = kernel.instance()
@@ -98,7 +98,7 @@ def gradients(kernel, dtype, at):
 
 
 @pytest.mark.parametrize("dtype", BOTH)
-@pytest.mark.parametrize("name", [k.name for k in RIGHT if not k.numpy and not k.compiles])
+@pytest.mark.parametrize("name", [k.name for k in (*RIGHT, *SERVED_RIGHT) if not k.numpy and not k.compiles])
 def test_gradients_of_right_kernels_are_rotated_back(name, dtype) -> None:
     kernel = KERNELS[name]
     at, given, back = gradients(kernel, dtype, range(LAST - 40, LAST + 1))

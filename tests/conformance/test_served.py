@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conformance import kernels_served
+from conformance import served_kernels
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
 from ropeaudit.subjects.calling.own_code import OwnCode
 
-RIGHT = [name for name in vars(kernels_served) if name.startswith("right")]
+RIGHT = [name for name in vars(served_kernels) if name.startswith("right")]
 # kernel -> what explains it, and what it takes
 FAULTS = {
     "one_row_decodes": (
@@ -48,7 +48,7 @@ def found(function, check=served.served, **rest):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_code_is_right_in_all_calls(name: str, dtype: str) -> None:
-    function = getattr(kernels_served, name)
+    function = getattr(served_kernels, name)
     for check in (served.served, results.kept, results.threads):
         for one in found(function, check, dtype=dtype):
             assert one.status != "fail", one
@@ -58,7 +58,7 @@ def test_right_code_is_right_in_all_calls(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_with_what_it_takes(name: str) -> None:
     code, takes = FAULTS[name]
-    failed = [one for one in found(getattr(kernels_served, name)) if one.failed]
+    failed = [one for one in found(getattr(served_kernels, name)) if one.failed]
     assert failed
     assert {one.check for one in failed} == {"served calls"}
     assert any(takes in one.detail.partition(";")[0] for one in failed), [one.detail for one in failed]
@@ -68,23 +68,23 @@ def test_a_fault_is_named_with_what_it_takes(name: str) -> None:
 def test_plain_calls_do_not_see_these_faults() -> None:
     """They are what this battery is for: without it they pass."""
     others = [name for name in code_checks.CHECKS if name in ("rotation", "short calls", "decode", "pieces")]
-    code = under_test(kernels_served.one_row_decodes, up_to=4096)
+    code = under_test(served_kernels.one_row_decodes, up_to=4096)
     assert not [one for name in others for one in code_checks.CHECKS[name](code) if one.failed]
 
 
 def test_what_lies_beside_q_and_k_is_not_written() -> None:
-    failed = [one for one in found(kernels_served.writes_behind) if one.failed]
+    failed = [one for one in found(served_kernels.writes_behind) if one.failed]
     assert {one.check for one in failed} == {"memory"}
     assert "it writes beside q and k" in failed[0].detail
 
 
 def test_a_result_that_the_next_call_overwrites_is_named() -> None:
-    [one] = found(kernels_served.shares_its_output, results.kept)
+    [one] = found(served_kernels.shares_its_output, results.kept)
     assert (one.status, codes(one.diagnosis)) == ("fail", "output-shared")
 
 
 def test_threads_that_meet_are_named() -> None:
-    [one] = found(kernels_served.keeps_positions, results.threads)
+    [one] = found(served_kernels.keeps_positions, results.threads)
     assert (one.status, codes(one.diagnosis)) == ("fail", "threads-meet")
 
 
@@ -92,7 +92,7 @@ def test_what_is_refused_is_noted_with_what_it_takes() -> None:
     def rotate(q, k, positions):
         if q.shape[1] != k.shape[1]:
             raise ValueError("as many heads of k as of q")
-        return kernels_served.right(q, k, positions)
+        return served_kernels.right(q, k, positions)
 
     noted = [one for one in found(rotate) if one.status == "info"]
     assert noted
@@ -155,7 +155,7 @@ def test_what_is_written_around_vectors_is_seen_and_in_them_is_not(strides: str,
 
 def test_heads_of_other_sizes_are_tried_on_request() -> None:
     def left_at_96(x, positions):
-        result = kernels_served.rotated(x, positions)
+        result = served_kernels.rotated(x, positions)
         if x.shape[-1] == 96:
             result[..., 64:] = x[..., 64:]
         return result
@@ -164,10 +164,10 @@ def test_heads_of_other_sizes_are_tried_on_request() -> None:
     [one] = found(left_at_96, head_dims.head_dims, sizes=True)
     assert one.failed
     assert one.where.startswith("96 of 96 dims")
-    [one] = found(kernels_served.right_alone, head_dims.head_dims, sizes=True)
+    [one] = found(served_kernels.right_alone, head_dims.head_dims, sizes=True)
     assert one.status == "pass"
     assert "256 of 256" in one.detail
-    one, *_ = found(kernels_served.right_partial, head_dims.head_dims, sizes=True)
+    one, *_ = found(served_kernels.right_partial, head_dims.head_dims, sizes=True)
     assert one.status == "pass"
     assert "64 of 256" in one.detail
 
@@ -178,7 +178,7 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
         yield
 
     monkeypatch.setitem(code_checks.CHECKS, "decode", interrupted)
-    made = code_checks.findings(under_test(kernels_served.right, up_to=64))
+    made = code_checks.findings(under_test(served_kernels.right, up_to=64))
     seen = []
     with pytest.raises(KeyboardInterrupt):
         seen.extend(iter(lambda: next(made), None))
@@ -188,9 +188,9 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
 
 
 def test_the_helper_for_test_suites_makes_the_same_calls() -> None:
-    testing.assert_rope(kernels_served.right, "fp32", head_dim=32)
+    testing.assert_rope(served_kernels.right, "fp32", head_dim=32)
     with pytest.raises(testing.WrongRope) as caught:
-        testing.assert_rope(kernels_served.one_row_decodes, "fp32", head_dim=32)
+        testing.assert_rope(served_kernels.one_row_decodes, "fp32", head_dim=32)
     assert caught.value.diagnosis == "positions-of-another-row"
     assert "1 token (right with 2)" in str(caught.value)
     assert "rotate each row by its own positions" in str(caught.value)
@@ -198,7 +198,7 @@ def test_the_helper_for_test_suites_makes_the_same_calls() -> None:
 
 def test_the_helper_warns_of_keys_that_are_not_seen() -> None:
     with pytest.warns(UserWarning, match="what it does to k was not seen"):
-        testing.assert_rope(kernels_served.q_alone, "fp32", head_dim=32, up_to=256)
+        testing.assert_rope(served_kernels.q_alone, "fp32", head_dim=32, up_to=256)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        testing.assert_rope(kernels_served.right, "fp32", head_dim=32, up_to=256)
+        testing.assert_rope(served_kernels.right, "fp32", head_dim=32, up_to=256)
