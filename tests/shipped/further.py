@@ -95,16 +95,15 @@ class F5Right(F5Faulty):
 # F6
 
 
-def f6_faulty(q, k, positions):
+def f6_faulty(q, k, offset):
     """Rows are counted on from one batch element into the next."""
     b, s = q.shape[0], q.shape[2]
-    at = positions[0] + torch.arange(b * s).view(b, s)
+    at = offset + torch.arange(b * s).view(b, s)
     return rotated(q, k, angles_of(at, inverse(q.shape[-1])))
 
 
-def f6_right(q, k, positions):
-    b, s = q.shape[0], q.shape[2]
-    at = positions[0] + torch.arange(b * s).view(b, s) % s
+def f6_right(q, k, offset):
+    at = offset + torch.arange(q.shape[2])
     return rotated(q, k, angles_of(at, inverse(q.shape[-1])))
 
 
@@ -254,15 +253,14 @@ class F14Right(F14Faulty):
 # F15
 
 
-def f15_faulty(q, k, positions, budget=512):
+def f15_faulty(q, k, offset, budget=512):
     """The offset of a call is the number of rows that the cache kept."""
-    offset = positions[0].clamp(max=budget)
-    at = offset + torch.arange(positions.numel())
+    at = min(offset, budget) + torch.arange(q.shape[2])
     return rotated(q, k, angles_of(at, inverse(q.shape[-1])))
 
 
-def f15_right(q, k, positions):
-    at = positions[0] + torch.arange(positions.numel())
+def f15_right(q, k, offset):
+    at = offset + torch.arange(q.shape[2])
     return rotated(q, k, angles_of(at, inverse(q.shape[-1])))
 
 
