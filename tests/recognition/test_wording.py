@@ -52,6 +52,10 @@ SENTENCES = {
         {"table": "interleaved", "rotation": "half"},
         "cos and sin of interleaved pairs on half pairs",
     ),
+    "pairs-in-block": (
+        {"dims": 16, "half": 8, "asked": 32},
+        "dims i and i + 8 of the first 16 are paired, not i and i + 32",
+    ),
     "partial-rotation": (
         {"seen": 128, "asked": 64, "head_dim": 128},
         "128 of 128 dims are rotated instead of 64",

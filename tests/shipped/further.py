@@ -107,18 +107,18 @@ def f6_right(q, k, offset):
     return rotated(q, k, angles_of(at, inverse(q.shape[-1])))
 
 
-# F7: 16 of 64 dims
+# F7: 8 of 32 dims
 
 
 def f7_faulty(q, k, positions):
-    """The first 8 pairs of the whole head, with its frequencies."""
+    """The first 4 pairs of the whole head, with its frequencies."""
     frequencies = inverse(q.shape[-1])
-    frequencies[8:] = 0.0
+    frequencies[4:] = 0.0
     return rotated(q, k, angles_of(positions, frequencies))
 
 
 def f7_right(q, k, positions):
-    return rotated(q, k, angles_of(positions, inverse(16)))
+    return rotated(q, k, angles_of(positions, inverse(8)))
 
 
 # F8
@@ -127,7 +127,7 @@ def f7_right(q, k, positions):
 class F8Faulty(nn.Module):
     """A buffer that training sets to 0."""
 
-    def __init__(self, dim=64, base=10000.0):
+    def __init__(self, dim=32, base=10000.0):
         super().__init__()
         self.register_buffer("inv_freq", torch.zeros_like(inverse(dim, base)), persistent=False)
 
@@ -138,7 +138,7 @@ class F8Faulty(nn.Module):
 class F8Right(F8Faulty):
     """Computed anew."""
 
-    def __init__(self, dim=64, base=10000.0):
+    def __init__(self, dim=32, base=10000.0):
         super().__init__(dim, base)
         self.inv_freq = inverse(dim, base)
 
@@ -230,7 +230,7 @@ def f13_right(q, k, positions):
 class F14Faulty:
     """A kernel that returns where the position is out of the table, with nothing written."""
 
-    rows = 2048
+    rows = 128
 
     def __init__(self, dim, base):
         self.angles = angles_of(torch.arange(self.rows), inverse(dim, base))
@@ -247,13 +247,13 @@ class F14Faulty:
 class F14Right(F14Faulty):
     """A table as long as the positions."""
 
-    rows = 4096
+    rows = 256
 
 
 # F15
 
 
-def f15_faulty(q, k, offset, budget=512):
+def f15_faulty(q, k, offset, budget=64):
     """The offset of a call is the number of rows that the cache kept."""
     at = min(offset, budget) + torch.arange(q.shape[2])
     return rotated(q, k, angles_of(at, inverse(q.shape[-1])))
@@ -288,7 +288,7 @@ def f16_right(q, k, positions):
 class F17Faulty(nn.Module):
     """Frequencies and a scale are buffers of a module that training casts."""
 
-    def __init__(self, dim=64, base=10000.0):
+    def __init__(self, dim=32, base=10000.0):
         super().__init__()
         self.register_buffer("inv_freq", inverse(dim, base))
 
@@ -301,7 +301,7 @@ class F17Faulty(nn.Module):
 class F17Right(F17Faulty):
     """They are attributes."""
 
-    def __init__(self, dim=64, base=10000.0):
+    def __init__(self, dim=32, base=10000.0):
         super().__init__(dim, base)
         del self.inv_freq
         self.inv_freq = inverse(dim, base)
@@ -327,7 +327,6 @@ def f18_right(q, k, positions):
     return rotated(q, k, positions.float()[:, None] @ inverse(q.shape[-1])[None])
 
 
-_SMALL = {"up_to": 4096, "head_dim": 64}
 BUGS: list[Bug] = [
     Bug(
         "F1",
@@ -336,7 +335,6 @@ BUGS: list[Bug] = [
         "always",
         f1_faulty,
         f1_right,
-        options=_SMALL,
         caught=("not-a-rotation", "check:rotation"),
     ),
     Bug(
@@ -346,7 +344,6 @@ BUGS: list[Bug] = [
         "always",
         f2_faulty,
         f2_right,
-        options=_SMALL,
         caught=("check:rotation",),
     ),
     Bug(
@@ -356,7 +353,6 @@ BUGS: list[Bug] = [
         "every position but 0",
         f3_faulty,
         f3_right,
-        options=_SMALL,
         caught=("inverse-frequencies", "check:rotation"),
     ),
     Bug(
@@ -366,7 +362,6 @@ BUGS: list[Bug] = [
         "packed samples, later calls",
         f4_faulty,
         f4_right,
-        options=_SMALL,
         caught=("positions-from-0",),
     ),
     Bug(
@@ -376,7 +371,6 @@ BUGS: list[Bug] = [
         "inference in micro batches",
         F5Faulty,
         F5Right,
-        options=_SMALL,
         caught=("state-left", "check:rotation"),
     ),
     Bug(
@@ -386,7 +380,6 @@ BUGS: list[Bug] = [
         "batches",
         f6_faulty,
         f6_right,
-        options=_SMALL,
         caught=("check:rotation", "check:short calls"),
     ),
     Bug(
@@ -396,7 +389,7 @@ BUGS: list[Bug] = [
         "rotary_dim below head_dim",
         f7_faulty,
         f7_right,
-        options=_SMALL | {"rotary_dim": 16},
+        options={"rotary_dim": 8},
         caught=("check:rotation",),
     ),
     Bug(
@@ -406,7 +399,6 @@ BUGS: list[Bug] = [
         "training",
         F8Faulty,
         F8Right,
-        options=_SMALL,
         caught=("no-rotation",),
     ),
     Bug(
@@ -416,7 +408,7 @@ BUGS: list[Bug] = [
         "interleaved pairs with yarn",
         f9_faulty,
         f9_right,
-        options=_SMALL | {"layout": "interleaved", "scaling": "yarn:factor=64,original=4096"},
+        options={"layout": "interleaved", "scaling": "yarn:factor=64,original=4096"},
         caught=("attention-factor",),
     ),
     Bug(
@@ -426,7 +418,7 @@ BUGS: list[Bug] = [
         "yarn with the key (Laguna)",
         f10_faulty,
         f10_right,
-        options=_SMALL | {"scaling": f"yarn:factor=128,original=4096,attention_factor={temperature(128)}"},
+        options={"scaling": f"yarn:factor=128,original=4096,attention_factor={temperature(128)}"},
         caught=("attention-factor", "scaled-vectors"),
     ),
     Bug(
@@ -436,7 +428,6 @@ BUGS: list[Bug] = [
         "training",
         f11_faulty,
         f11_right,
-        options=_SMALL,
         caught=("gradient-zero", "check:gradient"),
     ),
     Bug(
@@ -446,7 +437,7 @@ BUGS: list[Bug] = [
         "tensors (batch, tokens, heads, dims)",
         f12_faulty,
         f12_right,
-        options=_SMALL | {"order": "bshd"},
+        options={"order": "bshd"},
         caught=("rotated-by-head",),
     ),
     Bug(
@@ -456,7 +447,6 @@ BUGS: list[Bug] = [
         "more than one head",
         f13_faulty,
         f13_right,
-        options=_SMALL,
         caught=("check:rotation",),
     ),
     Bug(
@@ -466,7 +456,6 @@ BUGS: list[Bug] = [
         "positions past the table",
         F14Faulty,
         F14Right,
-        options=_SMALL,
         caught=("check:rotation",),
     ),
     Bug(
@@ -476,7 +465,6 @@ BUGS: list[Bug] = [
         "decoding after an eviction",
         f15_faulty,
         f15_right,
-        options=_SMALL,
         caught=("check:short calls", "check:decode"),
     ),
     Bug(
@@ -486,7 +474,6 @@ BUGS: list[Bug] = [
         "slices of packed tensors (MLA)",
         f16_faulty,
         f16_right,
-        options=_SMALL,
         caught=("check:strides",),
     ),
     Bug(
@@ -506,7 +493,7 @@ BUGS: list[Bug] = [
         "bf16, from position 256 on",
         f18_faulty,
         f18_right,
-        options=_SMALL | {"dtypes": "bf16"},
+        options={"dtypes": "bf16", "up_to": 1024},
         caught=("narrow-positions", "narrow-frequencies", "narrow-angles"),
     ),
 ]

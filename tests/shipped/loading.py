@@ -213,7 +213,7 @@ def m9_right(q, k, positions):
     return converted(q, k, positions, interleaved=True)
 
 
-_SMALL = {"up_to": 1024, "head_dim": 64}
+_SMALL = {"head_dim": 64}
 _BASE = {"base": 10000.0}
 BUGS: list[Bug] = [
     Bug(

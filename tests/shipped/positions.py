@@ -222,7 +222,6 @@ def p20_right(q, k, offset):
     return at_positions(q, k, torch.arange(offset, offset + q.shape[-2]))
 
 
-_SMALL = {"up_to": 2048, "head_dim": 64}
 BUGS: list[Bug] = [
     Bug(
         "P1",
@@ -231,7 +230,6 @@ BUGS: list[Bug] = [
         "packed sequences with context parallelism",
         p1_faulty,
         p1_right,
-        options=_SMALL,
         caught=("positions-of-another-row", "check:served calls", "check:batch rows"),
     ),
     Bug(
@@ -241,7 +239,6 @@ BUGS: list[Bug] = [
         "M-RoPE with context parallelism; here all ranks take the first rows",
         p2_faulty,
         p2_right,
-        options=_SMALL,
         caught=("positions-from-0",),
     ),
     Bug(
@@ -251,7 +248,6 @@ BUGS: list[Bug] = [
         "packing without position_ids",
         p5_faulty,
         p5_right,
-        options=_SMALL,
         caught=("check:batch rows", "check:served calls", "check:short calls"),
     ),
     Bug(
@@ -261,7 +257,6 @@ BUGS: list[Bug] = [
         "packing",
         p6_faulty,
         p6_right,
-        options=_SMALL,
         caught=("check:batch rows", "check:served calls", "check:short calls"),
     ),
     Bug(
@@ -271,7 +266,6 @@ BUGS: list[Bug] = [
         "left padding, more than one row",
         p7_faulty,
         p7_right,
-        options=_SMALL,
         caught=("positions-of-another-row",),
     ),
     Bug(
@@ -281,7 +275,6 @@ BUGS: list[Bug] = [
         "left padding",
         p8_faulty,
         p8_right,
-        options=_SMALL,
         caught=("positions-of-another-row", "check:batch rows"),
     ),
     Bug(
@@ -291,7 +284,6 @@ BUGS: list[Bug] = [
         "decoding (Qwen3-Omni)",
         p11_faulty,
         p11_right,
-        options=_SMALL,
         caught=("positions-from-0",),
     ),
     Bug(
@@ -301,7 +293,6 @@ BUGS: list[Bug] = [
         "decoding after an image",
         P12Faulty,
         P12Right,
-        options=_SMALL,
         caught=("positions-off", "check:decode"),
     ),
     Bug(
@@ -311,7 +302,6 @@ BUGS: list[Bug] = [
         "long prompts with images",
         P13Faulty,
         P13Right,
-        options=_SMALL,
         caught=("positions-from-0",),
     ),
     Bug(
@@ -321,7 +311,6 @@ BUGS: list[Bug] = [
         "decoding (Qwen VL)",
         p14_faulty,
         p14_right,
-        options=_SMALL,
         caught=("positions-off", "check:decode"),
     ),
     Bug(
@@ -331,7 +320,6 @@ BUGS: list[Bug] = [
         "decoding mixed batches",
         p15_faulty,
         p15_right,
-        options=_SMALL,
         caught=("positions-of-another-row", "check:served calls", "check:decode"),
     ),
     Bug(
@@ -341,7 +329,6 @@ BUGS: list[Bug] = [
         "prefill and decoding apart",
         P16Faulty,
         P16Right,
-        options=_SMALL,
         caught=("positions-off", "state-left", "check:decode"),
     ),
     Bug(
@@ -351,7 +338,6 @@ BUGS: list[Bug] = [
         "a batched forward without cache",
         p20_faulty,
         p20_right,
-        options=_SMALL,
         caught=("positions-off",),
     ),
 ]
