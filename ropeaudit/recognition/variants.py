@@ -125,7 +125,7 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         values = {"seen": str(other.scaling), "seen_ramp": "inverted", "asked": called(scaling)}
         yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **values)
         if (short := _short_ramp(other, plain)) is not None:
-            values |= {"seen_ramp": "ended at the last pair"}
+            values |= {"seen_ramp": "short"}
             yield _explicit(setting, short, "other-scaling", 1.0 if truncate is right else 1.5, **values)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
@@ -229,7 +229,9 @@ def other_factors(asked: Scaling) -> tuple[float, ...]:
     """
     factor = scaled.attention_factor(asked)
     plain = replace(asked, attention_factor=None, mscale=None, mscale_all_dim=None)
-    return tuple(dict.fromkeys(one for one in (1.0, factor**2, scaled.attention_factor(plain)) if one != factor))
+    return tuple(
+        dict.fromkeys(one for one in (1.0, factor**2, scaled.attention_factor(plain)) if one != factor)
+    )
 
 
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:

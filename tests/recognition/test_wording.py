@@ -359,6 +359,11 @@ def test_what_is_wrong_with_a_gradient_is_said_of_it():
             "yarn(factor=4) with its ramp inverted instead of yarn(factor=4)",
         ),
         (
+            "other-scaling",
+            {"seen": "yarn(factor=4)", "seen_ramp": "short", "asked": "yarn(factor=4)"},
+            "yarn(factor=4) with its ramp ended at the last pair instead of yarn(factor=4)",
+        ),
+        (
             "attention-factor",
             {"seen": 1.25**2, "asked": 1.25},
             "cos and sin are multiplied by 1.5625 instead of 1.25, as where it is applied twice",

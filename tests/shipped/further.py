@@ -5,9 +5,10 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
 import torch
+from torch import nn
+
 from shipped.bugs import Bug
 from shipped.turning import angles_of, inverse, rotated, temperature, turned, yarn, yarn_range
-from torch import nn
 
 # F1
 
@@ -145,6 +146,8 @@ class F8Right(F8Faulty):
 
 # F9
 
+GROWN = temperature(64.0)
+
 
 def neighbouring(x, cos, sin):
     first, second = x.float().unflatten(-1, (-1, 2)).unbind(-1)
@@ -152,7 +155,7 @@ def neighbouring(x, cos, sin):
     return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)
 
 
-def f9_right(q, k, positions, factor=temperature(64.0)):
+def f9_right(q, k, positions, factor=GROWN):
     frequencies = yarn(q.shape[-1], 10000.0, 64.0, yarn_range(q.shape[-1], 10000.0, 4096))
     angles = angles_of(positions, frequencies)
     cos, sin = factor * angles.cos(), factor * angles.sin()
@@ -166,14 +169,16 @@ def f9_faulty(q, k, positions):
 
 # F10
 
+FINAL = temperature(128.0)
 
-def f10_faulty(q, k, positions, attention_factor=temperature(128.0)):
+
+def f10_faulty(q, k, positions, attention_factor=FINAL):
     """The factor of the config is taken for the weight in the formula that gives it."""
     frequencies = yarn(q.shape[-1], 10000.0, 128.0, yarn_range(q.shape[-1], 10000.0, 4096))
     return rotated(q, k, angles_of(positions, frequencies), temperature(128.0, attention_factor))
 
 
-def f10_right(q, k, positions, attention_factor=temperature(128.0)):
+def f10_right(q, k, positions, attention_factor=FINAL):
     frequencies = yarn(q.shape[-1], 10000.0, 128.0, yarn_range(q.shape[-1], 10000.0, 4096))
     return rotated(q, k, angles_of(positions, frequencies), attention_factor)
 

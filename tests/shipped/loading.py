@@ -4,9 +4,10 @@ A module returns cos and sin (b, s, d). Letters: b batch, h heads, s positions, 
 """
 
 import torch
+from torch import nn
+
 from shipped.bugs import Bug
 from shipped.turning import angles_of, inverse, rotated, turned
-from torch import nn
 
 LEFT = (3.1e24, 4.6e-41, 0.0, 1.2e-38, 7.7e11, 0.0, 2.3e-44, 1.0)  # as memory has it that nobody has set
 

@@ -5,6 +5,7 @@ Letters: b batch, h heads, s positions, t tokens of all sequences, d head_dim.
 """
 
 import torch
+
 from shipped.bugs import Bug
 from shipped.turning import angles_of, inverse, rotated, turned
 

@@ -6,9 +6,10 @@ q, k (b, h, s, d), positions (s,). Letters: b batch, h heads, s positions, d hea
 import math
 
 import torch
+from torch import nn
+
 from shipped.bugs import Bug
 from shipped.turning import angles_of, inverse, llama3, rotated, temperature, turned, yarn, yarn_range
-from torch import nn
 
 # T1
 
