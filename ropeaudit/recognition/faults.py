@@ -18,7 +18,7 @@ from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.variants import BASES, called, other_factors, over
-from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaled import attention_factor, rotator_pairs
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
@@ -133,14 +133,30 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
         if possible and dims != asked.rotary_dim and asked.scaling.kind not in BY_PAIR:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield Fault(Diagnosis("partial-rotation", values), functools.partial(replace, rotary_dim=dims))
+    yield from _of_first_dims(asked)
     for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
         if scaling != asked.scaling:
             told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
             other = Fault(told, functools.partial(replace, scaling=scaling))
             yield from _with_and_without(factor, other, scaling)
-    for seen in other_factors(factor):
+    for seen in other_factors(asked.scaling):
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
         yield Fault(told, turn=functools.partial(lengthened, seen / factor))
+
+
+def _of_first_dims(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield p-RoPE whose pairs lie within the dims that rotate, with its frequencies and with their own."""
+    pairs = rotator_pairs(asked)
+    if asked.scaling.kind != "proportional" or asked.layout != "half" or not 0 < pairs < asked.pairs:
+        return
+    dims, stretch = 2 * pairs, asked.scaling.stretch
+    told = Diagnosis("pairs-in-block", {"dims": dims, "half": pairs, "asked": asked.pairs})
+    over_them = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
+    kept = tuple(asked.base ** (-2 * i / asked.rotary_dim) / stretch for i in range(pairs))
+    own = Scaling("linear", factor=stretch) if asked.scaling.factor else DEFAULT
+    change = functools.partial(replace, rotary_dim=dims)
+    yield Fault(told, functools.partial(change, scaling=Scaling("explicit", frequencies=kept)))
+    yield Fault(replace(told, also=(over_them,)), functools.partial(change, scaling=own))
 
 
 def _with_and_without(factor: float, fault: Fault, scaling: Scaling) -> Iterator[Fault]:
@@ -161,7 +177,7 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
         yield from (replace(asked, factor=factor) for factor in _FACTORS)
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
         lengths = [asked.maximum, *(2048.0 * 2**power for power in range(8))]
-        lengths += [asked.original * 2.0**power for power in range(-4, 4)]
+        lengths += [asked.original * 2.0**power for power in range(-4, 4)] + [asked.original * asked.stretch]
         yield from (replace(asked, original=length) for length in lengths if length)
     if asked.kind == "yarn":
         yield replace(asked, truncate=asked.truncate is False)

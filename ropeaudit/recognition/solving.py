@@ -167,7 +167,7 @@ def factor(
         return None
     asked = attention_factor(setting.scaling)
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    for seen in other_factors(asked):
+    for seen in other_factors(setting.scaling):
         if abs(times * asked - seen) <= near * seen:
             return Diagnosis("attention-factor", {"seen": seen, "asked": asked})
     rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]

@@ -237,7 +237,7 @@ class CosSinTable:
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = self.factor if self.side else float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
-            usual = [one for one in other_factors(self.factor) if abs(seen / one - 1) < _NEAR]
+            usual = [one for one in other_factors(self.setting.scaling) if abs(seen / one - 1) < _NEAR]
             for factor in usual + [float(f"{seen:.{k}g}") for k in (3, 6)]:
                 fault = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
                 factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))

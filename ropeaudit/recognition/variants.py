@@ -111,7 +111,7 @@ def over(setting: RopeSetting, dims: int) -> RopeSetting:
 
 
 def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield YaRN's ramp the other way round, truncated or not, with its usual borders."""
+    """Yield YaRN's ramp the other way round, truncated or not, with its usual borders, or ended too early."""
     scaling = setting.scaling
     if scaling.kind != "yarn":
         return
@@ -124,10 +124,25 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         inverted = plain + plain / scaling.stretch - theta
         values = {"seen": str(other.scaling), "seen_ramp": "inverted", "asked": called(scaling)}
         yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **values)
+        if (short := _short_ramp(other, plain)) is not None:
+            values |= {"seen_ramp": "short"}
+            yield _explicit(setting, short, "other-scaling", 1.0 if truncate is right else 1.5, **values)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(setting, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
         yield _other(setting, other, 1.0)
+
+
+def _short_ramp(setting: RopeSetting, plain: Array) -> Array | None:
+    """Return YaRN's frequencies with the end of its ramp held to the number of pairs, not of dims.
+
+    None where that changes nothing. Shapes: plain (p,) -> (p,).
+    """
+    (low, high), last = scaled.yarn_range(setting), setting.pairs - 1
+    if high <= last or low >= last:
+        return None
+    ramp = np.clip((np.arange(setting.pairs) - low) / (last - low), 0.0, 1.0)
+    return np.asarray(plain / setting.scaling.stretch * ramp + plain * (1 - ramp))
 
 
 def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -206,9 +221,17 @@ def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float
     return float(middle), float(1 / np.sqrt((weights**2).sum()))
 
 
-def other_factors(asked: float) -> tuple[float, ...]:
-    """Return the attention factors that code usually has in the place of one: none, and that one twice."""
-    return () if asked == 1 else (1.0, asked**2)
+def other_factors(asked: Scaling) -> tuple[float, ...]:
+    """Return the attention factors that code usually has in the place of a scaling's.
+
+    None at all, that one twice, and where the setting gives its own, or the weights of YaRN's formula, that
+    of the kind without them.
+    """
+    factor = scaled.attention_factor(asked)
+    plain = replace(asked, attention_factor=None, mscale=None, mscale_all_dim=None)
+    return tuple(
+        dict.fromkeys(one for one in (1.0, factor**2, scaled.attention_factor(plain)) if one != factor)
+    )
 
 
 def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:

@@ -23,6 +23,7 @@ _STAGES = {  # stage -> how its numbers are called
 }
 _KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
 _PAIRED = {"half": "2i and 2i + 1", "interleaved": "i and i + d/2"}  # layout -> the dims of the other one
+_RAMPS = {"inverted": "inverted", "short": "ended at the last pair"}  # what was made of YaRN's
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
 
@@ -151,7 +152,8 @@ def _scaling(values: Mapping[str, Value], side: str) -> str:
     if f"{side}_divisors" in values:
         return f"the {values[f'{side}_divisors']} divisors"
     name = "no scaling" if values[side] == "default" else str(values[side])
-    return f"{name} with its ramp {values[f'{side}_ramp']}" if f"{side}_ramp" in values else name
+    ramp = _RAMPS.get(str(values.get(f"{side}_ramp")))
+    return f"{name} with its ramp {ramp}" if ramp else name
 
 
 def _more(one: Diagnosis) -> str:

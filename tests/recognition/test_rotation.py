@@ -18,9 +18,10 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.faults import of_roundings
 from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
 from ropeaudit.subjects.calling import loading
@@ -650,6 +651,57 @@ def test_scaling_is_named_whether_its_attention_factor_is_kept_or_not(
     vectors = verification.GivenVectors(*x, np.arange(64))
     found = verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 1000).diagnosis
     assert (found.code, found.also, found.where) == (code, (), Where())
+
+
+def short_ramp(truncate):
+    """Frequencies of YaRN whose ramp ends at the last pair, though it should end behind it; factor 4."""
+    low, high = (64 * np.log(131072 / (turns * 2 * np.pi)) / (2 * np.log(1e4)) for turns in (32, 1))
+    assert high > 31
+    low = np.floor(low) if truncate else low
+    ramp = np.clip((np.arange(32) - low) / (31 - low), 0, 1)
+    return 1e4 ** (-np.arange(32) / 32) * (1 - 0.75 * ramp)
+
+
+@pytest.mark.parametrize(
+    ("asked", "theta", "factor", "code"),
+    [
+        ("yarn:factor=4,original=131072", short_ramp(True), 1.0, "other-scaling"),
+        ("yarn:factor=4,original=131072", short_ramp(False), 1.0, "other-scaling"),
+        ("yarn:factor=16,original=512,attention_factor=1", None, 1.2772588722239781, "attention-factor"),
+        (
+            "yarn:factor=16,original=512,mscale=1,mscale_all_dim=1",
+            None,
+            1.2772588722239781,
+            "attention-factor",
+        ),
+        ("proportional:fraction=0.25", 1e4 ** (-np.arange(8) / 32), 1.0, "pairs-in-block"),
+        (
+            "proportional:fraction=0.25",
+            1e4 ** (-np.arange(8) / 8),
+            1.0,
+            "pairs-in-block+exponent-denominator",
+        ),
+        ("proportional:fraction=0.25,factor=2", 1e4 ** (-np.arange(8) / 32) / 2, 1.0, "pairs-in-block"),
+    ],
+)
+def test_what_code_makes_of_a_scaling_is_named(asked, theta, factor, code) -> None:
+    setting = RopeSetting.of(64, scaling=scaling(asked))
+    other, times = setting, factor
+    if theta is not None:
+        explicit = Scaling("explicit", frequencies=tuple(theta.tolist()))
+        other, times = RopeSetting.of(64, 2 * theta.size, scaling=explicit), attention_factor(setting.scaling)
+
+    def rotate(x, positions):
+        y, d = exactly.rotated(x.double().numpy(), positions.numpy(), other), other.rotary_dim
+        y[..., :d] *= times
+        return torch.from_numpy(y).to(x.dtype)
+
+    own = OwnCode("own", rotate, "bhsd")
+    x = np.random.default_rng(0).standard_normal((2, 2, 64, 64))
+    vectors = verification.GivenVectors(*x, np.arange(64))
+    found = verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 1000).diagnosis
+    assert codes(found) == code
+    assert found.where == Where()
 
 
 @pytest.mark.parametrize("changed", [{"length": 2000}, {"base": 6000.0}])

@@ -52,6 +52,10 @@ SENTENCES = {
         {"table": "interleaved", "rotation": "half"},
         "cos and sin of interleaved pairs on half pairs",
     ),
+    "pairs-in-block": (
+        {"dims": 16, "half": 8, "asked": 32},
+        "dims i and i + 8 of the first 16 are paired, not i and i + 32",
+    ),
     "partial-rotation": (
         {"seen": 128, "asked": 64, "head_dim": 128},
         "128 of 128 dims are rotated instead of 64",
@@ -362,6 +366,11 @@ def test_what_is_wrong_with_a_gradient_is_said_of_it():
             "other-scaling",
             {"seen": "yarn(factor=4)", "seen_ramp": "inverted", "asked": "yarn(factor=4)"},
             "yarn(factor=4) with its ramp inverted instead of yarn(factor=4)",
+        ),
+        (
+            "other-scaling",
+            {"seen": "yarn(factor=4)", "seen_ramp": "short", "asked": "yarn(factor=4)"},
+            "yarn(factor=4) with its ramp ended at the last pair instead of yarn(factor=4)",
         ),
         (
             "attention-factor",

@@ -94,7 +94,7 @@ def _codes(diagnosis: Diagnosis | None) -> tuple[str, ...]:
 
 def _code(thing: Any, bug: Bug, folder: Path) -> Iterator[Said]:
     """Yield what `check` says of code at the top level of a file."""
-    options = {"compiled": False, "under": "none"} | OPTIONS | _options(bug, folder)
+    options = {"under": "none"} | OPTIONS | _options(bug, folder)
     if "config" in options or "model" in options:
         options = {
             name: value for name, value in options.items() if name != "head_dim" or name in bug.options
