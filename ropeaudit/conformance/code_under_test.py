@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ropeaudit.subjects.calling.conventions import Answer
 
 HEADS = 4
+_KEPT = 2**18  # numbers of q that are kept for other checks
 
 
 @dataclass(slots=True)
@@ -37,7 +38,8 @@ class Seen:
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
     is out of place, where those before are right. calls: offset and length -> what a plain call came to.
     rotators: by the length of whole calls, the instance that has seen them. answers: what one call
-    did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token.
+    did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token. vectors: q and k
+    by heads, length and head_dim.
     searches: for what explains its calls.
     """
 
@@ -47,6 +49,7 @@ class Seen:
     rotators: dict[int, Rotator] = field(default_factory=dict)
     answers: list[Answer | None] = field(default_factory=list)
     cost: float | None = None
+    vectors: dict[tuple[int, int, int], tuple[FloatArray, FloatArray]] = field(default_factory=dict)
     searches: Searches = field(default_factory=Searches)
 
 
@@ -101,10 +104,14 @@ class CodeUnderTest:
 
         Code that holds them in a narrower format then shows.
         """
-        generator = np.random.default_rng([self.seed, heads, length])
-        shape = (heads, length, self.setting.head_dim)
-        q, k = (round_to(generator.standard_normal(shape), self.dtype) for _ in "qk")
-        return q, k
+        key = heads, length, self.setting.head_dim
+        if key not in self.seen.vectors:
+            generator = np.random.default_rng([self.seed, heads, length])
+            q, k = (round_to(generator.standard_normal(key), self.dtype) for _ in "qk")
+            if q.size > _KEPT:
+                return q, k
+            self.seen.vectors[key] = q, k
+        return self.seen.vectors[key]
 
     @property
     def order(self) -> str:

@@ -78,6 +78,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         code.on_share(number / len(calls))
         at = np.arange(start, min(start + length, code.up_to), dtype=np.int64)
         q, k = (x[:, :, : at.size] for x in given[heads])
+        k = k if heads > 1 or code.takes_keys() or not code.own else q  # of x alone no one tells k from q
         placed = code.judged(rotator, [CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))])
         worst = placed if worst is None or placed.excess > worst.excess else worst
         if not placed.excess <= 1:

@@ -26,7 +26,7 @@ from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.timeout import at_once
 
 _LENGTH, _SHORT = 64, 17
-_THREADS, _CALLS = 2, 8
+_THREADS, _CALLS = 2, 6
 _ADAPTER = "an adapter calls it, with arrays of its own"
 
 

@@ -30,6 +30,7 @@ from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _MOST, _MOST_ALONE = 2**18, 2**22  # numbers of q in a call; in one whose size is what is tried
+_POOL = _MOST + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _FEW = 24  # calls of code that is slow
 
@@ -177,6 +178,15 @@ def _parts(call: ServedCall, values: Mapping[str, Sequence[Any]], together: int)
     return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a call comes to: right, wrong, around (memory), or raises; its worst pair, or what it raises."""
+
+    kind: str
+    places: Places | None = None
+    raised: str = ""
+
+
 @dataclass(slots=True)
 class _Battery:
     """The calls that one instance is given; q and k are parts of the same random numbers.
@@ -187,17 +197,13 @@ class _Battery:
     code: CodeUnderTest
     rotator: OwnRotator
     left: dict[str, str] = field(default_factory=dict)
-    pool: list[FloatArray] = field(init=False)
+    pool: list[FloatArray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        code, d = self.code, self.code.setting.head_dim
-        size = min(_MOST_ALONE, max(_MOST, _LONG[-1] * d))
-        self.pool = [
-            round_to(np.random.default_rng([code.seed, 5, side]).standard_normal(size), code.dtype).astype(
-                code.dtype.carrier
-            )
-            for side in (0, 1)
-        ]
+        code = self.code
+        for side in (0, 1):
+            drawn = np.random.default_rng([code.seed, 5, side]).standard_normal(_POOL)
+            self.pool.append(round_to(drawn, code.dtype).astype(code.dtype.carrier))
 
     def values(self) -> dict[str, list[Any]]:
         """Return the values of each axis that this code can be called with."""
@@ -279,26 +285,25 @@ class _Battery:
             explain=explain,
         )
 
-    def outcome(self, call: ServedCall) -> str:
-        """Return what a call comes to: right, wrong, around (memory), or what it raises."""
+    def outcome(self, call: ServedCall) -> _Outcome:
+        """Return what a call comes to."""
         try:
-            block = self.made(call)
+            places = self.places(self.made(call), call)
         except RopeAuditError:
             raise
         except WroteAround:
-            return "around"
+            return _Outcome("around")
         except Exception as error:  # whatever other people's code raises
-            return f"raises {one_line(error)}"
-        return "right" if self.places(block, call).excess <= 1 else "wrong"
+            return _Outcome("raises", raised=one_line(error))
+        return _Outcome("right" if places.excess <= 1 else "wrong", places)
 
     def least(
-        self, call: ServedCall, came: str, values: Mapping[str, Sequence[Any]]
+        self, call: ServedCall, kind: str, values: Mapping[str, Sequence[Any]]
     ) -> tuple[ServedCall, str]:
         """Return the plainest call that comes to the same, and what it takes, in words."""
 
         def same(trial: ServedCall) -> bool:
-            kind = came.split(" ")[0]
-            return self.fits(trial, _MOST_ALONE) and self.outcome(trial).split(" ")[0] == kind
+            return self.fits(trial, _MOST_ALONE) and self.outcome(trial).kind == kind
 
         plain = replace(PLAIN, **{axis: some[0] for axis, some in values.items() if len(some) == 1})
         for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
@@ -334,32 +339,19 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     battery = _Battery(code, rotator)
     calls, values = battery.calls(), battery.values()
     ways: dict[str, list[tuple[ServedCall, str]]] = {"wrong": [], "around": [], "raises": []}
-    refused: dict[str, str] = {}
     worst: Places | None = None
     for number, call in enumerate(calls):
         code.on_share(number / len(calls))
-        try:
-            block = battery.made(call)
-            places = battery.places(block, call)
-            worst = places if worst is None or places.excess > worst.excess else worst
-            came = "right" if places.excess <= 1 else "wrong"
-        except RopeAuditError:
-            raise
-        except WroteAround:
-            came = "around"
-        except Exception as error:  # whatever other people's code raises
-            came = f"raises {one_line(error)}"
-        kind = came.split(" ")[0]
-        if kind == "right" or len(ways[kind]) >= _CAUSES or any(_has(call, way) for way, _ in ways[kind]):
-            continue
-        way = battery.least(call, came, values)
-        ways[kind].append(way)
-        if kind == "raises":
-            refused[way[1]] = battery.outcome(way[0])
+        came = battery.outcome(call)
+        if came.places and (worst is None or came.places.excess > worst.excess):
+            worst = came.places
+        known = ways.get(came.kind, [])
+        if came.kind != "right" and len(known) < _CAUSES and not any(_has(call, way) for way, _ in known):
+            known.append(battery.least(call, came.kind, values))
     yield from _findings(battery, calls, ways, worst)
-    for what, came in refused.items():
-        detail = f"with {what} it {came}: such calls are refused, and not judged"
-        yield noted("served calls", detail)
+    for call, what in ways["raises"]:
+        raised = battery.outcome(call).raised
+        yield noted("served calls", f"with {what} it raises {raised}: such calls are refused, and not judged")
 
 
 def _has(call: ServedCall, way: ServedCall) -> bool:

@@ -7,6 +7,7 @@ Letters: b batch, h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -148,8 +149,13 @@ def called_before(
 def _vectors(code: CodeUnderTest, call: AuditCall, side: int) -> FloatArray:
     """Return the same random numbers in every dtype, rounded to it. Shapes: -> (b, h, s, d)."""
     shape = (call.batch, call.heads, call.length, code.setting.head_dim)
-    x = round_to(np.random.default_rng([code.seed, side]).standard_normal(shape), call.dtype)
-    return x.astype(call.dtype.carrier)
+    return round_to(_drawn(code.seed, side, shape), call.dtype).astype(call.dtype.carrier)
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
+    """Return random numbers, which calls of the same sizes share."""
+    return np.random.default_rng([seed, side]).standard_normal(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,8 @@ def judged(
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for block in blocks:
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
-            side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), block)
+            if side_excess is seen["q"] or y is not block.rotated[0]:  # which is judged once
+                side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), block)
     worst = max(seen, key=lambda name: seen[name].excess)
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
     found = None

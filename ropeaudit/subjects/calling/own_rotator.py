@@ -70,7 +70,8 @@ class OwnRotator(Rotator):
             if second is None:  # it takes k and returns q alone
                 second = self.answer(k, None, at).values
         else:
-            first, second = (self.answer(x, None, at).values for x in (q, k))
+            first = self.answer(q, None, at).values
+            second = first if k is q else self.answer(k, None, at).values
         return first, second
 
     def together(self, calls: Callable[[], T], what: str) -> T:
