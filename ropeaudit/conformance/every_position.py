@@ -20,7 +20,7 @@ from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
 
-BLOCK, _SEVERAL = 4096, 1024  # positions of a call with one head, and with several
+BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
@@ -72,7 +72,7 @@ def _raised(code: CodeUnderTest, position: int) -> str:
 def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
     worst, rotator = None, code.rotator()
-    calls = [(start, BLOCK, 1) for start in range(0, code.up_to, BLOCK)] + [(0, _SEVERAL, HEADS)]
+    calls = [(start, BLOCK, 1) for start in range(0, code.up_to, BLOCK)] + [(0, BLOCK, HEADS)]
     given = {heads: _block(code, heads, length) for _, length, heads in calls}
     for number, (start, length, heads) in enumerate(calls):
         code.on_share(number / len(calls))
@@ -90,16 +90,14 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
             yield _finding("rotation", code, placed, detail)
             return
     if worst is not None:
-        several = f"the first {min(_SEVERAL, code.up_to)} with {HEADS} heads"
+        several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
         yield _finding("rotation", code, worst, detail)
 
 
 def _block(code: CodeUnderTest, heads: int, length: int) -> Both:
-    """Return q and k of a call: one batch element of one head, two of several. Shapes: -> (b, h, s, d)."""
-    rows = 1 if heads == 1 else 2
-    shape = (rows, heads, length, code.setting.head_dim)
-    q, k = (x.astype(code.dtype.carrier).reshape(shape) for x in code.vectors(rows * heads, length))
+    """Return q and k of one batch element: other checks see more. Shapes: -> (1, h, s, d) twice."""
+    q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(heads, length))
     return q, k
 
 

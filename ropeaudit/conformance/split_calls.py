@@ -18,13 +18,20 @@ from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.agreement import Agreement, CallForm, worst
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.conformance.whole_calls import Both, given_vectors, sizes, some_offsets, whole_call
+from ropeaudit.conformance.whole_calls import (
+    Both,
+    beginning,
+    given_vectors,
+    sizes,
+    some_offsets,
+    whole_call,
+)
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (whole_calls.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
-_PREFILL = 4096
+_PREFILL, _WHOLE = 4096, 64
 _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 _ROW_LENGTH = 64
 
@@ -112,7 +119,8 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)
     prefill = min(_PREFILL, code.up_to // 2)
-    words, offsets = "one token at a time", runs(code, length, count)
+    whole = min(_WHOLE, code.up_to)  # tokens of the plain calls whose beginnings are decoded
+    words, offsets = "one token at a time", runs(code, whole, count)
 
     def one_at_a_time() -> Pieces:
         return Pieces(code.rotator(), (1,))
@@ -121,7 +129,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
         return PiecesAfresh(code.afresh, (1,))
 
     fresh = Agreement(code, words, one_at_a_time(), afresh)
-    fresh.take_all(whole_call(code, offset, length) for offset in offsets)
+    fresh.take_all(beginning(whole_call(code, offset, whole), length) for offset in offsets)
     calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
         yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")

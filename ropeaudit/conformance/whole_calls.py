@@ -57,6 +57,13 @@ def called(
     return WholeCall(block, (first, second))
 
 
+def beginning(whole: WholeCall, length: int) -> WholeCall:
+    """Return the first tokens of a call as if they were a call."""
+    some, (q, k), (y, z) = np.s_[:, :, :length], whole.block.given, whole.block.rotated
+    block = CalledBlock(whole.block.at[:length], (q[some], k[some]), (y[some], z[some]))
+    return WholeCall(block, (whole.over[0][some], whole.over[1][some]))
+
+
 def excess(code: CodeUnderTest, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:
     """Return the error of each pair over what is allowed. Shapes: (b, h, s, d) twice -> (b, h, s, p)."""
     return verification.excess(x, y, block.rows(), code.setting, code.dtype, code.rule)

@@ -36,7 +36,7 @@ def code_of(name, dtype="bf16", up_to=20000, **more):
 
 def found(name, *checks, dtype="bf16", **more):
     """Return the findings of some checks, by name."""
-    code = code_of(name, dtype, **more)
+    code = code_of(name, dtype, **{"thorough": "compiled" in checks} | more)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {one.check: one for check in checks for one in code_checks.CHECKS[check](code)}
@@ -365,7 +365,7 @@ def test_code_that_takes_no_single_token_fails_decode_and_not_its_table() -> Non
     results = found("no_single_token", "table end", "decode")
     assert results["table end"].status == "not applicable"
     assert results["decode"].failed
-    assert "one token at a time, positions 0 to 63: it raises IndexError" in results["decode"].detail
+    assert "one token at a time, positions 0 to 15: it raises IndexError" in results["decode"].detail
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def test_a_compiler_warns_nobody(with_eager) -> None:
 def test_a_compiler_warns_not_through_python_either(with_eager) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        [one] = code_checks.CHECKS["compiled"](code_of("warned_of"))
+        [one] = code_checks.CHECKS["compiled"](code_of("warned_of", thorough=True))
     assert one.status == "pass"
     assert [str(warning.message) for warning in seen] == []
 
@@ -456,7 +456,9 @@ def test_a_backend_that_fails_gives_way_to_the_next(monkeypatch) -> None:
 
 def test_compiling_applies_to_torch_code_and_on_request() -> None:
     assert found("right_numpy", "compiled")["compiled"].detail == "it takes NumPy arrays"
-    assert found("right", "compiled")["compiled"].detail == "it was not requested"
+    left = found("right", "compiled", thorough=False)["compiled"]
+    assert left.status == "left out"
+    assert left.detail.endswith("; --thorough makes it")
 
 
 class Forgetful(Planted):

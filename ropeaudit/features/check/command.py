@@ -107,7 +107,6 @@ def check(
     from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
     from ropeaudit.features.check import analysis, waivers
-    from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check import report as tables
 
     columns = output.chosen_columns(tables.COLUMNS)
@@ -152,6 +151,8 @@ def check(
     ):
         code = delivery.delivered(run, report, output, noun="checks")
         if file is not None and code == delivery.DONE:
+            from ropeaudit.features.check import junit as junit_form
+
             file.fill([junit_form.content(checked)])
         if code == delivery.DONE:
             tickets.write(ticketing, ticket_file, ticket, "no check fails")
