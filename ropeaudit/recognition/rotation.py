@@ -292,7 +292,8 @@ class _Side:
     def _changes(self, fault: Fault) -> bool:
         """Return whether a fault makes a difference at the positions of the call."""
         if fault.crossed:
-            return self.block.given[0].shape == self.block.given[1].shape
+            q, k = self.block.given
+            return q is not k and q.shape == k.shape
         if fault.turn or fault.setting(self.setting) != self.setting:
             return True
         rows = self.block.rows()

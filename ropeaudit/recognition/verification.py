@@ -200,9 +200,11 @@ def judged(
     """
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for block in blocks:
+        over = None
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
-            if side_excess is seen["q"] or y is not block.rotated[0]:  # which is judged once
-                side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), block)
+            if over is None or y is not block.rotated[0]:  # what was given once is judged once
+                over = excess(x, y, block.rows(), setting, dtype, rule)
+            side_excess.take(over, block)
     worst = max(seen, key=lambda name: seen[name].excess)
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
     found = None

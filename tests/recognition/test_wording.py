@@ -100,6 +100,8 @@ SENTENCES = {
     "not-a-rotation": ({}, "no rotation of what was given: pairs have other lengths"),
     "random": ({}, "two calls alike give different numbers"),
     "state-left": ({"how": "afresh"}, "state that an earlier call left: called afresh it is right"),
+    "output-shared": ({}, "the next call overwrites what this one returned"),
+    "threads-meet": ({}, "calls from two threads take each other's values"),
     "right-so": ({}, "called so it is right: the plain call is not"),
     "buffer-cast": ({"format": "bfloat16"}, "a buffer cast to bfloat16"),
     "entries-off": (

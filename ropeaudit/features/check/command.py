@@ -49,13 +49,12 @@ if TYPE_CHECKING:
 @click.option(
     "--thorough",
     is_flag=True,
-    help="Compile torch code too, and make calls of any three sizes, strides and kinds of positions "
-    "together, not of any two: takes twice as long.",
+    help="Compile code too, and cross more sizes: slower.",
 )
 @click.option(
     "--head-dims",
     is_flag=True,
-    help="Try heads of 64 to 256 dims too, and 1/4, 1/2 and 3/4 of them where code is told how many.",
+    help="Try heads of 64 to 256 dims, and parts of them.",
 )
 @options.axis(
     "--under",
