@@ -210,9 +210,10 @@ class _Battery:
         convention = self.code.tested.fit(self.code.setting).convention  # type: ignore[union-attr]
         values = {axis: list(some) for axis, some in AXES.items()}
         roles, order = set(convention.signature.roles), convention.order
-        if "offset" in roles:
-            values["positions"] = list(_RUNS)
-            self.left["positions"] = "it takes a first position alone"
+        if "offset" in roles or convention.padded:
+            values["positions"] = [*_RUNS, "packed"] if convention.padded else list(_RUNS)
+            takes = "where sequences begin" if convention.padded else "a first position"
+            self.left["positions"] = f"it is told {takes} alone"
         elif not self.code.called.by_batch():
             values["positions"] = [kind for kind in values["positions"] if kind not in _BY_ROW]
             self.left["rows"] = "it takes no row of positions for each batch element"

@@ -105,7 +105,7 @@ def cost(code: CodeUnderTest) -> float:
         def calls() -> list[Both]:
             for _ in range(5):
                 began = time.process_time()
-                rotator.rotate_both(*given, np.array([0], dtype=np.int64))
+                rotator.rotate_both(*given, np.array([code.up_to - 1], dtype=np.int64))
                 taken.append(time.process_time() - began)
             return []
 

@@ -23,6 +23,7 @@ from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
+_PADDED = 1024  # positions of code that is told where sequences begin, and no positions
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
@@ -54,6 +55,9 @@ def of_code(
     up_to = options.up_to or min(case.maximum or UP_TO, _LARGEST)
     if options.up_to is None and case.maximum and case.maximum > up_to:
         note([f"checked up to {up_to:,} of the {case.maximum:,} positions that it serves"])
+    if options.up_to is None and (fit := code.fit(case.setting(up_to))) and fit.convention.padded:
+        up_to = min(up_to, _PADDED)
+        note([f"checked up to {up_to:,}: its sequences begin at 0, and are padded up to what is asked of it"])
     setting = case.setting(up_to)
     if setting.scaling.depends_on_length:
         plain = ", which are those without it" if effective_base(setting) == setting.base else ""

@@ -129,7 +129,8 @@ def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Prog
         case = replace(case, length="shifted")
     dtypes: tuple[Format, ...] = options.dtypes or tuple(map(parse, DTYPES))
     recipe = recipes.load(options.recipe or RECIPE)
-    found = limits.findings(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
+    asked = case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress
+    found = limits.findings(*asked, thorough=options.thorough)
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:

@@ -115,6 +115,12 @@ class Convention:
         return self.rank >= 2 and "b" in self.order and self.tells_rows
 
     @property
+    def padded(self) -> bool:
+        """Whether it is told where sequences begin, and nothing of positions: each begins at 0."""
+        roles = set(self.signature.roles)
+        return "cu_seqlens" in roles and not roles & {"positions", "offset", *_TABLES}
+
+    @property
     def takes_keys(self) -> bool:
         """Whether it is given k with q in one call."""
         return bool({"k", "qkv"} & set(self.signature.roles))
@@ -203,7 +209,7 @@ class Convention:
             return [([piece], False) for piece in pieces]
         if "cu_seqlens" not in roles or "positions" in roles or not any(first for _, first in pieces):
             return [(pieces, False)]
-        if roles & {"offset", *_TABLES}:
+        if not self.padded:
             alike: dict[int, list[_Piece]] = {}
             for piece in pieces:
                 alike.setdefault(piece[1], []).append(piece)
