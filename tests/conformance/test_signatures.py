@@ -36,7 +36,7 @@ def own_code(name: str, wrong: bool = False) -> OwnCode:
 def failures(name: str, wrong: bool, dtype: str, checks: tuple[str, ...], up_to: int = 128):
     """Return the checks that fail, with the code of what explains each."""
     own = own_code(name, wrong)
-    code = CodeUnderTest(own, setting_of(name), parse(dtype), up_to, compiled=False, environments=("none",))
+    code = CodeUnderTest(own, setting_of(name), parse(dtype), up_to, environments=("none",))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [one for check in checks for one in code_checks.CHECKS[check](code)]
@@ -136,7 +136,7 @@ def folder(tmp_path, monkeypatch):
     ],
 )
 def test_what_is_clear_and_no_rotation_fails_with_the_nearest_way(name, way, folder, capsys) -> None:
-    small = ["--up-to", "128", "--head-dim", "16", "--no-compile", "--under", "none", "--dtype", "fp32"]
+    small = ["--up-to", "128", "--head-dim", "16", "--under", "none", "--dtype", "fp32"]
     assert main(["check", f"kernels.py:{name}", *small]) == 1
     seen = capsys.readouterr()
     assert way in seen.err
@@ -153,7 +153,7 @@ def test_what_is_clear_and_no_rotation_fails_with_the_nearest_way(name, way, fol
     ],
 )
 def test_what_is_not_understood_is_refused_and_a_wrapper_is_written(name, words, folder, capsys) -> None:
-    small = ["--up-to", "128", "--head-dim", "16", "--no-compile", "--under", "none", "--dtype", "fp32", "-q"]
+    small = ["--up-to", "128", "--head-dim", "16", "--under", "none", "--dtype", "fp32", "-q"]
     assert main(["check", f"kernels.py:{name}", *small]) == 2
     seen = capsys.readouterr().err
     assert words in seen

@@ -208,7 +208,7 @@ def test_yarn_is_judged_to_the_whole_of_its_range(name: str, positions: int, tmp
 
 
 def findings(**options: Any) -> dict[str, Any]:
-    results = list(check(**options, under="none", compiled=False))
+    results = list(check(**options, under="none"))
     return {one.finding.check: one for one in results}
 
 
@@ -218,7 +218,7 @@ def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsy
     assert next(iter(wrong.values())).up_to == 4096
     declared = findings(targets="clamps.py:rope", config="m.json", up_to=1024)
     assert not any(one.finding.failed for one in declared.values())
-    assert main(["check", "right.py:rope", "--config", "m.json", "--under", "none", "--no-compile"]) == 0
+    assert main(["check", "right.py:rope", "--config", "m.json", "--under", "none"]) == 0
     seen = capsys.readouterr()
     assert "up to 4,095" in seen.out
     assert f"m serves {SAID}" in seen.err
