@@ -70,6 +70,7 @@ class NotShiftInvariant(WrongRope):
     """What `assert_shift_invariant` raises."""
 
 
+@arguments.checked
 def assert_rope(
     function: Any,
     dtypes: Names = "bf16",
@@ -101,7 +102,7 @@ def assert_rope(
     wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
     options = CheckOptions(
         dtypes=tuple(arguments.formats(dtypes)),
-        up_to=up_to or (None if full else _QUICK),
+        up_to=_QUICK if up_to is None and not full else up_to,
         recipe=recipe,
         order=order,
         seed=seed,
@@ -110,6 +111,12 @@ def assert_rope(
         device=device,
         environments=wanted,
     )
+    if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
+        raise UsageError(f"up_to {up_to!r} is not a whole number of positions; try 4096")
+    if not isinstance(seed, int) or seed < 0:
+        raise UsageError(f"seed {seed!r} is not a whole number from 0 up")
+    if not options.dtypes:
+        raise UsageError("there is no dtype to test in; try dtypes='bf16'")
     code_target.check_options(options)
     [case] = arguments.cases_of(None, rope)
     results = list(code_target.of_code(own, own.name, case, options, _SILENT, lambda findings: None))

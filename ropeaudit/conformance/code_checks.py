@@ -83,9 +83,9 @@ def findings(
             progress((start + share * size) / total)
 
         code.on_share = on_share
-        on_share(0.0)
         before += costs[name]
         try:
+            on_share(0.0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for finding in check(code):

@@ -130,6 +130,15 @@ class CodeUnderTest:
         fit = self.tested.fit(self.setting)
         return fit is not None and fit.convention.takes_keys
 
+    def why_no_rows(self) -> str:
+        """Return why it is given no row of positions for each batch element."""
+        fit = self.tested.fit(self.setting)
+        if fit is None or fit.sure:
+            return "called so, it takes no row of positions for each batch element"
+        return (
+            "whether it takes a row of positions for each batch element is not known: plain calls are wrong"
+        )
+
     def check(self, rotator: Rotator, vectors: GivenVectors, offset: int, batch_step: int = 0) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
         call = rotator, self.setting, self.dtype, vectors, offset

@@ -39,22 +39,24 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
     if not isinstance(rotator, OwnRotator):
         yield not_applicable("results", _ADAPTER)
         return
-    length = min(_LENGTH, code.up_to)
-    q, k = given_vectors(code, length)
-    at = np.arange(length, dtype=np.int64)
     both = rotator.fit.convention.takes_keys
-    first = rotator.answer(q, k if both else None, at)
-    before = [arrays.values(x)[0] for x in first.held]
-    for x, other, some in ((k, q, length), (q, k, _SHORT)):
-        rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
-        now = [arrays.values(held)[0] for held in first.held]
-        differ = sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True))
-        if differ:
-            total = sum(x.size for x in before)
-            told = f"{differ:,} of {total:,} numbers that a call returned are others after the next call"
-            yield judged("results", False, told, diagnosis=Diagnosis("output-shared"))
-            return
-    yield judged("results", True, "what a call returned is the same after two others")
+    for length in {min(_LENGTH, code.up_to), 1}:
+        q, k = given_vectors(code, length)
+        at = np.arange(length, dtype=np.int64) + min(1, code.up_to - length)
+        first = rotator.answer(q, k if both else None, at)
+        before = [arrays.values(x)[0] for x in first.held]
+        for x, other, some in ((k, q, length), (q, k, min(length, _SHORT))):
+            rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
+            now = [arrays.values(held)[0] for held in first.held]
+            differ = sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True))
+            if differ:
+                total, tokens = sum(x.size for x in before), "1 token" if length == 1 else f"{length} tokens"
+                told = (
+                    f"{differ:,} of {total:,} numbers that a call of {tokens} returned change with the next"
+                )
+                yield judged("results", False, told, diagnosis=Diagnosis("output-shared"))
+                return
+    yield judged("results", True, "what calls of 1 and of many tokens returned is the same after others")
 
 
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
@@ -99,9 +101,9 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _calls(code: CodeUnderTest, number: int) -> Iterator[CalledBlock]:
-    """Yield the calls of a thread: a run at its own positions in each, of two lengths in turn."""
+    """Yield the calls of a thread: a run at its own positions in each, of three lengths in turn."""
     for turn in range(_CALLS):
-        length = min(_SHORT if turn % 2 else _LENGTH, code.up_to)
+        length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
         q, k = given_vectors(code, length)
         last = max(0, code.up_to - length)
         at: Positions = np.arange(length, dtype=np.int64) + min(last, 1000 * (_THREADS * turn + number))

@@ -26,11 +26,12 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
-from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
+from ropeaudit.subjects.calling.arrays import IN_BUFFER, WrongShape, WroteAround
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
-_MOST, _MOST_ALONE = 2**18, 2**22  # numbers of q in a call; in one whose size is what is tried
-_POOL = _MOST + 41  # random numbers: where a call needs more, no two rows are alike all the same
+# vectors of q in a call: usually, where two sizes make it larger, and where one alone does
+_USUAL, _MOST, _MOST_ALONE = 2**11, 2**13, 2**16
+_POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _FEW = 24  # calls of code that is slow
 
@@ -55,26 +56,28 @@ class ServedCall:
         """The number of key heads."""
         return self.heads // self.groups if self.groups else 1
 
-    def size(self, head_dim: int) -> int:
-        """Return how many numbers q has."""
-        return self.tokens * self.batch * self.heads * head_dim
+    @property
+    def size(self) -> int:
+        """The number of vectors of q."""
+        return self.tokens * self.batch * self.heads
 
 
 _Values: TypeAlias = tuple[tuple[str, Any], ...]  # axes with their values
 PLAIN = ServedCall()
 AXES: dict[str, tuple[Any, ...]] = {
     "positions": (
-        *("rows", "run", "run from 0", "padded", "packed", "repeated", "gaps", "descending", "shuffled"),
+        *("run", "rows", "run from 0", "padded", "packed", "repeated", "gaps", "descending", "shuffled"),
         "far apart",
     ),
     "tokens": (1, 2, 3, 7, 17, 64),
     "batch": (1, 2, 5, 33),
-    "heads": (1, 2, 3, 8, 33, 40, 64, 128),
-    "groups": (1, 0, 2, 4, 8, 16),
+    "heads": (1, 2, 3, 8, 28, 33, 40, 64, 128),
+    "groups": (1, 0, 2, 4, 7, 8, 16),
     "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
     "index": ("int64", "int32"),
 }
-_LONG = (4097, 16385)  # tokens of calls that are large by them alone
+# tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
+_LONG = (1311, 4097, 4223, 16385)
 _BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 _RUNS = ("run", "run from 0")
 _SIZES = ("tokens", "batch", "heads")
@@ -146,9 +149,13 @@ def _starts(random: np.random.Generator, length: int) -> Any:
 
 
 def calls_of(
-    values: Mapping[str, Sequence[Any]], fits: Callable[[ServedCall], bool], together: int = 2
+    values: Mapping[str, Sequence[Any]], fits: Callable[[ServedCall, int], bool], together: int = 2
 ) -> list[ServedCall]:
-    """Return calls that cover any so many values of different axes together, where they fit."""
+    """Return calls that cover any so many values of different axes together, where they fit.
+
+    fits: whether a call may be made, of so many vectors at most. Calls that these values alone make large
+    have the least of all others.
+    """
     covered: set[_Values] = set()
     calls: list[ServedCall] = []
 
@@ -157,15 +164,26 @@ def calls_of(
 
     for axes in itertools.combinations(values, together):
         for some in itertools.product(*(values[axis] for axis in axes)):
-            base = replace(_least(values), **dict(zip(axes, some, strict=True)))
-            if tuple(zip(axes, some, strict=True)) in covered or not fits(base):
+            chosen = tuple(zip(axes, some, strict=True))
+            base = next((one for one in _bases(values, dict(chosen)) if fits(one, _MOST)), None)
+            if chosen in covered or base is None:
                 continue
             for axis in (axis for axis in values if axis not in axes):
                 trials = [replace(base, **{axis: value}) for value in values[axis]]
-                base = max((trial for trial in trials if fits(trial)), key=gain, default=base)
+                most = max(_USUAL, base.size)
+                base = max((trial for trial in trials if fits(trial, most)), key=gain, default=base)
             calls.append(base)
             covered.update(_parts(base, values, together))
     return calls
+
+
+def _bases(values: Mapping[str, Sequence[Any]], chosen: Mapping[str, Any]) -> Iterator[ServedCall]:
+    """Yield the smallest calls with some values: of one row, then of two, then of more heads."""
+    least: dict[str, Any] = {axis: 1 if 1 in some else some[0] for axis, some in values.items()}
+    yield replace(PLAIN, **{**least, **chosen})
+    least |= {"batch": 2} if 2 in values.get("batch", ()) else {}
+    for heads in values.get("heads", (1,)):
+        yield replace(PLAIN, **{**least, "heads": heads, **chosen})
 
 
 def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:
@@ -180,11 +198,24 @@ def _parts(call: ServedCall, values: Mapping[str, Sequence[Any]], together: int)
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a call comes to: right, wrong, around (memory), or raises; its worst pair, or what it raises."""
+    """What a call comes to: right, wrong, around (memory), or raises; what it gave, or does instead.
+
+    What comes back in another shape counts as raised: it may repeat heads of k on purpose.
+    """
 
     kind: str
+    block: CalledBlock | None = None
     places: Places | None = None
     raised: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A call that fails, the plainest that was seen to, what it takes in words, and what it came to."""
+
+    call: ServedCall
+    takes: str
+    came: _Outcome
 
 
 @dataclass(slots=True)
@@ -216,7 +247,7 @@ class _Battery:
             self.left["positions"] = f"it is told {takes} alone"
         elif not self.code.called.by_batch():
             values["positions"] = [kind for kind in values["positions"] if kind not in _BY_ROW]
-            self.left["rows"] = "it takes no row of positions for each batch element"
+            self.left["rows"] = self.code.why_no_rows()
         if "positions" not in roles:
             values["index"] = ["int64"]
         if not shapes.has(order, "b"):
@@ -234,14 +265,9 @@ class _Battery:
         values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= self.code.up_to] or [1]
         return values
 
-    def fits(self, call: ServedCall, most: int = _MOST) -> bool:
-        """Return whether the values of a call go together, and its size is small enough."""
-        return (
-            (call.groups == 0 or call.heads % call.groups == 0)
-            and (call.batch > 1 or call.positions not in _BY_ROW)
-            and call.size(self.code.setting.head_dim) <= most
-            and call.tokens <= self.code.up_to
-        )
+    def fits(self, call: ServedCall, most: int) -> bool:
+        """Return whether the values of a call go together, and it has so many vectors of q at most."""
+        return _goes(call) and call.size <= most and call.tokens <= self.code.up_to
 
     def calls(self) -> list[ServedCall]:
         """Return the calls, those that are large by one axis alone last."""
@@ -253,7 +279,7 @@ class _Battery:
             return [calls[i] for i in kept]
         small = replace(_least(values), positions="run")
         alone = [replace(small, tokens=tokens) for tokens in _LONG]
-        alone += [replace(small, tokens=_LONG[0], heads=2)] if 2 in values["heads"] else []
+        alone += [replace(small, tokens=4097, heads=2)] if 2 in values["heads"] else []
         calls += [replace(small, batch=33, heads=8)] if 33 in values["batch"] and 8 in values["heads"] else []
         return calls + [call for call in alone if self.fits(call, _MOST_ALONE)]
 
@@ -289,42 +315,58 @@ class _Battery:
     def outcome(self, call: ServedCall) -> _Outcome:
         """Return what a call comes to."""
         try:
-            places = self.places(self.made(call), call)
+            block = self.made(call)
         except RopeAuditError:
             raise
         except WroteAround:
             return _Outcome("around")
+        except WrongShape as error:
+            return _Outcome("raises", raised=f"it {error}")
         except Exception as error:  # whatever other people's code raises
-            return _Outcome("raises", raised=one_line(error))
-        return _Outcome("right" if places.excess <= 1 else "wrong", places)
+            return _Outcome("raises", raised=f"it raises {one_line(error)}")
+        places = self.places(block, call)
+        return _Outcome("right" if places.excess <= 1 else "wrong", block, places)
 
-    def least(
-        self, call: ServedCall, kind: str, values: Mapping[str, Sequence[Any]]
-    ) -> tuple[ServedCall, str]:
-        """Return the plainest call that comes to the same, and what it takes, in words."""
+    def least(self, call: ServedCall, came: _Outcome, values: Mapping[str, Sequence[Any]]) -> _Way:
+        """Return the plainest call that was seen to come to the same."""
+        seen: dict[ServedCall, str] = {}
 
         def same(trial: ServedCall) -> bool:
-            return self.fits(trial, _MOST_ALONE) and self.outcome(trial).kind == kind
+            nonlocal call, came
+            if trial == call or not self.fits(trial, _MOST_ALONE):
+                return False
+            found = self.outcome(trial)
+            seen[trial] = found.kind
+            if found.kind == came.kind:
+                call, came = trial, found
+            return found.kind == came.kind
 
         plain = replace(PLAIN, **{axis: some[0] for axis, some in values.items() if len(some) == 1})
         for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
-            trial = replace(call, **{axis: getattr(plain, axis)})
-            call = trial if trial != call and same(trial) else call
+            same(replace(call, **{axis: getattr(plain, axis)}))
         told = []
         for axis in AXES:
             value, usual = getattr(call, axis), getattr(plain, axis)
-            if value == usual or not self.fits(replace(call, **{axis: usual}), _MOST_ALONE):
+            as_usual = replace(call, **{axis: usual})
+            if value == usual or (_goes(as_usual) and not self.fits(as_usual, _MOST_ALONE)):
                 continue
-            passes = ""
             if axis in _SIZES:
                 scale = sorted({*AXES[axis], *(_LONG if axis == "tokens" else ()), usual})
                 between = [one for one in scale if min(usual, value) < one < max(usual, value)]
                 nearer = between if value > usual else between[::-1]
-                found = next((one for one in nearer if same(replace(call, **{axis: one}))), value)
-                right = [usual, *nearer[: nearer.index(found)]] if found in nearer else [usual, *nearer]
-                call, passes = replace(call, **{axis: found}), f" (right with {right[-1]:,})"
-            told.append(words(axis, getattr(call, axis)) + passes)
-        return call, ", ".join(told) or "a plain call"
+                next((one for one in nearer if same(replace(call, **{axis: one}))), None)
+                tried = {one: seen.get(replace(call, **{axis: one})) for one in (usual, *nearer)}
+                right = [f" (right with {one:,})" for one, kind in tried.items() if kind == "right"]
+                told.append(words(axis, getattr(call, axis)) + (right[-1] if right else ""))
+            else:
+                told.append(words(axis, value))
+        return _Way(call, ", ".join(told) or "a plain call", came)
+
+
+def _goes(call: ServedCall) -> bool:
+    """Return whether heads make whole groups, and rows of positions are for several rows."""
+    groups = call.groups == 0 or call.heads % call.groups == 0
+    return groups and (call.batch > 1 or call.positions not in _BY_ROW)
 
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
@@ -339,7 +381,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         return
     battery = _Battery(code, rotator)
     calls, values = battery.calls(), battery.values()
-    ways: dict[str, list[tuple[ServedCall, str]]] = {"wrong": [], "around": [], "raises": []}
+    ways: dict[str, list[_Way]] = {"wrong": [], "around": [], "raises": []}
     worst: Places | None = None
     for number, call in enumerate(calls):
         code.on_share(number / len(calls))
@@ -347,12 +389,11 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         if came.places and (worst is None or came.places.excess > worst.excess):
             worst = came.places
         known = ways.get(came.kind, [])
-        if came.kind != "right" and len(known) < _CAUSES and not any(_has(call, way) for way, _ in known):
-            known.append(battery.least(call, came.kind, values))
+        if came.kind != "right" and len(known) < _CAUSES and not any(_has(call, way.call) for way in known):
+            known.append(battery.least(call, came, values))
     yield from _findings(battery, calls, ways, worst)
-    for call, what in ways["raises"]:
-        raised = battery.outcome(call).raised
-        yield noted("served calls", f"with {what} it raises {raised}: such calls are refused, and not judged")
+    for way in ways["raises"]:
+        yield noted("served calls", f"with {way.takes} {way.came.raised}: such calls are not judged")
 
 
 def _has(call: ServedCall, way: ServedCall) -> bool:
@@ -369,23 +410,26 @@ def _has(call: ServedCall, way: ServedCall) -> bool:
 def _findings(
     battery: _Battery,
     calls: Sequence[ServedCall],
-    ways: Mapping[str, Sequence[tuple[ServedCall, str]]],
+    ways: Mapping[str, Sequence[_Way]],
     worst: Places | None,
 ) -> Iterator[Finding]:
     code = battery.code
-    detail = f"{len(calls)} calls: any {'three' if code.thorough else 'two'} of {_listed(battery)}"
+    crossed = "some" if "calls" in battery.left else "any three" if code.thorough else "any two"
+    detail = f"{len(calls)} calls: {crossed} of {_listed(battery, calls)}"
     left = "; ".join(f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items())
     detail = "; ".join(filter(None, (detail, left)))
     alike: dict[str, list[str]] = {}  # diagnosis -> ways in which it shows
     shown: dict[str, tuple[ServedCall, Places]] = {}
-    for call, what in ways["wrong"]:
-        places = battery.places(battery.made(call), call, explain=True)
+    for way in ways["wrong"]:
+        if way.came.block is None:
+            continue
+        places = battery.places(way.came.block, way.call, explain=True)
         cause = wording.sentence(places.diagnosis)
-        alike.setdefault(cause, []).append(what)
-        shown.setdefault(cause, (call, places))
+        alike.setdefault(cause, []).append(way.takes)
+        shown.setdefault(cause, (way.call, places))
     for cause, (call, places) in shown.items():
         allowed = code.allowed_at(places.position, places.pair)
-        told = f"it takes {', or '.join(alike[cause])}"
+        told = f"it takes {', or '.join(dict.fromkeys(alike[cause]))}"
         where = f"with {alike[cause][0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
@@ -399,9 +443,9 @@ def _findings(
     if not buffered:
         yield not_applicable("memory", "its arrays cannot be given in a buffer")
         return
-    for _, what in ways["around"]:
-        told = f"it writes beside q and k, into the buffer that they are views of; it takes {what}"
-        yield judged("memory", False, told, where=f"with {what}", remedy=_BESIDE)
+    for way in ways["around"]:
+        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
+        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE)
     if not ways["around"]:
         yield judged(
             "memory", True, f"what lies before, between and after q and k stays, in {buffered} calls"
@@ -417,7 +461,7 @@ _LEFT = {
 }
 
 
-def _listed(battery: _Battery) -> str:
+def _listed(battery: _Battery, calls: Sequence[ServedCall]) -> str:
     values = battery.values()
     sizes = {axis: values[axis] for axis in _SIZES if len(values[axis]) > 1}
     parts = [f"{len(values['positions'])} kinds of positions"]
@@ -426,7 +470,8 @@ def _listed(battery: _Battery) -> str:
         parts.append("1 to 16 query heads to a key head, one key head")
     parts += [f"{len(values['strides'])} ways to lie in memory"] if len(values["strides"]) > 1 else []
     parts += ["int32 and int64 positions"] if len(values["index"]) > 1 else []
-    return ", ".join(parts) + f"; {' and '.join(f'{one:,}' for one in _LONG)} tokens"
+    long = sorted({call.tokens for call in calls} & set(_LONG))
+    return ", ".join(parts) + (f"; {', '.join(f'{one:,}' for one in long)} tokens alone" if long else "")
 
 
 _PLURAL = {"tokens": "tokens", "batch": "rows", "heads": "heads"}

@@ -150,7 +150,7 @@ def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
     failed = {
         row["check"]: row for row in json.loads(capsys.readouterr().out)["records"] if row["status"] == "fail"
     }
-    assert set(failed) == {"short calls"}
+    assert set(failed) == {"short calls", "served calls"}
     assert "head 1 of 2 alone: no rotation" in failed["short calls"]["resembles"]
     assert main(["check", f"{file}:right", *few]) == 0
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}

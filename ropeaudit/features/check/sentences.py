@@ -30,8 +30,15 @@ def headline(results: Sequence[Checked]) -> str:
     passed = _passed(judged, targets)
     others = [one for one in results if one.target not in targets]
     rest = f". {_idle(others)}" if others else ""
-    parts = [aside if waived else "", _margin(judged, len(targets) > 1), _exposed(results), _left(results)]
+    parts = [aside if waived else "", _margin(judged, len(targets) > 1), _exposed(results)]
+    parts += [_refusing(results), _left(results)]
     return f"{passed}{''.join(parts)}{rest}."
+
+
+def _refusing(results: Sequence[Checked]) -> str:
+    """Return that code refuses calls that servers make, where it does."""
+    noted = [one for one in results if one.finding.status == "info" and one.finding.check == "served calls"]
+    return "; it refuses some served calls (noted)" if noted else ""
 
 
 def _left(results: Sequence[Checked]) -> str:

@@ -65,13 +65,21 @@ class Fit:
     unfit: str = ""
 
     @property
+    def joined_wrongly(self) -> bool:
+        """Whether heads that are joined in one axis are not rotated alike: the first alone may be right."""
+        return "(" in self.convention.order and bool(self.odd)
+
+    @property
     def rank(self) -> tuple[bool, bool, float]:
         """The order of fits, best first: what does not fit at all comes last, then by error.
 
-        Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
-        others the error says little; and of what does not fit at all, all are alike.
+        Of code that is wrong however it is called, tables in the layout of its pairs come first, and heads
+        that are an axis of their own, for with others the error says little; and of what does not fit at all,
+        all are alike.
         """
-        unusual = not self.sure and self.convention.width not in ("pairs", "stacked", self.layout)
+        apart = "(" not in self.convention.order
+        usual = apart and self.convention.width in ("pairs", "stacked", self.layout)
+        unusual = self.joined_wrongly or not (self.sure or usual)
         return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
 
     @property
@@ -140,7 +148,7 @@ def _fit_in(
                 failed.append((convention.signature, tried))
                 continue
             best = tried
-            if best.error < sure:
+            if best.error < sure and not best.joined_wrongly:
                 break
         if best is not None and not best.misfit:
             return replace(best, rows=_by_row(best, make, setting, dtype))

@@ -139,11 +139,18 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
     parameters = _parameters(function)
     if parameters is None:
         return _positional_signatures(list(_BY_NUMBER))
-    likely = [*_named_signatures(parameters), *_positional_signatures(_argument_counts(parameters))]
+    by_number = _positional_signatures(_argument_counts(parameters))
+    likely = [*_named_signatures(parameters), *(one for one in by_number if not _denied(one, parameters))]
     if not likely:
         names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
         raise NotUnderstood(f"{name} needs the arguments {names}; what to give it is not known. {WRAP}")
     return list(dict.fromkeys(likely))
+
+
+def _denied(signature: Signature, parameters: _Parameters) -> bool:
+    """Return whether a name says that an argument is positions where a signature gives it angles."""
+    roles = zip(signature.roles, parameters.roles.values(), strict=False)
+    return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
 
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
