@@ -73,13 +73,11 @@ class Fit:
     def rank(self) -> tuple[bool, bool, float]:
         """The order of fits, best first: what does not fit at all comes last, then by error.
 
-        Of code that is wrong however it is called, tables in the layout of its pairs come first, and heads
-        that are an axis of their own, for with others the error says little; and of what does not fit at all,
-        all are alike.
+        Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
+        others the error says little; and of what does not fit at all, all are alike.
         """
-        apart = "(" not in self.convention.order
-        usual = apart and self.convention.width in ("pairs", "stacked", self.layout)
-        unusual = self.joined_wrongly or not (self.sure or usual)
+        usual = self.sure or self.convention.width in ("pairs", "stacked", self.layout)
+        unusual = self.joined_wrongly or not usual
         return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
 
     @property
