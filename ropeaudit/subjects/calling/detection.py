@@ -66,8 +66,8 @@ class Fit:
 
     @property
     def joined_wrongly(self) -> bool:
-        """Whether heads that are joined in one axis are not rotated alike: the first alone may be right."""
-        return "(" in self.convention.order and bool(self.odd)
+        """Whether heads that are joined in one axis are not rotated alike: it may take them for one head."""
+        return self.sure and "(" in self.convention.order and bool(self.odd)
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
