@@ -303,13 +303,14 @@ def test_code_that_is_no_rotation_fails_where_names_say_how_it_is_called() -> No
         OwnCode("unnamed", lambda a, b: rotate(a, b)).fit(RopeSetting.of(64))
 
 
-def test_angles_where_complex_numbers_came_are_refused() -> None:
+def test_angles_are_given_where_complex_numbers_do_not_fit() -> None:
     def angled(x, freqs):
         assert freqs.ndim == 2
         return rotate(x, freqs.real.float() if freqs.is_complex() else freqs.float())
 
-    with pytest.raises(UsageError, match=r"does not rotate pairs .*Wrap it .*def rotate\(x, positions\)"):
-        OwnCode("angled", angled).fit(RopeSetting.of(64))
+    fit = OwnCode("angled", angled).fit(RopeSetting.of(64))
+    assert fit.sure
+    assert fit.convention.signature.roles == ("x", "angles")
 
 
 @pytest.mark.parametrize(

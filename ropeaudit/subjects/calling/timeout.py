@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
@@ -20,7 +20,7 @@ from ropeaudit.runtime import process_state, streams
 
 T = TypeVar("T")
 _NAME = "ropeaudit-calls"
-_TURN = 1e-5  # seconds that another thread has to begin
+_PATIENCE = 5e-3  # seconds that a thread waits for its turn
 _NOT_TRACED = str(Path(__file__).parents[2])  # our own files
 LIMIT = 120.0  # seconds that one call may take
 _TOGETHER: ContextVar[bool] = ContextVar("together", default=False)
@@ -88,21 +88,22 @@ def at_once(functions: Sequence[Callable[[], T]], what: str) -> list[T]:
 
     def called() -> list[T]:
         futures: list[Future[T]] = [Future() for _ in functions]
-        start = threading.Barrier(len(functions))
+        start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
 
-        def run(function: Callable[[], T], future: Future[T]) -> None:
+        def run(number: int, function: Callable[[], T], future: Future[T]) -> None:
             start.wait()
-            sys.settrace(_taking_turns)
+            sys.settrace(turns.traced(number))
             try:
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)
             finally:
                 sys.settrace(None)
+                turns.give(number, ended=True)
 
         threads = [
-            threading.Thread(target=copy_context().run, args=(run, *both), daemon=True, name=_NAME)
-            for both in zip(functions, futures, strict=True)
+            threading.Thread(target=copy_context().run, args=(run, *each), daemon=True, name=_NAME)
+            for each in zip(itertools.count(), functions, futures)
         ]
         for thread in threads:
             thread.start()
@@ -113,13 +114,33 @@ def at_once(functions: Sequence[Callable[[], T]], what: str) -> list[T]:
     return cast(list[T], together(called, what))
 
 
-def _taking_turns(frame: FrameType, event: str, argument: Any) -> Any:
-    """Let other threads run behind each line, as a trace function."""
-    if event == "call":
-        path = frame.f_code.co_filename
-        return None if path.startswith(_NOT_TRACED) or f"{os.sep}torch{os.sep}" in path else _taking_turns
-    time.sleep(_TURN)
-    return _taking_turns
+class _Turns:
+    """Threads that run a line each in turn. A thread that waits for another's lock is not waited for long."""
+
+    def __init__(self, count: int) -> None:
+        self.changed, self.turn, self.running = threading.Condition(), 0, set(range(count))
+
+    def traced(self, number: int) -> Callable[[FrameType, str, Any], Any]:
+        """Return the trace function of a thread."""
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            if event == "call":
+                path = frame.f_code.co_filename
+                return None if path.startswith(_NOT_TRACED) or f"{os.sep}torch{os.sep}" in path else trace
+            self.give(number)
+            with self.changed:
+                self.changed.wait_for(lambda: self.turn == number or self.running == {number}, _PATIENCE)
+            return trace
+
+        return trace
+
+    def give(self, number: int, ended: bool = False) -> None:
+        """Let the next thread have a turn."""
+        with self.changed:
+            self.running -= {number} if ended else set()
+            later = sorted(self.running, key=lambda other: (other <= number, other))
+            self.turn = later[0] if later else number
+            self.changed.notify_all()
 
 
 def together(function: Callable[[], Any], what: str) -> Any:
