@@ -51,7 +51,7 @@ def check(
     as many as `limit` looks at. recipe: the one that code claims to follow (by default what right code in the
     dtype explains is allowed), for configs the one that is judged (hf by default).
     order: of the axes of own code, such as "bhsd". thorough: whether torch code is compiled too, and any
-    three axes of served calls go together; of configs more offsets are measured. head_dims: whether code is
+    three axes of served calls go together. head_dims: whether code is
     tried with heads of other sizes too. device: where code is called, and a checkpoint's model runs. text,
     tokens: what that model reads, as in `ropeaudit.model`; without them it is not run. under: environments
     that code is called in too, such as "tf32"; "none" for none. waive: a TOML file of accepted failures.
@@ -160,8 +160,9 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
             f"--device {options.device} is where code is called, or a checkpoint's model runs (--tokens); "
             "leave it out"
         )
-    if "code" not in kinds and options.head_dims:
-        raise UsageError("--head-dims says how code is checked; it goes with FILE.py:NAME; leave it out")
+    if "code" not in kinds and (options.thorough or options.head_dims):
+        given = "--thorough" if options.thorough else "--head-dims"
+        raise UsageError(f"{given} says how code is checked; it goes with FILE.py:NAME; leave it out")
     if "code" not in kinds and options.order is not None:
         raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--thorough",
     is_flag=True,
-    help="Compile code, and measure more calls or offsets.",
+    help="Compile code too, and cross more sizes: slower.",
 )
 @click.option(
     "--head-dims",

@@ -129,8 +129,7 @@ def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Prog
         case = replace(case, length="shifted")
     dtypes: tuple[Format, ...] = options.dtypes or tuple(map(parse, DTYPES))
     recipe = recipes.load(options.recipe or RECIPE)
-    asked = case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress
-    found = limits.findings(*asked, thorough=options.thorough)
+    found = limits.findings(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:

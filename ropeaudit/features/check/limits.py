@@ -25,18 +25,16 @@ _STATUS: dict[str, Status] = {
 
 
 def findings(
-    case: Case, recipes: Sequence[Resolved], up_to: int | None, progress: Progress, *, thorough: bool = False
+    case: Case, recipes: Sequence[Resolved], up_to: int | None, progress: Progress
 ) -> Iterator[Finding]:
     """Yield how far each recipe holds. up_to: number of positions that are looked at, None for `limit`'s.
 
-    As few offsets are measured as `limit` may be told to; thorough: as many as it measures unless told.
     measured is `margin` of `ropeaudit limit`: nan where there is no maximum. Raises: see `limit`.
     """
     seq_len = case.outline()[0].seq_len
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
-    budget = None if thorough else limit_analysis.FEWEST
-    for limit in limit_analysis.run([case], recipes, accepted, largest, budget, progress):
+    for limit in limit_analysis.run([case], recipes, accepted, largest, None, progress):
         margin = limit.margin
         allowed, unit = (1.0, UNIT) if limit.within is not None else (math.nan, "")
         yield Finding(
