@@ -576,7 +576,7 @@ def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
         ("half_only", "fp16", 0, "passes all"),
         ("half_only", "fp32", 1, "TypeError: expected bfloat16 or float16"),
         ("in_place_aliased", "bf16", 0, "passes all"),
-        ("in_place_aliased", "fp32", 1, "Wrap it and audit the wrapper: def rotate"),
+        ("in_place_aliased", "fp32", 1, "--write-wrapper FILE.py"),
         ("float16_only_late", "fp16", 1, "behaves like: positions +1; "),
         ("float16_only_late", "bf16", 1, "TypeError: expected float16"),
     ],

@@ -74,9 +74,11 @@ class Fit:
         """The order of fits, best first: what does not fit at all comes last, then by error.
 
         Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
-        others the error says little; and of what does not fit at all, all are alike.
+        others the error says little, and heads that are an axis of their own, unless positions come first, as
+        vLLM has them; and of what does not fit at all, all are alike.
         """
-        usual = self.sure or self.convention.width in ("pairs", "stacked", self.layout)
+        joined = "(" in self.convention.order and self.convention.signature.roles[0] != "positions"
+        usual = self.sure or (not joined and self.convention.width in ("pairs", "stacked", self.layout))
         unusual = self.joined_wrongly or not usual
         return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
 
