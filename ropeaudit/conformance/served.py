@@ -21,7 +21,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.conformance.whole_calls import DEAR, cost
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import verification, wording
+from ropeaudit.recognition import verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
@@ -418,19 +418,19 @@ def _findings(
     detail = f"{len(calls)} calls: {crossed} of {_listed(battery, calls)}"
     left = "; ".join(f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items())
     detail = "; ".join(filter(None, (detail, left)))
-    alike: dict[str, list[str]] = {}  # diagnosis -> ways in which it shows
-    shown: dict[str, tuple[ServedCall, Places]] = {}
+    shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:
         if way.came.block is None:
             continue
         places = battery.places(way.came.block, way.call, explain=True)
-        cause = wording.sentence(places.diagnosis)
-        alike.setdefault(cause, []).append(way.takes)
-        shown.setdefault(cause, (way.call, places))
-    for cause, (call, places) in shown.items():
+        known = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
+        if known is None:
+            shown.append((way.call, places, [way.takes]))
+        elif way.takes not in known:
+            known.append(way.takes)
+    for call, places, takes in shown:
         allowed = code.allowed_at(places.position, places.pair)
-        told = f"it takes {', or '.join(dict.fromkeys(alike[cause]))}"
-        where = f"with {alike[cause][0]}: {places.words}"
+        told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
         yield of_worst_pair("served calls", f"{told}; {detail}", places, allowed, where=where, remedy=remedy)
