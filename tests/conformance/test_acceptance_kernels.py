@@ -32,8 +32,9 @@ def checked(name: str, dtype: str, folder: Path) -> tuple[int, list[dict[str, st
     """Run the command; return its exit code and the rows of its report."""
     report = folder / "check.csv"
     began = time.process_time()
+    thorough = ["--thorough"] if KERNELS[name].check == "compile" else []  # others are caught without
     with compilations() as compiling:
-        code = main(["check", f"{FILE}:{name}", "--dtype", dtype, "-q", "-o", str(report)])
+        code = main(["check", f"{FILE}:{name}", "--dtype", dtype, "-q", "-o", str(report), *thorough])
     SECONDS[f"{name} {dtype}"] = time.process_time() - began - sum(compiling)
     print(f"{name} {dtype}: {SECONDS[f'{name} {dtype}']:.1f} s of CPU, exit code {code}")
     with report.open(encoding="utf-8", newline="") as lines:

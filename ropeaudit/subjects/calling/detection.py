@@ -63,11 +63,12 @@ class Fit:
     rows: Convention | None = None
     dtype: Format = FP32
     unfit: str = ""
+    left: bool = False
 
     @property
     def joined_wrongly(self) -> bool:
         """Whether heads that are joined in one axis are not rotated alike: it may take them for one head."""
-        return self.sure and "(" in self.convention.order and bool(self.odd)
+        return "(" in self.convention.order and (self.left or (self.sure and bool(self.odd)))
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
@@ -79,7 +80,7 @@ class Fit:
         """
         joined = "(" in self.convention.order and self.convention.signature.roles[0] != "positions"
         usual = self.sure or (not joined and self.convention.width in ("pairs", "stacked", self.layout))
-        unusual = self.joined_wrongly or not usual
+        unusual = not usual or self.joined_wrongly
         return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
 
     @property
@@ -304,6 +305,8 @@ def _nearest_layout(
         raise arrays.WrongShape("returns None and leaves what it is given as it was")
     values = answer.values.astype(np.float64)
     norm, fits = float(np.sqrt(np.mean(x**2))), []
+    changed = (values != x).any(axis=(0, 2, 3))  # (h,)
+    left = bool(changed.any() and not changed.all())
     layouts: tuple[Layout, ...] = get_args(Layout)
     for layout in layouts:
         exact = rotated(x, positions, replace(setting, layout=layout))
@@ -313,7 +316,7 @@ def _nearest_layout(
             error = float(distances.min()) if np.isfinite(distances).all() else np.inf
             odd = np.argwhere(distances > max(2 * error, NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
-            fits.append(Fit(convention, layout, permuted, error, where))
+            fits.append(Fit(convention, layout, permuted, error, where, left=left))
     best = min(fits, key=lambda candidate: candidate.error)
     if best.sure or not np.isfinite(best.error):
         return best
