@@ -23,9 +23,10 @@ from ropeaudit.conformance.whole_calls import DEAR, WholeCall, called, cost, giv
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.environments import Environment, chosen
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 FURTHER = 4096  # tokens to the positions of a call at another offset
-SAME, OTHER_NUMBERS = "the same call", "other q and k"
+SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
 _LONGEST = 2**16  # positions of a call from 0
 _LENGTH = 64
 _OFFSETS = (1000, 0)
@@ -42,6 +43,7 @@ _REMEDIES = {  # what leaks -> what to do about it
     "dtype": "store tables in float32 whatever dtype comes in, or make an instance for each dtype",
     "length": "compute what is stored anew where the length changes, or for the longest length at once",
     "offset": "take the positions of each call, not those that an earlier call stored",
+    REFILLED: "take the numbers of positions in each call: callers keep one tensor and fill it anew",
     "length or offset": "compute what is stored anew where length or positions change",
     "heads": "store nothing that has the shape of the heads",
     "batch": "store nothing that has the shape of the batch",
@@ -78,6 +80,7 @@ class EarlierCall:
         words = f"a call in {self.call.dtype.name} at {self.call.positions()}"
         if self.kind in ("other heads", "other batch"):
             words += f" of {self.call.batch} x {self.call.heads} heads"
+        words += ", in the same tensor" if self.kind == REFILLED else ""
         return f"{words} under {self.environment.label()}" if self.environment else words
 
     def short(self, dtype: Format) -> str:
@@ -107,7 +110,7 @@ def earlier_calls(
                 earlier.append(EarlierCall("another dtype from 0", replace(from_0, dtype=other)))
     earlier.append(EarlierCall("longer", replace(call, length=2 * length)))
     earlier.append(EarlierCall("shorter", replace(call, length=max(1, length // 2))))
-    earlier.append(EarlierCall("another offset", replace(call, first=elsewhere)))
+    earlier += [EarlierCall(kind, replace(call, first=elsewhere)) for kind in ("another offset", REFILLED)]
     if from_0:
         earlier.append(EarlierCall("from 0", from_0))
     if "h" in axes:
@@ -142,6 +145,8 @@ def called_before(
     if reason := placed.refuses(code.setting, before.dtype):
         return reason
     rotator = code.afresh()
+    if earlier.kind == REFILLED and isinstance(rotator, OwnRotator):
+        rotator = rotator.refilling()
     rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
     return rotator
 
@@ -232,6 +237,8 @@ def _compare(
     call = AuditCall(code.dtype, int(plain.block.at[0]), q.shape[2], q.shape[0], q.shape[1])
     dtypes = [parse(name) for name in _DTYPES]
     for earlier in earlier_calls(call, dtypes, code.up_to, others, code.order):
+        if earlier.kind == REFILLED and code.own is None:
+            continue  # an adapter makes arrays of its own
         try:
             used = called_before(code, earlier, plain.block.given)
         except RopeAuditError:
@@ -280,6 +287,7 @@ def _remedy(kinds: Collection[str]) -> str:
         leaking.append("offset")
     if "from 0" in kinds and not {"length", "offset"} & {*leaking}:
         leaking.append("length or offset")
+    leaking += [REFILLED] if REFILLED in kinds and "another offset" not in kinds else []
     leaking += [name for name in ("heads", "batch") if f"other {name}" in kinds]
     leaking += ["environment"] if "another environment" in kinds else []
     return "; ".join(_REMEDIES[one] for one in leaking)

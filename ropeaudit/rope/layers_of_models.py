@@ -61,13 +61,14 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
 def unrotated(config: Config, model: str) -> str:
     """Return which layers of a model that rotates do not rotate, in words; empty where all do.
 
-    no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput.
+    no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput, NotRotated.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
     marks, by_code = config.get("no_rope_layers"), model in hf_models.NO_ROPE_LAYERS
     if marks is not None and not isinstance(marks, list):
         raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
     if marks:
+        marks = _marks(marks, hf_json.count(config, LAYERS))
         return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers")
     if by_code and marks is not None and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
         raise BadInput(
@@ -79,6 +80,17 @@ def unrotated(config: Config, model: str) -> str:
         state, every = "missing" if marks is None else "empty", hf_models.NO_ROPE_INTERVAL
         return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
     return _by_kind(config, model)
+
+
+def _marks(marks: list[object], count: int | None) -> list[object]:
+    """Return a mark for each layer; what is past the last one is read by none. Raises: BadInput."""
+    if odd := [mark for mark in marks if mark not in (0, 1)]:
+        raise BadInput(f"no_rope_layers holds {hf_json.shown(odd[0])}; 1 is a layer that rotates, 0 another")
+    if count and len(marks) < count:
+        raise BadInput(
+            f"no_rope_layers has {len(marks)} values for {LAYERS[0]} = {count}; give one for each layer"
+        )
+    return marks[: count or None]
 
 
 def _each(every: int, config: Config, why: str) -> str:
@@ -103,9 +115,14 @@ def _by_kind(config: Config, model: str) -> str:
 
 
 def _numbered(layers: list[int], count: int, why: str) -> str:
-    """Return a sentence about layers that do not rotate, counted from 0; empty for none."""
+    """Return a sentence about layers that do not rotate, counted from 0; empty for none.
+
+    Raises: NotRotated, where none does.
+    """
     if not layers:
         return ""
+    if len(layers) == count:
+        raise NotRotated(f"no layer of {count} rotates ({why}); there is no RoPE to audit")
     named = ", ".join(map(str, layers[:_LISTED])) + (f", ... {layers[-1]}" if len(layers) > _LISTED else "")
     verb = "does" if len(layers) == 1 else "do"
     return f"{len(layers)} of {count} layers {verb} not rotate: {named} ({why})"

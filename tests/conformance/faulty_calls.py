@@ -140,6 +140,19 @@ class KeepsLength(torch.nn.Module):
         return right(x, self.positions)
 
 
+class KeepsTensor(torch.nn.Module):
+    """Keeps what it computed for a tensor of positions, and takes that where the tensor is filled anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.given = self.positions = None
+
+    def forward(self, x, positions):
+        if positions is not self.given:
+            self.given, self.positions = positions, positions.clone()
+        return right(x, self.positions)
+
+
 def changes_input(x, positions):
     result = right(x, positions)
     x[..., 0] = 0

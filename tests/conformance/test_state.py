@@ -253,6 +253,7 @@ def test_what_is_called_before() -> None:
         ("longer", AuditCall(single, 100, 10, 2, 4)),
         ("shorter", AuditCall(single, 100, 2, 2, 4)),
         ("another offset", AuditCall(single, 4196, 5, 2, 4)),
+        ("other positions in the same tensor", AuditCall(single, 4196, 5, 2, 4)),
         ("from 0", AuditCall(single, 0, 105, 2, 4)),
         ("other heads", AuditCall(single, 100, 5, 2, 8)),
         ("other batch", AuditCall(single, 100, 5, 3, 4)),
@@ -310,6 +311,11 @@ def test_offset_and_dtype_of_own_code_have_remedies_of_their_own() -> None:
     [offset] = found(f"{FAULTY}:KeepsLength", "bf16")
     assert differing(offset) == {"1000": {"another offset"}, "0": {"another offset"}}
     assert offset.remedy == "take the positions of each call, not those that an earlier call stored"
+    [refilled] = found(f"{FAULTY}:KeepsTensor", "bf16")
+    assert set(differing(refilled)) == {"1000", "0"}
+    assert all(kinds == {"other positions in the same tensor"} for kinds in differing(refilled).values())
+    assert "at positions 5096 to 5159, in the same tensor" in refilled.detail
+    assert refilled.remedy.endswith("callers keep one tensor and fill it anew")
     [right] = found(f"{FAULTY}:right")
     assert (right.status, right.differing) == ("pass", 0.0)
 

@@ -12,6 +12,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.rope import layers_of_models, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
+from ropeaudit.rope.hf_json import NotRotated
 
 
 def their_layout(module: Any) -> str:
@@ -76,9 +77,12 @@ def test_which_layers_do_not_rotate_is_said_as_far_as_it_is_known() -> None:
     llama4 = config("llama-4-scout")["text_config"]
     for change, words in (
         ({"no_rope_layers": [1] * 48}, ""),
-        ({"no_rope_layers": [1, 0]}, "1 of 2 layers does not rotate: 1 (no_rope_layers)"),
+        (
+            {"no_rope_layers": [1, 0], "num_hidden_layers": 2},
+            "1 of 2 layers does not rotate: 1 (no_rope_layers)",
+        ),
         ({"no_rope_layer_interval": 24}, "2 of 48 layers do not rotate: 23, 47 (no_rope_layer_interval)"),
-        ({"no_rope_layers": [1, 0], "no_rope_layer_interval": 0}, "1 of 2 layers does not rotate: 1 ("),
+        ({"no_rope_layers": [True, False] * 24 + [0], "no_rope_layer_interval": 0}, "24 of 48 layers do not"),
         ({"num_hidden_layers": None}, "one layer in 4 does not rotate (no_rope_layers is empty: each 4th, "),
     ):
         assert from_config(llama4 | change, "m", "here").unrotated.startswith(words)
@@ -91,6 +95,14 @@ def test_which_layers_do_not_rotate_is_said_as_far_as_it_is_known() -> None:
     assert from_config(long, "m", "here").unrotated == "1 of 64 layers does not rotate: 63 (full_attention)"
     with pytest.raises(BadInput, match="no_rope_layers = 'x' is not a list of 0 and 1"):
         from_config(llama4 | {"no_rope_layers": "x"}, "m", "here")
+    with pytest.raises(
+        BadInput, match="no_rope_layers has 2 values for num_hidden_layers = 48; give one for"
+    ):
+        from_config(llama4 | {"no_rope_layers": [1, 0]}, "m", "here")
+    with pytest.raises(BadInput, match="no_rope_layers holds 2; 1 is a layer that rotates, 0 another"):
+        from_config(llama4 | {"no_rope_layers": [2] * 48}, "m", "here")
+    with pytest.raises(NotRotated, match=r"no layer of 48 rotates \(no_rope_layers\)"):
+        from_config(llama4 | {"no_rope_layers": [0] * 48}, "m", "here")
     with pytest.raises(BadInput, match="is empty, and the code of smollm3 reads it for each layer"):
         from_config(config("smollm3-3b") | {"no_rope_layers": []}, "m", "here")
     assert layers_of_models.kinds_of_layers({"layer_types": ["a", None]}, "llama") == ["a", ""]

@@ -134,6 +134,31 @@ class Buffer:
         return content(copy)
 
 
+class Refilling:
+    """Code that is given integers, such as positions, in the arrays of an earlier call of their shape.
+
+    Servers keep such buffers, and write the positions of each call into them.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._held: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, *plain: Any, **named: Any) -> Any:
+        """Call it."""
+        held = [self._kept(n, one) for n, one in enumerate(plain)]
+        return self._function(*held, **{name: self._kept(name, one) for name, one in named.items()})
+
+    def _kept(self, name: object, given: Any) -> Any:
+        """Return the array that is kept for an argument, filled with what is given."""
+        integer = isinstance(given, np.ndarray) and given.dtype.kind == "i"
+        if not integer and not (_is_tensor(given) and given.dtype in (torch().int32, torch().int64)):
+            return given
+        kept = self._held.setdefault((name, given.dtype, tuple(given.shape)), given)
+        kept[...] = given
+        return kept
+
+
 _Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # name -> where it begins, and its strides
 
 

@@ -124,6 +124,8 @@ class OwnCode(Code):
             self.engine, self._fits[key] = fit.convention.engine, fit
             self._check_changes(fit)
             self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
+            if left := signatures.left_out(self.instance(key), fit.convention.signature):
+                self._note(f"not given, though it takes them: {', '.join(left)}")
             if fit.permuted:
                 self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]

@@ -15,7 +15,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.arrays import Strides
+from ropeaudit.subjects.calling.arrays import Refilling, Strides
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
@@ -88,6 +88,10 @@ class OwnRotator(Rotator):
 
         rows = None if self.fit.rows is None else of(self.fit.rows)
         return replace(self, fit=replace(self.fit, convention=of(self.fit.convention), rows=rows))
+
+    def refilling(self) -> OwnRotator:
+        """Return the same instance, given positions in one tensor that each call fills anew."""
+        return replace(self, instance=Refilling(self.instance))
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
         """Return the same instance, called in another dtype, and in an environment where one is given."""

@@ -153,6 +153,15 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
     return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
 
+def left_out(function: Any, signature: Signature) -> list[str]:
+    """Return the names of arguments that say where tokens stand, and that a signature leaves out."""
+    parameters = _parameters(function)
+    given = {name for name, _ in signature.arguments}
+    if parameters is None or None in given:
+        return []
+    return [name for name, role in parameters.roles.items() if role in _PLACING and name not in given]
+
+
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
     """Return keyword -> role for a class or a factory that can be called by what is known; None otherwise.
 
