@@ -78,6 +78,14 @@ AXES: dict[str, tuple[Any, ...]] = {
 }
 # tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
 _LONG = (1311, 4097, 4223, 16385)
+# what servers call most, of which any two values may be called without the third: decode of a large batch,
+# with q and k as they come out of a joint projection, a few tokens ahead of each row, a piece of one prompt
+_TYPICAL: tuple[dict[str, Any], ...] = (
+    {"positions": "rows", "tokens": 1, "batch": 33},
+    {"positions": "rows", "tokens": 1, "batch": 33, "strides": "packed", "index": "int32"},
+    {"positions": "rows", "tokens": 3, "batch": 5, "strides": "packed"},
+    {"positions": "run", "tokens": 64, "batch": 1, "strides": "packed"},
+)
 _BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 _RUNS = ("run", "run from 0")
 _SIZES = ("tokens", "batch", "heads")
@@ -278,6 +286,10 @@ class _Battery:
             self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
             return [calls[i] for i in kept]
         small = replace(_least(values), positions="run")
+        for typical in _TYPICAL:
+            chosen = {"heads": 8, "groups": 4, **typical}
+            call = replace(small, **{axis: one for axis, one in chosen.items() if one in values[axis]})
+            calls += [call] if call not in calls and self.fits(call, _MOST) else []
         alone = [replace(small, tokens=tokens) for tokens in _LONG]
         alone += [replace(small, tokens=4097, heads=2)] if 2 in values["heads"] else []
         calls += [replace(small, batch=33, heads=8)] if 33 in values["batch"] and 8 in values["heads"] else []

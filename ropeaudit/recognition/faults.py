@@ -100,10 +100,13 @@ class Fault:
         )
 
 
-def faults(setting: RopeSetting, first: int | None = None) -> Iterator[Fault]:
-    """Yield the known faults; first: the first of the given positions from which on it is wrong, counted."""
+def faults(setting: RopeSetting, first: int | None = None, position: int | None = None) -> Iterator[Fault]:
+    """Yield the known faults.
+
+    first: the first of the given positions from which on it is wrong, counted. position: which one that is.
+    """
     yield from of_settings(setting)
-    yield from of_positions(first, attention_factor(setting.scaling))
+    yield from of_positions(first, position, attention_factor(setting.scaling))
     yield from of_operands(setting)
 
 
@@ -197,8 +200,10 @@ def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:
     return factor * pairs * rotations
 
 
-def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Fault]:
-    """Yield other positions than those given. first: as in `faults`. factor: on cos and sin."""
+def of_positions(
+    first: int | None = None, position: int | None = None, factor: float = 1.0
+) -> Iterator[Fault]:
+    """Yield other positions than those given. first, position: as in `faults`. factor: on cos and sin."""
 
     def fault(code: str, seen: Callable[[Positions], Positions], **values: float) -> Fault:
         return Fault(Diagnosis(code, values), seen=lambda rows, head: seen(rows))
@@ -227,6 +232,8 @@ def of_positions(first: int | None = None, factor: float = 1.0) -> Iterator[Faul
         yield wrap(size)
         yield table_ends(size - 1)
         yield wrap(size, restarts=True)
+    if position is not None and position > 1:
+        yield table_ends(position - 1)
     if first is not None and first > 1:
         yield wrap(first, restarts=True)
         yield fault("positions-stop", lambda at: np.minimum(at, at[..., :1] + first - 1), count=first)

@@ -148,6 +148,10 @@ class _Side:
         self.at = self.block.rows()[self.off[0][0]]  # of one that is out of place
         self.first = int(np.argmax(np.isin(self.at, self.side.positions)))
 
+    def _faults(self) -> Iterator[Fault]:
+        """Yield the known faults, as they may begin where this side is wrong first."""
+        return faults(self.setting, self.first, int(self.at[self.first]))
+
     def diagnosis(self) -> Diagnosis:
         """Return what explains the side, and where that is."""
         where = self._where()
@@ -191,7 +195,7 @@ class _Side:
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         known = (
             fault
-            for fault in itertools.chain(faults(self.setting, self.first), self._of_heads())
+            for fault in itertools.chain(self._faults(), self._of_heads())
             if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault)
         )
         return self._equals(known)
@@ -489,7 +493,7 @@ class _Side:
         """Return two faults that together explain the side, of two kinds, or two settings."""
         given, rotated, _ = self._vectors()
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
-        known = (one for one in faults(self.setting, self.first) if not one.crossed or self._changes(one))
+        known = (one for one in self._faults() if not one.crossed or self._changes(one))
         every = [*known, *self._fitted(), *sized, *of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
@@ -522,7 +526,7 @@ class _Side:
             there = replace(self, side=replace(self.side, block=near), near=True)
             if there._holds(_RIGHT, near):
                 return None
-            known = [one for one in faults(self.setting, self.first) if there._comes_near(one)]
+            known = [one for one in self._faults() if there._comes_near(one)]
             known = list(filter(self._shows, known))
             rounded = list(of_roundings(self.dtype))
             both = (one.beside(other) for one, other in itertools.product(known, rounded))

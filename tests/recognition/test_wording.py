@@ -90,7 +90,7 @@ SENTENCES = {
     "wrap": ({"size": 65536}, "positions that wrap at 65536"),
     "table-ends": ({"last": 4095}, "a table that ends at position 4095"),
     "restart": ({"size": 128}, "positions that restart every 128"),
-    "positions-stop": ({"count": 128}, "positions that stop after 128"),
+    "positions-stop": ({"count": 128}, "positions that stop after 128 tokens of a call"),
     "another-position": ({"position": 50, "seen": 77}, "position 50 rotated as 77"),
     "q-k-swapped": ({}, "q and k swapped"),
     "cos-sin-swapped": ({}, "cos and sin swapped"),

@@ -187,10 +187,18 @@ _HEADS = 4  # of a config that code is built from: it does not matter to RoPE, b
 
 
 def building_argument(
-    role: str, setting: RopeSetting, target: Any = None, name: str = "", dtype: Format = FP32
+    role: str,
+    setting: RopeSetting,
+    target: Any = None,
+    name: str = "",
+    dtype: Format = FP32,
+    declared: int | None = None,
+    served: int | None = None,
 ) -> Any:
     """Return what a module, a factory or a call is given that is no array. target: what is built.
 
+    declared: the largest position + 1 that a config declares; served: up to where the setting serves; a large
+    number where they are not known.
     Raises: UsageError for a scaling that no config can say.
     """
     values: dict[str, Callable[[], Any]] = {
@@ -198,12 +206,12 @@ def building_argument(
         "dim": lambda: setting.rotary_dim,
         "head_size": lambda: setting.head_dim,
         "fraction": lambda: setting.rotary_dim / setting.head_dim,
-        "length": lambda: signatures.LENGTH,
+        "length": lambda: int(_before(setting) or served or signatures.LENGTH),
         "half_flag": lambda: setting.layout == "half",
         "interleaved_flag": lambda: setting.layout == "interleaved",
         "scaling": lambda: _scaling_dict(setting),
         "rope_parameters": lambda: _rope_parameters(setting),
-        "config": lambda: _config(setting, target, name),
+        "config": lambda: _config(setting, target, name, declared),
         "dtype": lambda: _torch_dtype(dtype),
     }
     return values[role]()
@@ -213,6 +221,11 @@ def _torch_dtype(dtype: Format) -> Any:
     from ropeaudit.subjects import torch_arrays  # in-function: importing torch takes seconds
 
     return torch_arrays.dtype(dtype)
+
+
+def _before(setting: RopeSetting) -> float | None:
+    """Return the length before the extension where a config says it as its largest position (dynamic)."""
+    return setting.scaling.maximum if setting.scaling.kind == "dynamic" else None
 
 
 def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
@@ -241,7 +254,7 @@ def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
     return values
 
 
-def _config(setting: RopeSetting, target: Any, name: str) -> Any:
+def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) -> Any:
     """Return a config of a model with this setting: of the class that is annotated, else a plain object."""
     scaling = setting.scaling
     original = {"original_max_position_embeddings": int(scaling.original)} if scaling.original else {}
@@ -250,7 +263,7 @@ def _config(setting: RopeSetting, target: Any, name: str) -> Any:
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _HEADS,
         "head_dim": setting.head_dim,
-        "max_position_embeddings": int(scaling.maximum or signatures.LENGTH),
+        "max_position_embeddings": int(scaling.maximum or declared or signatures.LENGTH),
         "rope_theta": setting.base,
         "rope_parameters": _rope_parameters(setting),
         "rope_scaling": _scaling_dict(setting),

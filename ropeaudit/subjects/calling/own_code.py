@@ -44,6 +44,8 @@ class OwnCode(Code):
     layouts: tuple[Layout, ...] = ("half", "interleaved")
     clean: OwnCode | None = None  # it says how the same is called in an environment
     findings: list[str]
+    declared: int | None = None  # the largest position + 1 by its config; None where nothing says it
+    served: int | None = None  # up to where its setting serves; None where nothing says it
     _started: OwnCode | None = None  # the same, its file executed anew
 
     def __init__(
@@ -197,7 +199,9 @@ class OwnCode(Code):
                     f"{signatures.WRAP}"
                 )
             given = {
-                name: building.building_argument(role, setting, thing, name)
+                name: building.building_argument(
+                    role, setting, thing, name, declared=self.declared, served=self.served
+                )
                 for name, role in parameters.items()
             }
             try:
