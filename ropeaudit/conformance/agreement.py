@@ -216,7 +216,9 @@ class Agreement:
             if off.any():
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
-        return rotation.explained(sides, code.setting_at(mine.at), code.dtype, called, code.seen.searches)
+        setting = code.setting_at(mine.at)
+        probed = verification.SameFrequencies(called, setting) if code.each_call else called
+        return rotation.explained(sides, setting, code.dtype, probed, code.seen.searches)
 
     def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> Diagnosis | None:
         """Return that it is state, where the same call of an instance without a past is right."""

@@ -152,6 +152,25 @@ class _SideExcess:
         return MisplacedSide(self.heads, self.pairs, np.concatenate(self.positions), self.block)
 
 
+@dataclass(slots=True)
+class SameFrequencies(Rotator):
+    """Code whose frequencies follow each call's length, in calls with those of a setting; others raise."""
+
+    rotator: Rotator
+    setting: RopeSetting
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated. Raises: ValueError for a call that has other frequencies by right."""
+        if self.setting.for_positions(int(at.max()) + 1) != self.setting:
+            raise ValueError("a call of this length has other frequencies")
+        return self.rotator.rotate_both(q, k, at)
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated as q, or as k."""
+        rotated: FloatArray = self.rotate_both(x[None], x[None], at)[int(key)][0]
+        return rotated
+
+
 def check(
     rotator: Rotator,
     setting: RopeSetting,
@@ -235,7 +254,8 @@ def judged(
             return excess(x, y, block.rows(), own, dtype, rule)
 
         found = unstable(rotator, block, afresh) or (state(afresh(), block, over_own) if afresh else None)
-        found = found or rotation.explained(alike, own, dtype, rotator, searches)
+        probed = SameFrequencies(rotator, own) if each_call else rotator
+        found = found or rotation.explained(alike, own, dtype, probed, searches)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     batch, head, position, pair = seen[worst].place
     allowed = allowance.allowed_at(rule, seen[worst].setting or setting, position, pair)
