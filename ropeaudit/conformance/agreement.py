@@ -164,7 +164,8 @@ class Agreement:
             apart = np.abs(y[different].astype(np.float64) - expected[different].astype(np.float64))
         self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0)))
         over = _excess(self.code, self.form, x, y, mine)
-        if not wrong.any():
+        several = len(list(_calls(self.code, self.form, mine.length))) > 1
+        if several or not wrong.any():  # calls of other lengths have other frequencies than the plain one
             return over
         apart, right = self._apart(x, expected, y, mine), over <= 1
         corrected = wrong & right & ~(apart <= 1) & self.right_passes
