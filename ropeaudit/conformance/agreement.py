@@ -8,7 +8,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged
 from ropeaudit.conformance.whole_calls import Both, WholeCall
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import rotation, verification
+from ropeaudit.recognition import allowance, rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide
@@ -43,6 +43,14 @@ class CallForm(Rotator):
     def rows_of_call(self, row: int, length: int) -> slice:
         """Return which of so many rows the call takes that takes a row."""
         return slice(0, length)
+
+    def calls(self, length: int) -> Iterator[slice]:
+        """Yield the rows of each of its calls, of so many."""
+        start = 0
+        while start < length:
+            part = self.rows_of_call(start, length)
+            yield part
+            start = part.stop
 
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
@@ -71,8 +79,7 @@ class Agreement:
     corrects: bool = False
     excess: float = -1.0
     place: str = ""
-    position: int = 0
-    pair: int = 0
+    allowed: float = np.nan
     diagnosis: Diagnosis | None = None
     raised: str = ""
     raised_at: str = ""
@@ -104,8 +111,10 @@ class Agreement:
         side = max(over, key=lambda name: float(over[name].max()))
         if (worst := float(over[side].max())) > self.excess:
             b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
-            self.excess, self.position, self.pair = worst, int(block.at[s]), p
-            self.place = f"{side}, batch element {b}, head {h}, position {self.position}, pair {p}"
+            self.excess, position = worst, int(block.at[s])
+            self.place = f"{side}, batch element {b}, head {h}, position {position}, pair {p}"
+            setting = self.code.setting_at(block.at[self._rows(s, block.length)])
+            self.allowed = allowance.allowed_at(self.code.rule, setting, position, p)
             if worst > 1:
                 self.diagnosis = self._named(over, mine, whole, s)
 
@@ -123,7 +132,6 @@ class Agreement:
         if self.raised:
             detail = f"{self.raised_at}: it raises {self.raised}"
             return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
-        allowed = self.code.allowed_at(self.position, self.pair)
         if self.wrong_alike and not self.failed:
             detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too: see "
             detail += "places; the figure is of pairs that differ from a plain call's"
@@ -131,8 +139,8 @@ class Agreement:
             check,
             not self.failed,
             detail,
-            measured=self.excess * allowed,
-            allowed=allowed,
+            measured=self.excess * self.allowed,
+            allowed=self.allowed,
             unit=PAIR,
             where=f"{self.words}: {self.place}" if self.failed else self.place if self.excess else "",
             diagnosis=self.diagnosis,
@@ -150,13 +158,14 @@ class Agreement:
         plain = whole.over[side]
         wrong = ~(plain <= 1)
         self.wrong_alike += int(wrong.sum())
-        if not different.any():
+        if not different.any() and not self.code.each_call:
             return np.zeros_like(plain) if wrong.any() else plain  # where it is wrong, it is wrong alike
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.abs(y[different].astype(np.float64) - expected[different].astype(np.float64))
-        self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max()))
-        over = whole_calls.excess(self.code, x, y, mine)
-        if not wrong.any():
+        self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0)))
+        over = _excess(self.code, self.form, x, y, mine)
+        several = len(list(_calls(self.code, self.form, mine.length))) > 1
+        if several or not wrong.any():  # calls of other lengths have other frequencies than the plain one
             return over
         apart, right = self._apart(x, expected, y, mine), over <= 1
         corrected = wrong & right & ~(apart <= 1) & self.right_passes
@@ -169,11 +178,15 @@ class Agreement:
 
     def _apart(self, x: FloatArray, expected: FloatArray, y: FloatArray, mine: CalledBlock) -> Array:
         """Return the distance of the two over twice the allowance. Shapes: -> (b, h, s, p)."""
-        exact = exact_rotation.rotated(x, mine.at, self.code.setting)
+        parts = [
+            exact_rotation.rotated(x[:, :, part], mine.at[part], self.code.setting_at(mine.at[part]))
+            for part in _calls(self.code, self.form, mine.length)
+        ]
+        exact = np.concatenate(parts, axis=2)
         with np.errstate(invalid="ignore", over="ignore"):
             same = ~bits_differ(y, expected)  # nan and inf in both are no difference
             half = np.where(same, 0.0, (y.astype(np.float64) - expected.astype(np.float64)) / 2)
-        return whole_calls.excess(self.code, x, exact + half, mine)
+        return _excess(self.code, self.form, x, exact + half, mine)
 
     def _named(
         self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall, worst: int
@@ -181,15 +194,16 @@ class Agreement:
         """Return what explains that the form is not what it should be. worst: the row furthest off."""
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
-        if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
+        if all((_excess(code, self.form, x, y, mine) <= 1).all() for x, y in exact):
             return self._state(code.afresh, whole.block) or Diagnosis("right-so")
         if found := verification.unstable(self.form, mine, self.afresh):
             return found
         if self.afresh and (found := self._state(self.afresh, mine)):
             return found
         called = self.form
-        if isinstance(called, CallForm) and code.seen.wrong_rotation:
-            # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way
+        if isinstance(called, CallForm) and (code.seen.wrong_rotation or code.each_call):
+            # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
+            # or each call is held to frequencies of its own
             rows = called.rows_of_call(worst, mine.length)
             if rows != slice(0, mine.length):
                 mine, called = _some(mine, rows), called.rotator
@@ -203,12 +217,35 @@ class Agreement:
             if off.any():
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
-        return rotation.explained(sides, code.setting, code.dtype, called, code.seen.searches)
+        setting = code.setting_at(mine.at)
+        probed = verification.SameFrequencies(called, setting) if code.each_call else called
+        return rotation.explained(sides, setting, code.dtype, probed, code.seen.searches)
 
     def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> Diagnosis | None:
         """Return that it is state, where the same call of an instance without a past is right."""
-        code = self.code
-        return verification.state(afresh(), block, code.setting, code.dtype, code.rule)
+        rotator = afresh()
+        return verification.state(rotator, block, lambda x, y: _excess(self.code, rotator, x, y, block))
+
+    def _rows(self, row: int, length: int) -> slice:
+        """Return the rows of the call that takes a row."""
+        return self.form.rows_of_call(row, length) if isinstance(self.form, CallForm) else slice(0, length)
+
+
+def _calls(code: CodeUnderTest, form: Rotator, length: int) -> Iterator[slice]:
+    """Yield the rows that are held to the same frequencies: of each call where those follow its length."""
+    if code.each_call and isinstance(form, CallForm):
+        yield from form.calls(length)
+    else:
+        yield slice(0, length)
+
+
+def _excess(code: CodeUnderTest, form: Rotator, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:
+    """Return the error of each pair over what is allowed in its call. Shapes: -> (b, h, s, p)."""
+    parts = [
+        whole_calls.excess(code, x[:, :, part], y[:, :, part], _some(block, part))
+        for part in _calls(code, form, block.length)
+    ]
+    return np.concatenate(parts, axis=2)
 
 
 def _some(block: CalledBlock, rows: slice) -> CalledBlock:

@@ -19,6 +19,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.own_code import OwnCode
@@ -61,7 +62,8 @@ class CodeUnderTest:
     for what right code explains (`recognition.allowance.careful`). thorough: whether what takes long is done
     too: compiling it, and any three axes of served calls together. sizes: whether heads of other sizes are
     tried too.
-    environments: names of those that it is called in too.
+    environments: names of those that it is called in too. each_call: whether its frequencies follow the
+    length of each call (`lengths.followed`), which is then held to those for its own.
     on_share: gets the share of the running check that is done. seen: what checks share.
     """
 
@@ -74,6 +76,7 @@ class CodeUnderTest:
     thorough: bool = False
     sizes: bool = False
     environments: Sequence[str] = ()
+    each_call: bool = False
     on_share: Callable[[float], None] = lambda share: None
     called: Called = field(init=False)
     seen: Seen = field(default_factory=Seen, init=False)
@@ -90,6 +93,10 @@ class CodeUnderTest:
     def rule(self) -> Resolved:
         """The recipe whose roundings are allowed."""
         return self.claimed or allowance.careful(self.dtype)
+
+    def setting_at(self, at: Positions) -> RopeSetting:
+        """Return the setting that a call at these positions is held to."""
+        return self.setting.for_positions(int(at.max()) + 1) if self.each_call else self.setting
 
     def rotator(self) -> Rotator:
         """Return a new instance, which was not called before."""
@@ -142,19 +149,24 @@ class CodeUnderTest:
     def check(self, rotator: Rotator, vectors: GivenVectors, offset: int, batch_step: int = 0) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
         call = rotator, self.setting, self.dtype, vectors, offset
-        searches = self.seen.searches
         return verification.check(
-            *call, afresh=self.afresh, rule=self.rule, batch_step=batch_step, searches=searches
+            *call,
+            afresh=self.afresh,
+            rule=self.rule,
+            batch_step=batch_step,
+            searches=self.seen.searches,
+            each_call=self.each_call,
         )
 
     def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], *, explain: bool = True) -> Places:
         """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
         call = rotator, self.setting, self.dtype
-        searches = self.seen.searches
         return verification.judged(
-            blocks, *call, afresh=self.afresh, rule=self.rule, searches=searches, explain=explain
+            blocks,
+            *call,
+            afresh=self.afresh,
+            rule=self.rule,
+            searches=self.seen.searches,
+            explain=explain,
+            each_call=self.each_call,
         )
-
-    def allowed_at(self, position: int, pair: int) -> float:
-        """Return the error that a rotated pair may have, over its length."""
-        return allowance.allowed_at(self.rule, self.setting, position, pair)

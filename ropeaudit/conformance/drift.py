@@ -26,6 +26,7 @@ from ropeaudit.recognition import narrow_output
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
 from ropeaudit.recognition.verification import GivenVectors
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated
@@ -90,23 +91,32 @@ class ScoreRun:
 
     def measured(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
         """Return what is measured at each offset, the first of them 0."""
-        setting, inputs = self.code.setting, self.inputs
+        inputs, seen = self.inputs, list[MeasuredDrift]()
         rows = Inputs(inputs.q[:, self.rows], inputs.k[:, self.rows], "gaussian", self.code.seed)
-        cells = Plan([self.called], [offsets], rows, setting, MASK, positions=self.rows)
-        results = measure.measure(cells, 1, lambda share: None)
-        limits, part = wanted.limits(setting, inputs, offsets), " of one head" * (inputs.heads == 1)
-        return [
-            MeasuredDrift.of_cell(results[0, offset], self.length, offset, limit, part)
-            for offset, limit in zip(offsets, limits, strict=True)
-        ]
+        alike: dict[RopeSetting, list[int]] = {}
+        for offset in offsets:
+            alike.setdefault(self._held_to(offset), []).append(offset)
+        for setting, some in alike.items():
+            cells = Plan([self.called], [some], rows, setting, MASK, positions=self.rows)
+            results = measure.measure(cells, 1, lambda share: None)
+            limits, part = wanted.limits(setting, inputs, some), " of one head" * (inputs.heads == 1)
+            seen += [
+                MeasuredDrift.of_cell(results[0, offset], self.length, offset, limit, part)
+                for offset, limit in zip(some, limits, strict=True)
+            ]
+        return seen
+
+    def _held_to(self, offset: int) -> RopeSetting:
+        """Return the setting that the sequence is held to at an offset."""
+        return self.code.setting_at(np.array([offset + self.length - 1]))
 
     def recipe(self) -> RecipeGroup | None:
         """Return the recipe that explains the last positions, where recipes differ most."""
-        return explaining_recipe(self._last_block(), self.code.setting, self.code.dtype)
+        return explaining_recipe(self._last_block(), self._held_to(self.last), self.code.dtype)
 
     def follows(self, group: RecipeGroup) -> bool:
         """Return whether a recipe explains the last positions, all of the sequence."""
-        return explains(group, self._last_block(), self.code.setting, self.code.dtype)
+        return explains(group, self._last_block(), self._held_to(self.last), self.code.dtype)
 
     def _last_block(self) -> CalledBlock:
         at: Positions = np.arange(self.length, dtype=np.int64) + self.last
@@ -122,21 +132,21 @@ class ScoreRun:
         code, every = self.code, np.arange(self.length, dtype=np.int64)
         vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
         found = code.check(self.rotator, vectors, offset).diagnosis
-        rotated = self._rotated(offset)
+        rotated, setting = self._rotated(offset), self._held_to(offset)
 
         def holds(fmt: Format) -> bool:
             """Return whether scores drift by no more than those of right code in a format."""
-            wanted = yardstick(None, None, code.setting, fmt, code.up_to)
-            [limit] = wanted.limits(code.setting, self.inputs, [offset])
+            wanted = yardstick(None, None, setting, fmt, code.up_to)
+            [limit] = wanted.limits(setting, self.inputs, [offset])
             return not replace(last, limit=limit).fails
 
         if found is not None and found.explains:
             return found
         call = self.given, rotated, every + offset
-        return narrow_output.explanation(code.setting, code.dtype, *call, holds) or found
+        return narrow_output.explanation(setting, code.dtype, *call, holds) or found
 
     def careful(self, first: MeasuredDrift) -> float:
         """Return the RMS drift that careful code in the dtype has near offset 0, as `excess` counts it."""
-        subject = Emulated(attainable.careful(self.code.dtype), self.code.setting)
+        subject = Emulated(attainable.careful(self.code.dtype), self._held_to(0))
         predicted = bounds.bound(subject, self.inputs, MASK, 0).rms
         return attainable.attainable_rms(predicted, self.code.dtype, first.reference_rms)

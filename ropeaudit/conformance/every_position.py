@@ -156,4 +156,4 @@ def _finding(check: str, code: CodeUnderTest, worst: Places, detail: str) -> Fin
     """Return the finding; that a pair is out of place is kept for other checks."""
     if not worst.excess <= 1:
         code.seen.wrong_rotation = True
-    return of_worst_pair(check, detail, worst, code.allowed_at(worst.position, worst.pair))
+    return of_worst_pair(check, detail, worst)

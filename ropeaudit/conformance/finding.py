@@ -57,10 +57,10 @@ def judged(check: str, passed: bool, detail: str, **rest: Any) -> Finding:
     return Finding(check, "pass" if passed else "fail", detail, **rest)
 
 
-def of_worst_pair(check: str, detail: str, worst: Places, allowed: float, **rest: Any) -> Finding:
+def of_worst_pair(check: str, detail: str, worst: Places, **rest: Any) -> Finding:
     """Return whether the worst rotated pair is within what it may be off by, relative to its length."""
     found = {"where": worst.words, "diagnosis": worst.diagnosis} | rest
-    sizes = {"measured": worst.excess * allowed, "allowed": allowed, "unit": PAIR}
+    sizes = {"measured": worst.excess * worst.allowed, "allowed": worst.allowed, "unit": PAIR}
     return judged(check, worst.excess <= 1, detail, **sizes, **found)
 
 

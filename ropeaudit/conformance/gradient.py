@@ -17,7 +17,7 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import allowance, narrow_output, verification
+from ropeaudit.recognition import narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.subjects import Positions
@@ -71,7 +71,7 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     for offset in offsets:
         try:
             call = rotator, code.setting, code.dtype, vectors, offset
-            places = verification.check(*call, afresh=make, rule=rule)
+            places = verification.check(*call, afresh=make, rule=rule, each_call=code.each_call)
         except RopeAuditError:
             raise
         except SwitchedOff as error:
@@ -87,9 +87,8 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.backward.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
-    allowed = allowance.allowed_at(rule, code.setting, worst.position, worst.pair)
     cause = _cause(code, rotator, worst, vectors, worst_at)
-    return of_worst_pair("gradient", detail, worst, allowed, diagnosis=cause)
+    return of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
 
 def _cause(
@@ -102,8 +101,7 @@ def _cause(
     q, k, before = next(vectors.blocks(code.dtype))
     try:
         results = rotator.rotate_both(q, k, before + offset)
-        call = code.rotator(), code.setting, code.dtype, vectors, offset
-        forward = verification.check(*call, afresh=code.afresh, rule=code.rule)
+        forward = code.check(code.rotator(), vectors, offset)
     except Exception:  # whatever other people's code raises: it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
@@ -113,7 +111,8 @@ def _cause(
         return forward.diagnosis if also else found
     if found.explains:
         return found
-    narrow = narrow_output.explanation(code.setting, code.dtype, (q, k), results, before + offset)
+    at = before + offset
+    narrow = narrow_output.explanation(code.setting_at(at), code.dtype, (q, k), results, at)
     return of_gradient(narrow) if narrow else found
 
 

@@ -34,7 +34,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         why = "an adapter calls it" if code.own is None else "the scaling has a number for each pair"
         yield not_applicable("head dims", why)
         return
-    worst: tuple[Places, CodeUnderTest] | None = None
+    worst: Places | None = None
     right, refused = list[str](), dict[str, list[str]]()
     for setting in _settings(code):
         sized = replace(code, setting=setting, up_to=min(code.up_to, _FIRSTS[-1] + _LENGTHS[-1]))
@@ -51,12 +51,12 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
             continue
         if not places.excess <= 1:
             where = f"{name} dims: {places.words}"
-            yield _finding(places, sized, f"{name} dims rotate; right before: {_listed(right)}", where)
+            yield _finding(places, f"{name} dims rotate; right before: {_listed(right)}", where)
             return
         right.append(name)
-        worst = (places, sized) if worst is None or places.excess > worst[0].excess else worst
+        worst = places if worst is None or places.excess > worst.excess else worst
     if worst is not None:
-        yield _finding(*worst, f"rotated dims of head_dim: {_listed(right)}", worst[0].words)
+        yield _finding(worst, f"rotated dims of head_dim: {_listed(right)}", worst.words)
     for reason, names in refused.items():
         yield noted("head dims", f"{_listed(names)} dims are refused, and not judged: {reason}")
 
@@ -82,9 +82,8 @@ def _places(code: CodeUnderTest) -> Places:
     return code.judged(rotator, blocks)
 
 
-def _finding(places: Places, code: CodeUnderTest, detail: str, where: str) -> Finding:
-    allowed = code.allowed_at(places.position, places.pair)
-    return of_worst_pair("head dims", detail, places, allowed, where=where)
+def _finding(places: Places, detail: str, where: str) -> Finding:
+    return of_worst_pair("head dims", detail, places, where=where)
 
 
 def _listed(names: list[str]) -> str:

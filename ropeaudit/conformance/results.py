@@ -94,7 +94,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     except Exception:  # whatever other people's code raises, or returns: it varies from run to run
         meeting = None
     if meeting is not None and meeting.excess <= 1:
-        yield of_worst_pair("threads", told, meeting, code.allowed_at(meeting.position, meeting.pair))
+        yield of_worst_pair("threads", told, meeting)
         return
     text = f"{told}: one is wrong or raises; one after the other they are right"
     yield judged("threads", False, text, diagnosis=Diagnosis("threads-meet"))

@@ -109,7 +109,8 @@ def _worst_pair(code: ReturnedCode, offset: int, rule: Resolved) -> Places:
         over = verification.excess(x, y, np.stack([at] * len(x)), setting, dtype, rule)
         b, h, i, pair = np.unravel_index(int(over.argmax()), over.shape)
         if (excess := float(over[b, h, i, pair])) > worst.excess:
-            worst = Places(excess, side, int(b), int(h), int(at[i]), int(pair))
+            allowed = allowance.allowed_at(rule, setting, int(at[i]), int(pair))
+            worst = Places(excess, side, int(b), int(h), int(at[i]), int(pair), allowed=allowed)
     return worst
 
 
@@ -207,12 +208,10 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
-    allowed = allowance.allowed_at(measured.rule, spec.setting, worst.position, worst.pair)
     return of_worst_pair(
         "gradient" if gradient else "rotation",
         f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}",
         worst,
-        allowed,
         where=f"offset {offset}: {worst.words}",
         diagnosis=found,
         remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
@@ -245,7 +244,6 @@ def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> 
             str(call.key).replace("-", " "),
             f"{_SERVED[str(call.key)]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}",
             worst,
-            allowance.allowed_at(rule, setting, worst.position, worst.pair),
             where=f"{call.key}: {worst.words}",
             diagnosis=found,
             remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),

@@ -322,6 +322,7 @@ class _Battery:
             rule=code.rule,
             searches=code.seen.searches,
             explain=explain,
+            each_call=code.each_call,
         )
 
     def outcome(self, call: ServedCall) -> _Outcome:
@@ -441,14 +442,12 @@ def _findings(
         elif way.takes not in known:
             known.append(way.takes)
     for call, places, takes in shown:
-        allowed = code.allowed_at(places.position, places.pair)
         told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
-        yield of_worst_pair("served calls", f"{told}; {detail}", places, allowed, where=where, remedy=remedy)
+        yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)
     if not ways["wrong"] and worst is not None:
-        allowed = code.allowed_at(worst.position, worst.pair)
-        yield of_worst_pair("served calls", detail, worst, allowed)
+        yield of_worst_pair("served calls", detail, worst)
     elif not ways["wrong"]:
         yield not_applicable("served calls", "it raises in every call")
     buffered = sum(call.strides in IN_BUFFER for call in calls)

@@ -34,6 +34,7 @@ _RUNS = ((1e-3, 31, 16, 5, 64), (whole_calls.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 
 _PREFILL, _WHOLE = 4096, 64
 _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 _ROW_LENGTH = 64
+_BY_OWN = ", each call held to the frequencies for its own length"
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     if fresh.failed:
         yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
         return
-    detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}"
+    detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}{_BY_OWN * code.each_call}"
     begin = [min(offset, code.up_to - later) for offset in offsets if offset >= prefill]
     begin = [offset for offset in dict.fromkeys(begin) if offset >= prefill]
     if not prefill or not begin:
@@ -161,7 +162,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
     agreement.take_all(whole_call(code, offset, length) for offset in offsets)
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
-    yield agreement.finding("pieces", detail)
+    yield agreement.finding("pieces", detail + _BY_OWN * code.each_call)
 
 
 def runs(code: CodeUnderTest, length: int, count: int) -> list[int]:

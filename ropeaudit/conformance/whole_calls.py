@@ -66,7 +66,8 @@ def beginning(whole: WholeCall, length: int) -> WholeCall:
 
 def excess(code: CodeUnderTest, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:
     """Return the error of each pair over what is allowed. Shapes: (b, h, s, d) twice -> (b, h, s, p)."""
-    return verification.excess(x, y, block.rows(), code.setting, code.dtype, code.rule)
+    setting = code.setting_at(block.at)
+    return verification.excess(x, y, block.rows(), setting, code.dtype, code.rule)
 
 
 def given_vectors(code: CodeUnderTest, length: int) -> tuple[FloatArray, FloatArray]:

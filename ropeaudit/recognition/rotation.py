@@ -243,7 +243,7 @@ class _Side:
         wanted = effective_base(replace(asked, base=float(str(found.values["base"]))))
         length = bisect.bisect_left(range(2**24), wanted, key=effective)
         seen = next((n for n in (length, length - 1) if abs(effective(n) / wanted - 1) < _LENGTHS), 0)
-        if effective(seen) == asked.base:
+        if effective(seen) == asked.base or seen == asked.length:
             return found
         values = {"seen": f"dynamic(length={seen})", "asked": f"dynamic(length={asked.length})"}
         return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))

@@ -67,7 +67,7 @@ def _plain(setting: RopeSetting) -> Array:
     return np.asarray(effective_base(setting) ** -x)
 
 
-def _other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
+def of_other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
     """Return the frequencies of another scaling, or of another length in the same one."""
     asked: dict[str, Value] = {"asked": called(setting.scaling)}
     if other.scaling == DEFAULT:
@@ -120,7 +120,7 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
         other = replace(setting, scaling=replace(scaling, truncate=truncate))
         theta = _theta(other)
         if truncate is not right:
-            yield _other(setting, other, 0.9)
+            yield of_other(setting, other, 0.9)
         inverted = plain + plain / scaling.stretch - theta
         values = {"seen": str(other.scaling), "seen_ramp": "inverted", "asked": called(scaling)}
         yield _explicit(setting, inverted, "other-scaling", 1.0 if truncate is right else 1.5, **values)
@@ -130,7 +130,7 @@ def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(setting, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
-        yield _other(setting, other, 1.0)
+        yield of_other(setting, other, 1.0)
 
 
 def _short_ramp(setting: RopeSetting, plain: Array) -> Array | None:
@@ -149,7 +149,7 @@ def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
     """Yield the frequencies of both of longrope's lists."""
     if setting.scaling.kind == "longrope":
         for length in (0, int(setting.scaling.original or 0) + 1):
-            yield _other(setting, replace(setting, length=length), 0.94)
+            yield of_other(setting, replace(setting, length=length), 0.94)
 
 
 def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
@@ -157,7 +157,7 @@ def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
     plain = replace(setting, scaling=DEFAULT)
     theta, rotating = _plain(plain), int(np.count_nonzero(stored))
     if setting.scaling != DEFAULT:
-        yield _other(setting, plain, 0.95)
+        yield of_other(setting, plain, 0.95)
     ratios = [float(np.median(theta / stored)), float(theta[-1] / stored[-1])]
     factors = [setting.scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
     known = [setting.scaling.original, setting.scaling.maximum, *(2048.0 * 2**k for k in range(7))]
@@ -172,7 +172,7 @@ def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
             tried.append(Scaling("yarn", factor=factor, original=original, truncate=False))
             tried.append(Scaling("llama3", factor=factor, low=1.0, high=4.0, original=original))
     for number, scaling in enumerate(tried):
-        yield _other(setting, replace(plain, scaling=scaling), 1.0 + 1e-4 * number)
+        yield of_other(setting, replace(plain, scaling=scaling), 1.0 + 1e-4 * number)
 
 
 def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:

@@ -46,7 +46,7 @@ class Places:
     excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
     is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
     explains it; None where nothing needs to. first: the lowest position of the call that is out of place, -1
-    where none is.
+    where none is. allowed: the error that it may have, over its length.
     """
 
     excess: float
@@ -57,6 +57,7 @@ class Places:
     pair: int
     diagnosis: Diagnosis | None = None
     first: int = -1
+    allowed: float = np.nan
 
     @property
     def words(self) -> str:
@@ -126,9 +127,10 @@ class _SideExcess:
     pairs: Bool | None = None
     positions: list[Positions] = field(default_factory=list)
     block: CalledBlock | None = None
+    setting: RopeSetting | None = None
 
-    def take(self, over: Array, block: CalledBlock) -> None:
-        """Take in the excess of a block. Shapes: over (b, h, s, p)."""
+    def take(self, over: Array, block: CalledBlock, setting: RopeSetting) -> None:
+        """Take in the excess of a block over what a setting allows. Shapes: over (b, h, s, p)."""
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
         heads, pairs = off.any(axis=(2, 3)), off.any(axis=(0, 1, 2))
@@ -137,7 +139,7 @@ class _SideExcess:
             setattr(self, name, part if known is None else part | known)
         self.positions.append(np.unique(block.rows()[off.any(axis=(1, 3))]))
         if float(over[worst]) > self.excess:
-            self.excess = float(over[worst])
+            self.excess, self.setting = float(over[worst]), setting
             batch, head, row, pair = map(int, worst)
             self.place = batch, head, int(block.rows()[batch, row]), pair
             if self.excess > 1:
@@ -148,6 +150,25 @@ class _SideExcess:
         if self.block is None or self.heads is None or self.pairs is None:
             return None
         return MisplacedSide(self.heads, self.pairs, np.concatenate(self.positions), self.block)
+
+
+@dataclass(slots=True)
+class SameFrequencies(Rotator):
+    """Code whose frequencies follow each call's length, in calls with those of a setting; others raise."""
+
+    rotator: Rotator
+    setting: RopeSetting
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated. Raises: ValueError for a call that has other frequencies by right."""
+        if self.setting.for_positions(int(at.max()) + 1) != self.setting:
+            raise ValueError("a call of this length has other frequencies")
+        return self.rotator.rotate_both(q, k, at)
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated as q, or as k."""
+        rotated: FloatArray = self.rotate_both(x[None], x[None], at)[int(key)][0]
+        return rotated
 
 
 def check(
@@ -162,13 +183,14 @@ def check(
     rule: Resolved | None = None,
     batch_step: int = 0,
     searches: Searches | None = None,
+    each_call: bool = False,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
     first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
     `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
-    takes a row for each. searches: those of other calls of the same code.
+    takes a row for each. searches: those of other calls of the same code. each_call: see `judged`.
     """
 
     def blocks() -> Iterator[CalledBlock]:
@@ -180,7 +202,16 @@ def check(
             rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
             yield CalledBlock(rows, (q, k), rotator.rotate_both(q, k, rows))
 
-    return judged(blocks(), rotator, setting, dtype, afresh=afresh, rule=rule, searches=searches)
+    return judged(
+        blocks(),
+        rotator,
+        setting,
+        dtype,
+        afresh=afresh,
+        rule=rule,
+        searches=searches,
+        each_call=each_call,
+    )
 
 
 def judged(
@@ -193,29 +224,42 @@ def judged(
     rule: Resolved | None = None,
     searches: Searches | None = None,
     explain: bool = True,
+    each_call: bool = False,
 ) -> Places:
     """Return where the worst rotated pair stands of calls that were made; see `check`.
 
-    explain: whether what explains a wrong one is looked for.
+    explain: whether what explains a wrong one is looked for. each_call: whether each call is held to the
+    frequencies for its own length, its largest position + 1, and not to those of the setting.
     """
+
+    def held_to(block: CalledBlock) -> RopeSetting:
+        return setting.for_positions(int(block.at.max()) + 1) if each_call else setting
+
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for block in blocks:
-        over = None
+        over, own = None, held_to(block)
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
             if over is None or y is not block.rotated[0]:  # what was given once is judged once
-                over = excess(x, y, block.rows(), setting, dtype, rule)
-            side_excess.take(over, block)
+                over = excess(x, y, block.rows(), own, dtype, rule)
+            side_excess.take(over, block, own)
     worst = max(seen, key=lambda name: seen[name].excess)
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
     found = None
     if sides and explain:
         block = sides[worst].block
-        found = unstable(rotator, block, afresh) or (
-            state(afresh(), block, setting, dtype, rule) if afresh else None
-        )
-        found = found or rotation.explained(sides, setting, dtype, rotator, searches)
+        own = held_to(block)
+        alike = {name: side for name, side in sides.items() if held_to(side.block) == own}
+
+        def over_own(x: FloatArray, y: FloatArray) -> Array:
+            return excess(x, y, block.rows(), own, dtype, rule)
+
+        found = unstable(rotator, block, afresh) or (state(afresh(), block, over_own) if afresh else None)
+        probed = SameFrequencies(rotator, own) if each_call else rotator
+        found = found or rotation.explained(alike, own, dtype, probed, searches)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
-    return Places(seen[worst].excess, worst, *seen[worst].place, found, first)
+    batch, head, position, pair = seen[worst].place
+    allowed = allowance.allowed_at(rule, seen[worst].setting or setting, position, pair)
+    return Places(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed)
 
 
 def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:
@@ -307,18 +351,16 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
 
 
 def state(
-    rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
+    rotator: Rotator, block: CalledBlock, over: Callable[[FloatArray, FloatArray], Array]
 ) -> Diagnosis | None:
     """Return that it is state, where an instance puts all pairs of a block where they belong.
 
-    rotator: of an instance that was not called before, or of a function that has no other.
+    rotator: of an instance that was not called before, or of a function that has no other. over: x and
+    rotated y (b, h, s, d) -> the error of each pair over what is allowed.
     """
     how = "again" if getattr(rotator, "has_past", False) else "afresh"
     rotated = rotator.rotate_both(*block.given, block.at)
-    right = all(
-        bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
-        for x, y in zip(block.given, rotated, strict=True)
-    )
+    right = all(bool((over(x, y) <= 1).all()) for x, y in zip(block.given, rotated, strict=True))
     return Diagnosis("state-left", {"how": how}) if right else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ropeaudit.errors import BadShape, UnknownName, UsageError
@@ -96,6 +96,11 @@ class RopeSetting:
                 )
         if self.scaling.kind == "dynamic" and self.rotary_dim == 2:
             raise UsageError("scaling dynamic is not defined for rotary_dim 2")
+
+    def for_positions(self, count: int) -> RopeSetting:
+        """Return it with the frequencies for so many positions, where they depend on that."""
+        length = self.scaling.length_for(count)
+        return self if length == self.length else replace(self, length=length)
 
     @property
     def pairs(self) -> int:

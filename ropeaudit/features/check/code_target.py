@@ -8,7 +8,7 @@ from dataclasses import replace
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import code_checks
+from ropeaudit.conformance import code_checks, lengths
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -63,15 +63,6 @@ def of_code(
         up_to = min(up_to, _PADDED)
         note([f"checked up to {up_to:,}: its sequences begin at 0, and are padded up to what is asked of it"])
     setting = case.setting(up_to)
-    if setting.scaling.depends_on_length:
-        plain = ", which are those without it" if effective_base(setting) == setting.base else ""
-        plain = plain if setting.scaling.kind == "dynamic" else ""
-        note(
-            [
-                f"scaling {setting.scaling.kind} depends on the length; every call is held to the "
-                f"frequencies for {up_to} positions (--up-to){plain}"
-            ]
-        )
     try:
         if case.layout is None and case.model is None and case.config is None:
             setting = replace(setting, layout=code.layout(setting))
@@ -84,15 +75,30 @@ def of_code(
     if options.write_wrapper is not None:
         note([f"{target} is understood without a wrapper; {wrapper.FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
+    each_call = lengths.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
+    note(_held_to(setting, up_to, each_call))
     for number, dtype in enumerate(dtypes):
 
         def on_progress(share: float, number: int = number) -> None:
             progress((number + share) / len(dtypes))
 
-        for finding in _findings(code, setting, dtype, up_to, options, on_progress):
+        for finding in _findings(code, setting, dtype, up_to, options, on_progress, each_call):
             place = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=place)
     note(code.findings)
+
+
+def _held_to(setting: RopeSetting, up_to: int, each_call: bool) -> list[str]:
+    """Return in a sentence which frequencies calls are held to, where those depend on the length."""
+    if not setting.scaling.depends_on_length:
+        return []
+    depends = f"scaling {setting.scaling.kind} depends on the length;"
+    if each_call:
+        own = "and each call is held to those of its own: its largest position + 1"
+        return [f"{depends} its frequencies follow each call's length, {own}"]
+    plain = ", which are those without it" if effective_base(setting) == setting.base else ""
+    plain = plain if setting.scaling.kind == "dynamic" else ""
+    return [f"{depends} every call is held to the frequencies for {up_to} positions (--up-to){plain}"]
 
 
 def _implementation(target: str, options: CheckOptions) -> Code:
@@ -113,6 +119,7 @@ def _findings(
     up_to: int,
     options: CheckOptions,
     progress: Progress,
+    each_call: bool,
 ) -> Iterator[Finding]:
     if reason := code.refusal(setting, dtype):
         yield not_applicable("rotation", reason)
@@ -135,6 +142,7 @@ def _findings(
             thorough=options.thorough,
             sizes=options.head_dims,
             environments=options.environments,
+            each_call=each_call,
         ),
         progress,
     ):

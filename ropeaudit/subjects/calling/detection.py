@@ -8,6 +8,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -284,6 +285,7 @@ def _nearest_layout(
 ) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
+    Frequencies that depend on the length may be those of the setting, or those of this short call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     Raises: whatever the code raises.
     """
@@ -308,8 +310,9 @@ def _nearest_layout(
     changed = (values != x).any(axis=(0, 2, 3))  # (h,)
     left = bool(changed.any() and not changed.all())
     layouts: tuple[Layout, ...] = get_args(Layout)
-    for layout in layouts:
-        exact = rotated(x, positions, replace(setting, layout=layout))
+    held_to = dict.fromkeys((setting, setting.for_positions(_START + _LENGTH)))
+    for layout, one in itertools.product(layouts, held_to):
+        exact = rotated(x, positions, replace(one, layout=layout))
         for permuted in (False, True)[: 2 if layout == "interleaved" else 1]:
             expected = exact[..., half_split(setting.rotary_dim, setting.head_dim)] if permuted else exact
             distances = np.sqrt(np.mean((values - expected) ** 2, axis=(2, 3))) / norm  # (b, h)
