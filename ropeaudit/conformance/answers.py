@@ -27,6 +27,9 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
         yield judged(
             "inputs", False, f"it changes the {' and '.join(answer.changed_beside)} that it is given"
         )
+    elif not answer.changed and (calls := code.own.overwritten if code.own else []):
+        told = f"it changes its input in some calls, and returns another array: such as {calls[0]}"
+        yield judged("inputs", False, told)
     elif not answer.changed:
         yield judged("inputs", True, "what it is given is afterwards as before")
     elif answer.in_place:

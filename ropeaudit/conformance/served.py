@@ -21,7 +21,8 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.conformance.whole_calls import DEAR, cost
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import verification
+from ropeaudit.recognition import rotation, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
@@ -33,6 +34,8 @@ from ropeaudit.subjects.calling.own_rotator import OwnRotator
 _USUAL, _MOST, _MOST_ALONE = 2**11, 2**13, 2**16
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
+_UNEXPLAINED = Diagnosis("unexplained")
+_SMALL, _ELSEWHERE = 3, 2  # tokens of a call that is explained at so many other places too
 _FEW = 24  # calls of code that is slow
 
 
@@ -40,7 +43,8 @@ _FEW = 24  # calls of code that is slow
 class ServedCall:
     """One call: the kind of its positions, its sizes, how vectors lie, and the integers of positions.
 
-    groups: query heads to a key head; 0 for one key head.
+    groups: query heads to a key head; 0 for one key head. place: which positions of that kind; calls that
+    differ in sizes alone have the same as far as they go.
     """
 
     positions: str = "run"
@@ -50,6 +54,7 @@ class ServedCall:
     groups: int = 1
     strides: Any = "contiguous"
     index: Any = "int64"
+    place: int = 0
 
     @property
     def kv_heads(self) -> int:
@@ -129,10 +134,10 @@ def words(axis: str, value: Any) -> str:
 
 def at(call: ServedCall, up_to: int, seed: int) -> Positions:
     """Return the positions of a call, all below `up_to`. Shapes: -> (s,), or (b, s) where rows differ."""
-    random, s, b = np.random.default_rng([seed, call.tokens, call.batch]), call.tokens, call.batch
+    random, s, b = np.random.default_rng([seed, call.place]), call.tokens, call.batch
     run, last = np.arange(s, dtype=np.int64), up_to - s
-    first = int(random.integers(0, last + 1))
-    firsts = np.r_[last, random.integers(0, last + 1, b)][:b, None]
+    first = min(int(random.integers(0, up_to)), last)
+    firsts = np.r_[last, np.minimum(random.integers(0, up_to, b), last)][:b, None]
     steps = random.integers(1, max(2, min(50, up_to // s)), s)
     kinds: dict[str, Positions] = {
         "run": first + run,
@@ -284,7 +289,7 @@ class _Battery:
         if cost(self.code) > DEAR:
             kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
             self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
-            return [calls[i] for i in kept]
+            return [replace(calls[i], place=int(i)) for i in kept]
         small = replace(_least(values), positions="run")
         for typical in _TYPICAL:
             chosen = {"heads": 8, "groups": 4, **typical}
@@ -293,7 +298,8 @@ class _Battery:
         alone = [replace(small, tokens=tokens) for tokens in _LONG]
         alone += [replace(small, tokens=4097, heads=2)] if 2 in values["heads"] else []
         calls += [replace(small, batch=33, heads=8)] if 33 in values["batch"] and 8 in values["heads"] else []
-        return calls + [call for call in alone if self.fits(call, _MOST_ALONE)]
+        calls += [call for call in alone if self.fits(call, _MOST_ALONE)]
+        return [replace(call, place=place) for place, call in enumerate(calls)]
 
     def made(self, call: ServedCall) -> CalledBlock:
         """Make a call. Raises: whatever the code raises, WroteAround."""
@@ -325,6 +331,24 @@ class _Battery:
             each_call=code.each_call,
         )
 
+    def explained(self, way: _Way, block: CalledBlock) -> Places:
+        """Return the worst rotated pair of a way to fail, with what explains it at other positions too.
+
+        At one position alone two things may explain it.
+        """
+        found = self.places(block, way.call, explain=True)
+        if found.diagnosis is None or way.call.tokens > _SMALL:
+            return found
+        for place in range(way.call.place + 1, way.call.place + 1 + _ELSEWHERE):
+            call = replace(way.call, place=place)
+            came = self.outcome(call)
+            if came.kind != "wrong" or came.block is None:
+                continue
+            other = self.places(came.block, call, explain=True).diagnosis
+            if other is not None and found.diagnosis is not None and other.code != found.diagnosis.code:
+                found = replace(found, diagnosis=rotation.common(found.diagnosis, other) or _UNEXPLAINED)
+        return found
+
     def outcome(self, call: ServedCall) -> _Outcome:
         """Return what a call comes to."""
         try:
@@ -354,7 +378,8 @@ class _Battery:
                 call, came = trial, found
             return found.kind == came.kind
 
-        plain = replace(PLAIN, **{axis: some[0] for axis, some in values.items() if len(some) == 1})
+        alone = {axis: some[0] for axis, some in values.items() if len(some) == 1}
+        plain = replace(PLAIN, place=call.place, **alone)
         for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
             same(replace(call, **{axis: getattr(plain, axis)}))
         told = []
@@ -435,12 +460,15 @@ def _findings(
     for way in ways["wrong"]:
         if way.came.block is None:
             continue
-        places = battery.places(way.came.block, way.call, explain=True)
+        places = battery.explained(way, way.came.block)
         known = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
         if known is None:
             shown.append((way.call, places, [way.takes]))
         elif way.takes not in known:
             known.append(way.takes)
+    for way in ways["around"]:
+        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
+        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE)
     for call, places, takes in shown:
         told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
@@ -454,9 +482,6 @@ def _findings(
     if not buffered:
         yield not_applicable("memory", "its arrays cannot be given in a buffer")
         return
-    for way in ways["around"]:
-        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
-        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE)
     if not ways["around"]:
         yield judged(
             "memory", True, f"what lies before, between and after q and k stays, in {buffered} calls"

@@ -88,6 +88,8 @@ def explained(
     searches: Searches | None = None,
 ) -> Diagnosis:
     """Return what explains the sides that are out of place; `unexplained` where nothing known does."""
+    if not sides:
+        return Diagnosis("unexplained")  # what was out of place is right when it is called again
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
         return known_recipes.nonfinite(block, setting, dtype)
@@ -106,14 +108,14 @@ def explained(
 def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
     """Return one diagnosis of both sides: the same of both is said once, else each by itself."""
     first, *rest = found.values()
-    if rest and (common := _common(first, rest[0])):
-        return common
+    if rest and (both := common(first, rest[0])):
+        return both
     placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in found.items()]
     placed.sort(key=lambda one: not one.explains)
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
 
 
-def _common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
+def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
     """Return what explains both of two sides; None where nothing does."""
     if first.where != second.where:
         return None

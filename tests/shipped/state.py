@@ -138,8 +138,8 @@ BUGS = [
         s3,
         s3_right,
         options=DYNAMIC | {"up_to": 4 * ORIGINAL},
-        why_not="Libraries do so by design: check holds each call to the frequencies for its own length, and an "
-        "info of `frequency switch` says from which position on cached keys do not fit.",
+        why_not="Libraries do so by design: check holds each call to the frequencies for its own length, and "
+        "an info of `frequency switch` says from which position on cached keys do not fit.",
     ),
     Bug(
         "S4",

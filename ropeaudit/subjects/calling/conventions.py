@@ -27,6 +27,8 @@ from ropeaudit.subjects.calling.timeout import patiently
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
+# widths of what is a tuple of cos and sin -> of each
+TUPLES = {"tuple half": "half", "tuple interleaved": "interleaved"}
 _BESIDE = ("v", "positions", "cu_seqlens", *_TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
 
@@ -368,8 +370,13 @@ class Convention:
     def _table(self, role: str, at: Positions, call: _Call) -> Any:
         """Return a table at the positions, or at all from 0 where others say which: see `tables`.
 
+        A tuple of cos and sin where the width says so.
+
         Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h and d.
         """
+        if self.width in TUPLES:
+            apart = replace(self, width=TUPLES[self.width])
+            return tuple(apart._table(part, at, call) for part in ("cos", "sin"))
         if self.signature.whole:
             changes = tuple(sorted(call.changes.items()))
             key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)

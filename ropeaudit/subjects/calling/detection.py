@@ -25,7 +25,7 @@ from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import Convention
+from ropeaudit.subjects.calling.conventions import TUPLES, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
@@ -80,7 +80,8 @@ class Fit:
         vLLM has them; and of what does not fit at all, all are alike.
         """
         joined = "(" in self.convention.order and self.convention.signature.roles[0] != "positions"
-        usual = self.sure or (not joined and self.convention.width in ("pairs", "stacked", self.layout))
+        width = TUPLES.get(self.convention.width, self.convention.width)
+        usual = self.sure or (not joined and width in ("pairs", "stacked", self.layout))
         unusual = not usual or self.joined_wrongly
         return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
 
@@ -270,6 +271,7 @@ def _of_signature(
     doubled = ("half", "interleaved", "pairs")
     widths: tuple[str, ...] = doubled if {"cos", "angles"} & roles else ("pairs",)
     widths = ("pairs", "stacked", *doubled[:2]) if "cos_sin" in roles else widths
+    widths = ("pairs", "stacked", *TUPLES) if "freqs" in roles else widths
     tables = signature.tables and not signature.whole
     for order in orders:
         ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)

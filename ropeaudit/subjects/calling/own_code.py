@@ -38,7 +38,7 @@ class OwnCode(Code):
     """A function, an nn.Module, a class or a factory that the user wrote.
 
     source: the file that it is from, None of an installed package. executed_anew: whether nothing called it
-    before this audit did.
+    before this audit did. overwritten: calls that changed q or k and returned another array.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
@@ -69,6 +69,7 @@ class OwnCode(Code):
         self.name, self.thing, self.order, self._loaded = name, thing, order, version
         self.home = home
         self.findings = []
+        self.overwritten: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
         self._narrow: dict[Format, bool] = {}
         self.source: Source | None = None
@@ -292,6 +293,9 @@ class OwnCode(Code):
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
+        if answer.changed and not answer.in_place:
+            b, h, s, _ = answer.values.shape
+            self.overwritten.append(f"{b} x {h} heads of {s} tokens")
         if answer.changed:
             self._note("changes its input where it lies; it was given copies")
         if answer.changed_beside:

@@ -35,19 +35,19 @@ def table(
 
     Not at all for float64. Where stages are changed they are those; a table that is requested in a dtype has
     it, None where none is. width: p pairs, or each twice, in halves or interleaved; both are one after the
-    other, or stacked.
+    other, or stacked, as cos + i sin may be.
     Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r) or stacked (s, p, 2).
     """
     recipe = recipes.named("fp64-angles").changed(changes).resolve(dtype)
+    held = recipe.table if "table" in changes else None
     cos, sin, angle = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
     wide = np.float64 if dtype is FP64 else np.float32
+    if width == "stacked":
+        return np.stack([cos, sin], axis=-1).astype(wide), held
     if role == "freqs":
         result: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
         result.real, result.imag = cos, sin
         return result, None
-    held = recipe.table if "table" in changes else None
-    if role == "cos_sin" and width == "stacked":
-        return np.stack([cos, sin], axis=-1).astype(wide), held
     parts = {"cos": (cos,), "sin": (sin,), "angles": (angle,), "cos_sin": (cos, sin)}[role]
     repeated = [_repeated(part.astype(wide), width) for part in parts]
     return (repeated[0] if len(repeated) == 1 else np.concatenate(repeated, axis=1)), held
@@ -93,6 +93,8 @@ def whole(key: WholeKey, last: int) -> Any:
 
 def content(array: Any) -> object:
     """Return all bits of an array; of a large tensor how often it was changed, of other large ones a few."""
+    if isinstance(array, tuple):
+        return tuple(map(content, array))
     plain = isinstance(array, np.ndarray)
     if (array.size if plain else array.numel()) < _LARGE:
         return arrays.content(array)
