@@ -132,8 +132,9 @@ def measured_words(finding: Finding) -> str:
     if math.isnan(finding.measured):
         return ""
     word = "needed" if finding.unit == limits.UNIT else "allowed"
-    allowed = "" if math.isnan(finding.allowed) else f", {word} {short(finding.allowed)}"
-    return f"{short(finding.measured)} {finding.unit}{allowed}"
+    shown = "{:,.0f}".format if finding.unit == "positions" else short
+    allowed = "" if math.isnan(finding.allowed) else f", {word} {shown(finding.allowed)}"
+    return f"{shown(finding.measured)} {finding.unit}{allowed}"
 
 
 def _place(one: Checked) -> str:
