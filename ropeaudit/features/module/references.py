@@ -283,7 +283,7 @@ def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> _Held | None:
         same = sin.what == "sin" and sin.stored.values.shape == cos.stored.values.shape
         beside = sin.stored.name.rpartition(".")[0] == cos.stored.name.rpartition(".")[0]
         first, second = np.squeeze(cos.stored.values), np.squeeze(sin.stored.values)
-        if same and beside and first.ndim == 2 and rope_values.partners(first, second):
+        if same and beside and first.ndim == 2 and rope_values.partners(first, second) == 1:
             return _inferred(first + 1j * second, cos.stored.dtype)
     return None
 

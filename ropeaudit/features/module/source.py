@@ -44,12 +44,19 @@ KINDS: dict[str, str] = {
 class RopeBuffer:
     """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both.
 
-    device: where it lies in a module; none in a file.
+    device: where it lies in a module; none in a file. transposed: whether its values are a table whose
+    columns are positions; `values` has them in rows.
     """
 
     stored: StoredTensor
     what: str
     device: str = "none"
+    transposed: bool = False
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Its values, a table's positions first."""
+        return self.stored.values.squeeze().T if self.transposed else self.stored.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +184,13 @@ def _buffers(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool =
         if dumped and by_name in ("inv_freq", "both") and by_name != _kind_by_shape(tensor.values):
             by_name = ""
         by_value = rope_values.known(tensor.values)
+        turned = "" if by_value or not by_name else rope_values.known(tensor.values.squeeze().T)
+        transposed = turned in ("cos", "sin") and not (tensor.use and tensor.use.transposed)
+        by_value = turned if transposed else by_value
         named_first = dumped or {by_name, by_value} == {"cos", "sin"}  # swapped: a fault, not another name
         what = (by_name or by_value) if named_first else (by_value or by_name)
-        buffers.append(RopeBuffer(tensor, what or (_kind_by_shape(tensor.values) if lone else "")))
+        what = what or (_kind_by_shape(tensor.values) if lone else "")
+        buffers.append(RopeBuffer(tensor, what, transposed=transposed))
     return [buffer for buffer in buffers if buffer.what and buffer.stored.values.size]
 
 
