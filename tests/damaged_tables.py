@@ -26,14 +26,16 @@ BOTH, COS, SIN = ("cos", "sin"), ("cos",), ("sin",)
 class Damage:
     """What was done to tables: the codes of which one must be named, and the sides that are off.
 
-    names: entries that the finding must name. guessed: whether it shows without the base being given.
+    entries: those that the finding must name. guessed: the codes where no base is given, if others; none
+    where that cannot show. beside: what the other side has, if it is wrong in another way.
     """
 
     change: Callable[[Array, Array], tuple[Array, Array]]
     codes: tuple[str, ...]
     sides: tuple[str, ...] = BOTH
-    names: tuple[int, ...] = ()
-    guessed: bool = True
+    entries: tuple[int, ...] = ()
+    guessed: tuple[str, ...] | None = None
+    beside: tuple[str, ...] = ()
 
 
 def tables(positions: Array | None = None, theta: Array = THETA) -> tuple[Array, Array]:
@@ -79,15 +81,23 @@ DAMAGES = {
     "swapped": Damage(lambda c, s: (s, c), ("cos-sin-swapped",)),
     "shifted by one": Damage(lambda c, s: _two(np.arange(ROWS) + 1), ("positions-off",)),
     "sin rolled by one": Damage(lambda c, s: (c, np.roll(s, -1, 0)), ("positions-off",), SIN),
-    "half of cos": Damage(lambda c, s: (_narrow(c, ml_dtypes.bfloat16), s), ("narrow-table", "buffer-cast"), COS),
+    "half of cos": Damage(
+        lambda c, s: (_narrow(c, ml_dtypes.bfloat16), s), ("narrow-table", "buffer-cast"), COS
+    ),
     "half of sin": Damage(lambda c, s: (c, _narrow(s, "f2")), ("narrow-table", "buffer-cast"), SIN),
     "transposed": Damage(lambda c, s: (c.T.copy(), s.T.copy()), ("axes-order",)),
     "another base, and cast": Damage(
-        lambda c, s: tuple(_narrow(one, ml_dtypes.bfloat16) for one in _two(theta=10000.0 ** (-np.arange(PAIRS) / PAIRS))),
+        lambda c, s: tuple(
+            _narrow(one, ml_dtypes.bfloat16) for one in _two(theta=10000.0 ** (-np.arange(PAIRS) / PAIRS))
+        ),
         ("wrong-base",),
+        guessed=("narrow-table",),
     ),
     "two rows exchanged": Damage(
-        lambda c, s: (_set(c, [40, 300], c[[300, 40]]), _set(s, [40, 300], s[[300, 40]])), _CODES, BOTH, (40, 300)
+        lambda c, s: (_set(c, [40, 300], c[[300, 40]]), _set(s, [40, 300], s[[300, 40]])),
+        _CODES,
+        BOTH,
+        (40, 300),
     ),
 }
 FACTORY = """
@@ -159,3 +169,42 @@ def as_ir(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
 
 
 HOLDERS = {"module": as_module, "safetensors": as_safetensors, "onnx": as_onnx, "ir": as_ir}
+
+
+def _interleaved(part: Array) -> Array:
+    """Return a table whose pairs stand in columns 2i and 2i + 1."""
+    return np.repeat(part[:, :PAIRS], 2, axis=1)
+
+
+HARDER = {
+    "first row of cos": Damage(lambda c, s: (_set(c, 0, 0), s), _CODES, COS, (0,)),
+    "second row of sin": Damage(lambda c, s: (c, _set(s, 1, _NOISE)), _CODES, SIN, (1,)),
+    "third row of both": Damage(lambda c, s: (_set(c, 2, c[9]), _set(s, 2, s[9])), _CODES, BOTH, (2,)),
+    "last row of sin": Damage(lambda c, s: (c, _set(s, ROWS - 1, 0)), _CODES, SIN, (ROWS - 1,)),
+    "a column of a half": Damage(
+        lambda c, s: (_set(c, (_ALL, COLUMN + PAIRS), 0), s), _CODES, COS, (COLUMN,)
+    ),
+    "a value": Damage(lambda c, s: (c, _set(s, (300, COLUMN), 2)), _CODES, SIN, ()),
+    "four rows of cos": Damage(
+        lambda c, s: (_set(c, [99, 100, 101, 102], c[7]), s), _CODES, COS, (99, 100, 101, 102)
+    ),
+    "wrong base": Damage(
+        lambda c, s: _two(theta=10000.0 ** (-np.arange(PAIRS) / PAIRS)), ("wrong-base",), guessed=()
+    ),
+    "interleaved, a row": Damage(
+        lambda c, s: (_interleaved(c), _interleaved(_set(s, ROW, _NOISE))), _CODES, SIN, (ROW,)
+    ),
+    "a row, and cast": Damage(
+        lambda c, s: tuple(_narrow(one, ml_dtypes.bfloat16) for one in (_set(c, ROW, c[12]), s)),
+        _CODES,
+        COS,
+        (ROW,),
+        beside=("narrow-table",),
+    ),
+    "half of a row": Damage(
+        lambda c, s: (_set(c, ROW, _narrow(c[ROW], ml_dtypes.bfloat16)), s), _CODES, COS, (ROW,)
+    ),
+    "columns reversed": Damage(
+        lambda c, s: (c[:, ::-1].copy(), s[:, ::-1].copy()), ("pair-order",), guessed=()
+    ),
+}

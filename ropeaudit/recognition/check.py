@@ -70,6 +70,14 @@ class TableFinding:
         """Whether it has pairs for other dims than are to be rotated, so that no pair is off from its own."""
         return self.diagnosis is not None and self.diagnosis.code == "partial-rotation"
 
+    def diagnosis_of(self, side: str) -> Diagnosis | None:
+        """Return what explains cos, or sin: without what is in the other alone."""
+        parts = () if self.diagnosis is None else tuple(self.diagnosis.parts())
+        own = [one for one in parts if not one.where.sides or side in one.where.sides]
+        if side not in ("cos", "sin") or len(own) == len(parts) or not own:
+            return self.diagnosis
+        return replace(own[0], also=tuple(replace(one, also=()) for one in own[1:]))
+
     @property
     def strays(self) -> tuple[int, ...]:
         """The few pairs that the best hypothesis leaves, where it explains the rest."""

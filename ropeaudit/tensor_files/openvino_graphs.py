@@ -45,7 +45,9 @@ class _Net:
             if (layer := self.layers.get(other)) is not None:
                 to = layer.data.get("destination_type", "") if layer.type == "Convert" else ""
                 operand = _OPERANDS.get(port, "") if layer.type == "RoPE" else ""
-                yield Node(layer.type, layer.name, (other,), _FLOATS.get(to, ""), layer.decompression, operand)
+                yield Node(
+                    layer.type, layer.name, (other,), _FLOATS.get(to, ""), layer.decompression, operand
+                )
 
 
 class _Reader:

@@ -40,7 +40,7 @@ class Dump:
         return self.twice(pairs)[0]
 
     def twice(self, pairs: int) -> tuple[Dump, Dump]:
-        """Return the dump with the first column of each pair, and with the second; the same twice of single ones.
+        """Return the dump with the first column of each pair, and with the second; equal of single ones.
 
         The columns of a pair are equal in most rows, or most pairs have equal ones: some may be damaged.
 

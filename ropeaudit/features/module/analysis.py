@@ -48,14 +48,20 @@ class ModuleAudit:
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge: a module that was built and shows nothing is no pass.
+        """Whether there was anything to judge, and all of it was: what shows nothing is no pass.
 
-        Neither is one that was called, and what it returns was not understood: its buffers are not that.
+        A module that was called, and what it returns was understood, is judged by that, whatever it holds;
+        one that was called, and what it returns was not understood, is not judged by its buffers.
         """
-        if self.wrong or not self.source.built or any(one.measured for one in self.runs):
+        if self.wrong or (any(one.measured for one in self.runs) and not self.misplaced):
             return True
         unread = any(one.why == "not seen" for one in self.unjudged.values())
-        return bool(self.buffers) and not unread
+        return bool(self.buffers) and all(one.judged for one in self.buffers) and not unread
+
+    @property
+    def misplaced(self) -> bool:
+        """Whether a buffer is that of a guessed base, but at other positions, or turned the other way."""
+        return any(one.comparison is not None and not one.judged for one in self.buffers)
 
 
 @arguments.checked

@@ -22,7 +22,7 @@ from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.faults import BY_PAIR
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
@@ -154,6 +154,20 @@ class Buffer:
         return f"{self.label} (guessed)" if self.guessed else self.label
 
     @property
+    def judged(self) -> bool:
+        """Whether anything says that it is right or wrong: what is expected, or a base that fits all rows.
+
+        A base that fits the rows of other positions, or turned the other way, says no more than that.
+        """
+        if self.wrong or self.agrees is not None:
+            return True
+        if self.comparison is None:
+            return False
+        best = self.comparison.finding.best
+        parts = () if best is None or best.diagnosis is None else best.diagnosis.parts()
+        return not any(kinds()[one.code].group == "positions" for one in parts)
+
+    @property
     def wrong(self) -> bool:
         """Whether it was cast, or is not what it should be."""
         return self.cast != "none" or self.agrees is False
@@ -167,7 +181,7 @@ class Buffer:
             return Diagnosis("nonfinite")
         beside = None
         if self.table is not None and self.agrees is False and not self.spared:
-            beside = self.table.diagnosis
+            beside = self.table.diagnosis_of(self.what)
         if self.transposed:
             return Diagnosis("axes-order", {"order": _TURNED}, also=() if beside is None else (beside,))
         if beside is not None:
@@ -196,6 +210,9 @@ class Buffer:
             return f"its values agree {_AGREES}, and those of its partner do not."
         if self.agrees is None and not self.table.agrees:
             return f"{self.table.name} is that of {self.label}."
+        diagnosis = self.table.diagnosis
+        if diagnosis is not None and (own := self.table.diagnosis_of(self.what)) is not diagnosis:
+            return f"{wording.sentence(own)}."  # the rest is in its partner
         return sentence(self.table)
 
 

@@ -158,10 +158,13 @@ def report(
 
 
 def _nothing_judged(audit: ModuleAudit) -> str:
-    """Return the headline where nothing was judged."""
+    """Return the headline where nothing was judged, or not all of it: what to give."""
     unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
-    if audit.buffers:
+    if unread and audit.buffers and not audit.misplaced:
         return f"Nothing was judged of what the module returns: {unread}."
+    if audit.buffers or not audit.source.built:
+        much = "Not all" if any(one.judged for one in audit.buffers) else "Nothing"
+        return f"{much} was judged. {headline(audit.source, audit.buffers)}"
     none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
     return f"Nothing was judged: {none}{', and ' if unread else ''}{unread}."
 
@@ -208,14 +211,15 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
         if source.noun == "constant":
             return (
                 f"There is nothing to be cast: none of {source.tensors} constants is a RoPE frequency or a "
-                "table of angles, cos or sin; what the graph computes by itself is not seen here."
+                "table of angles, cos or sin; what the graph computes by itself is not seen here: give the "
+                "module that was exported (file.py:function)."
             )
         if source.built:
             return f"No buffer was judged: {where} of the module."
         return (
             f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
             "recomputed when the model is loaded; what a .half() or .to() does after that only shows in "
-            "the loaded module."
+            "the loaded module: give the function that loads it (file.py:function), or run check or model."
         )
     cast = [one for one in results if one.cast != "none"]
     if cast:
