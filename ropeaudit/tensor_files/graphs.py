@@ -53,7 +53,8 @@ class Use:
     nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
     converted to before, in this order; none where nodes differ in that, which `mixed` says. op: the type of
     the first of them. operand: cos or sin, where they name what they take so. decompression:
-    whether that is marked as the inverse of a compression of weights. transposed: whether a node transposes it.
+    whether that is marked as the inverse of a compression of weights. transposed: whether a node may
+    transpose it.
     snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
 

@@ -34,7 +34,10 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Net:
-    """A graph, or the body of a loop or a branch: layers by their ids, and which layers and ports each leads to."""
+    """A graph, or the body of a loop or a branch: layers by their ids, and where each leads to.
+
+    edges: layers and their ports.
+    """
 
     layers: dict[str, _Layer] = field(default_factory=dict)
     edges: dict[str, list[tuple[str, str]]] = field(default_factory=dict)

@@ -36,6 +36,7 @@ TOGETHER = 16384  # positions that one call takes, so that what depends on the l
 AS_BUILT = "the frequencies that it shows as built"
 _SNAP = 2.0**-7  # relative: what casts to bfloat16 leave of frequencies and of positions
 _ONE = 0.02  # a length that near 1 is no attention factor but rounding
+_BACKWARD = 2.0**-16  # radians per token: what float32 leaves of frequencies of several turns
 _STILL = 1e-9  # radians per token
 
 
@@ -152,14 +153,15 @@ def _pooled(seen: Shown, pool: Sequence[Known]) -> Reference | None:
         listed, near = one.theta[usable], one.tolerance[usable]
         if not listed.size:
             continue
-        wrapped = np.abs((listed + math.pi) % (2 * math.pi) - math.pi)  # positions are whole
-        index = np.abs(np.abs(theta)[:, None] - wrapped).argmin(axis=1)
-        off = np.abs(np.abs(theta) - wrapped[index])
-        if np.all((off <= _SNAP * wrapped[index] + 2.0**-20) | ~moving):
-            turns = np.where(np.abs(theta - listed[index]) % (2 * math.pi) < math.pi / 2, 1.0, -1.0)
-            signs = np.where(np.abs(listed[index]) <= math.pi, np.sign(theta), turns)
+        either = np.concatenate([listed, -listed])  # a module may rotate either way
+        wrapped = _wrapped(either)  # positions are whole: a frequency above half a turn steps back
+        backward = np.where(either < -math.pi, _BACKWARD, 0.0)  # others, forward, may step as far
+        chosen = (np.abs(_wrapped(theta[:, None] - wrapped)) + backward).argmin(axis=1)
+        off = np.abs(_wrapped(theta - wrapped[chosen]))
+        if np.all((off <= _SNAP * np.abs(wrapped[chosen]) + 2.0**-20) | ~moving):
+            index = chosen % listed.size
             return Reference(
-                np.where(moving, signs * listed[index], 0.0),
+                np.where(moving, either[chosen], 0.0),
                 factor,
                 one.words,
                 np.where(moving, near[index], 0),
@@ -167,6 +169,11 @@ def _pooled(seen: Shown, pool: Sequence[Known]) -> Reference | None:
                 one,
             )
     return None
+
+
+def _wrapped(angles: Array) -> Array:
+    """Return angles within half a turn, radians."""
+    return np.asarray((angles + math.pi) % (2 * math.pi) - math.pi)
 
 
 def _usual(seen: Shown) -> Reference | None:
