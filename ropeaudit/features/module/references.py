@@ -44,7 +44,8 @@ _STILL = 1e-9  # radians per token
 class Known:
     """Frequencies (p,) that are known, what says so in words, and a relative tolerance of each.
 
-    setting: the one whose they are. buffer: the name of the one that holds them.
+    setting: the one whose they are. buffer: the name of the one that holds them. held: what that holds, where
+    these are exact.
     """
 
     words: str
@@ -52,6 +53,7 @@ class Known:
     tolerance: Array
     setting: RopeSetting | None = None
     buffer: str = ""
+    held: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +300,7 @@ def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> _Held | None:
 def known(buffers: Sequence[Buffer]) -> list[Known]:
     """Return the frequencies of each buffer that says them.
 
-    Of one that was cast they are the exact ones of the setting that explains it, if there is any. Those
+    Of one that was cast, or that is right, they are the exact ones of the setting that it is of. Those
     that are known without a tolerance come first; those of a table are inferred, up to theirs.
     """
     results = []
@@ -308,6 +310,11 @@ def known(buffers: Sequence[Buffer]) -> list[Known]:
         if buffer.what == "cos" and buffer.cast == "none":
             held = _of_both(buffer, buffers)
         theta, tolerance = held or (None, np.zeros(0))
+        right = buffer.table is not None and buffer.table.agrees
+        if setting is not None and theta is not None and right and setting.pairs == theta.size:
+            exact_ones = _of_setting(buffer.against, setting)
+            results.append(replace(exact_ones, buffer=stored.name, held=theta))
+            continue
         if setting is not None and (theta is None or (buffer.cast != "none" and setting.pairs == theta.size)):
             results.append(replace(_of_setting("", setting), words=stored.name, buffer=stored.name))
         elif theta is not None and theta.size:

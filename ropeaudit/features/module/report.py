@@ -192,7 +192,7 @@ def runs_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
     results, declared = audit.runs, run_report.COLUMNS
     columns = columns if audit.ways else None
     return Report(
-        constant=() if columns else ("module", "dtype", "held"),
+        constant=() if columns else ("module", "dtype", "held", "against"),
         rows=[declared.row(one) for one in results],
         columns=list(columns or declared),
         screen=list(columns or declared.screen(results)),
