@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ropeaudit.arithmetic.formats import parse
@@ -19,6 +19,8 @@ from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
 from ropeaudit.features.module.runs import Run
 from ropeaudit.features.module.source import Source, load
+from ropeaudit.recognition import conversions
+from ropeaudit.recognition.conversions import Lost
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.subjects.calling.forwards import PROBE, NotFitted
@@ -31,7 +33,8 @@ class ModuleAudit:
     """Where RoPE buffers are from, what was found of each of them, and what running the modules showed.
 
     ways: whether several ways of loading were requested, so that these runs are what is reported first.
-    unjudged: RoPE modules that could not be run, with the reason; they may hold buffers.
+    unjudged: RoPE modules that could not be run, with the reason; they may hold buffers. lost: what the
+    conversion to a GGUF file lost of its config.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.module.report"
@@ -40,11 +43,13 @@ class ModuleAudit:
     runs: Sequence[Run] = ()
     ways: bool = False
     unjudged: Mapping[str, NotFitted] = field(default_factory=dict)
+    lost: Sequence[Lost] = ()
 
     @property
     def wrong(self) -> bool:
         """Whether any buffer, or anything that a module returned, is wrong."""
-        return any(buffer.wrong for buffer in self.buffers) or any(one.wrong for one in self.runs)
+        results: tuple[Buffer | Run, ...] = (*self.buffers, *self.runs)
+        return bool(self.lost) or any(one.wrong for one in results)
 
     @property
     def judged(self) -> bool:
@@ -55,6 +60,8 @@ class ModuleAudit:
         """
         if self.wrong or (any(one.measured for one in self.runs) and not self.misplaced):
             return True
+        if self.source.gguf is not None and not self.source.explicit:
+            return False
         unread = any(one.why == "not seen" for one in self.unjudged.values())
         return bool(self.buffers) and all(one.judged for one in self.buffers) and not unread
 
@@ -111,8 +118,20 @@ def module(
             flag = "--loaded" if loaded is not None else "--build"
             kind = "dumped table" if opened.dumped else "checkpoint"
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
-        return ModuleAudit(opened, buffers)
+        return ModuleAudit(opened, buffers, lost=_lost(opened))
     return _run(opened, buffers, options, expected, explicit)
+
+
+def _lost(opened: Source) -> Sequence[Lost]:
+    """Return what the conversion to a GGUF file lost; a note on what of it was not compared."""
+    expected = opened.expected
+    if opened.gguf is None or expected.model is None:
+        return ()
+    changed = [setting for _, setting in expected.settings(None) if setting.length == 0]
+    layers = dict(zip(expected.model.layers, changed, strict=False))
+    declared = replace(expected.model, layers=layers)
+    opened.notes.extend(conversions.unseen(opened.gguf, declared))
+    return conversions.lost(opened.gguf, declared)
 
 
 def _opened(source: str, expected: Expected, options: runner.RunOptions, device: str | None) -> Source:

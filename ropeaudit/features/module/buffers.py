@@ -292,7 +292,8 @@ def run(source: Source) -> Iterator[Buffer]:
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
     fitting = any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
     misfit = bool(expected_pairs and tables) and not fitting
-    if misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
+    named = source.gguf is None  # of a GGUF file, other dims are named
+    if named and misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(

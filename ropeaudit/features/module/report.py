@@ -21,7 +21,9 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reports import Report, only
+from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.runtime.columns import Columns, Declare
 
 SCHEMA = 1
@@ -147,14 +149,36 @@ def report(
     worst = min(findings, key=lambda finding: not finding.wrong)
     if runs is not None and runs is not worst and not runs.wrong:
         notes.append(runs.table.headline)
+    said = worst.table.headline if audit.judged else _nothing_judged(audit)
+    if audit.source.gguf is not None:
+        said = _of_gguf(audit.source.gguf, audit) or said
     for finding in others:
         further[finding.name] = finding.table if finding.wrong else replace(finding.table, headline="")
     return replace(
         shown.table,
-        headline=worst.table.headline if audit.judged else _nothing_judged(audit),
+        headline=said,
         notes=notes,
         further=further,
     )
+
+
+def _of_gguf(rope: GgufRope, audit: ModuleAudit) -> str:
+    """Return what the conversion to a GGUF file lost, that nothing was, or what the file says; else nothing."""
+    config = audit.source.expected.model
+    if not audit.source.explicit:
+        said = setting_words(rope.setting, rope.axes, rope.model.served)
+        give = "put its config.json beside it, or give --config"
+        return f"Nothing was judged, for nothing says what it should be ({give}). It says: {said}."
+    if config is None or (audit.wrong and not audit.lost):
+        return ""
+    parts = [
+        f"{one.layer + ' layers: ' if one.layer else ''}{wording.sentence(one.diagnosis)} ({one.keys})"
+        for one in audit.lost
+    ]
+    if not parts:
+        return f"The file says of RoPE what {config.name} says: {len(audit.buffers)} of {len(audit.buffers)} agree."
+    count = f"{len(parts)} difference{'s' if len(parts) > 1 else ''}"
+    return f"Lost in conversion: {count} from {config.name}: {'; '.join(parts)}."
 
 
 def _nothing_judged(audit: ModuleAudit) -> str:
