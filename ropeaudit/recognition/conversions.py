@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
@@ -60,8 +60,8 @@ def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
     halves = {one.layout for one in declared.layers.values()} == {"half"}
     if file.setting.layout == "interleaved" and halves:
         said.append(
-            f"architecture {file.architecture} pairs neighbours and the config pairs halves: conversion permutes "
-            "the weights of q and k for that, which is not seen here"
+            f"architecture {file.architecture} pairs neighbours and the config pairs halves: conversion "
+            "permutes the weights of q and k for that, which is not seen here"
         )
     if file.model.declared != declared.declared and None not in (file.model.declared, declared.declared):
         said.append(f"context_length {file.model.declared}: the config declares {declared.declared}")
@@ -85,6 +85,9 @@ def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator
         yield found, _keys(file, asked.scaling)
         if found.code == "missing-scaling":
             return  # its attention factor is missing with it
+        usual = replace(seen.scaling, attention_factor=None)
+        if _near(*(float(exact_frequencies.attention_factor(one)) for one in (seen.scaling, usual))):
+            return  # it follows from that scaling
     factors = [float(exact_frequencies.attention_factor(one.scaling)) for one in (seen, asked)]
     if not _near(*factors):
         values = dict(zip(("seen", "asked"), factors, strict=True))
@@ -111,8 +114,8 @@ def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
         return _of_list(seen, asked)
     if here.kind == "default":
         return Diagnosis("missing-scaling", {"asked": called(there)})
-    alike = here.kind == there.kind and _near(here.stretch, there.stretch) or here.kind == "longrope"
-    if alike and here.kind == there.kind and _parameters_agree(here, there):
+    stretched = here.kind == "longrope" or _near(here.stretch, there.stretch)  # its lists say it
+    if here.kind == there.kind and stretched and _parameters_agree(here, there):
         return None
     return Diagnosis("other-scaling", _values(here, there))
 
@@ -151,16 +154,26 @@ def _of_list(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
     if not _near(seen.base, asked.base):  # which is told by itself: as if the base were right
         exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
         listed = listed * (seen.base / asked.base) ** exponents
-    theta = np.array([float(one) for one in exact_frequencies.frequencies(asked)])
+    plain = replace(asked, scaling=DEFAULT)
+    even, theta = (
+        np.array([float(one) for one in exact_frequencies.frequencies(one)]) for one in (plain, asked)
+    )
     if listed.shape != theta.shape:
         return None
     with np.errstate(all="ignore"):
         if np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
             return None
+    if np.all(np.abs(listed - even) <= _SAME * even):
+        return Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
+    if np.all(np.abs(listed / even - listed[0]) <= _SAME * listed[0]):  # all are divided by one number
+        values = {"seen": f"linear(factor={1 / listed[0]:g})", "asked": called(asked.scaling)}
+        return Diagnosis("other-scaling", values)
     found = check(Dump("", "rope_freqs", frequencies=listed), asked).diagnosis
-    if found is not None:
+    if found is not None and found.certainty != "resembles" and found.code != "wrong-base":  # it is right
         return found
-    return Diagnosis("other-scaling", {"seen": "rope_freqs.weight", "asked": called(asked.scaling)})
+    inverted = np.all(np.abs(listed * theta - even**2) <= _SAME * even**2)
+    seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
+    return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(asked.scaling)})
 
 
 def _sections(seen: Axes | None, asked: Axes | None) -> Diagnosis | None:

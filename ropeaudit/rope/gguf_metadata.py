@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_config import ModelRope
@@ -22,16 +24,76 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 _BASE = 10000.0
 # architectures that pair neighbours; q and k of those that a config pairs in halves are permuted for that
 _NEIGHBOURS = frozenset(
-    "arcee arctic baichuan bailingmoe chameleon chatglm cohere2 command-r deci deepseek deepseek2 "
-    "deepseek2-ocr ernie4_5 ernie4_5-moe glm-dsa glm4 granite granitehybrid granitemoe internlm2 llada llama "
-    "llama-embed llama4 maincoder minicpm mistral3 mistral4 neo-bert olmo plm smollm3 starcoder "
-    "xverse".split()
+    [
+        "arcee",
+        "arctic",
+        "baichuan",
+        "bailingmoe",
+        "chameleon",
+        "chatglm",
+        "cohere2",
+        "command-r",
+        "deci",
+        "deepseek",
+        "deepseek2",
+        "deepseek2-ocr",
+        "ernie4_5",
+        "ernie4_5-moe",
+        "glm-dsa",
+        "glm4",
+        "granite",
+        "granitehybrid",
+        "granitemoe",
+        "internlm2",
+        "llada",
+        "llama",
+        "llama-embed",
+        "llama4",
+        "maincoder",
+        "minicpm",
+        "mistral3",
+        "mistral4",
+        "neo-bert",
+        "olmo",
+        "plm",
+        "smollm3",
+        "starcoder",
+        "xverse",
+    ]
 )
 _NO_ROPE = frozenset(
-    "arwkv7 bloom clip gpt2 gptj jais jamba jina-bert-v2 kimi-linear mamba mamba2 mpt nemotron_h "
-    "nemotron_h_moe refact rwkv6 rwkv6qwen2 rwkv7 t5 t5encoder wavtokenizer-dec".split()
+    [
+        "arwkv7",
+        "bloom",
+        "clip",
+        "gpt2",
+        "gptj",
+        "jais",
+        "jamba",
+        "jina-bert-v2",
+        "kimi-linear",
+        "mamba",
+        "mamba2",
+        "mpt",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "refact",
+        "rwkv6",
+        "rwkv6qwen2",
+        "rwkv7",
+        "t5",
+        "t5encoder",
+        "wavtokenizer-dec",
+    ]
 )
-_TURNS = frozenset("qwen35 qwen35moe qwen3vl qwen3vlmoe".split())  # whose sections are taken in turns
+_TURNS = frozenset(
+    [
+        "qwen35",
+        "qwen35moe",
+        "qwen3vl",
+        "qwen3vlmoe",
+    ]
+)  # whose sections are taken in turns
 _TYPES = ("none", "linear", "yarn", "longrope")
 _FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
 
@@ -40,14 +102,13 @@ _FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_
 class GgufRope:
     """The rotary embedding of a file. missing: what it leaves to llama.cpp, key by key, in words.
 
-    divisors: the names of its tensors that divide frequencies. attention_factor: what multiplies cos and sin.
+    divisors: the names of its tensors that divide frequencies.
     """
 
     architecture: str
     model: ModelRope
     missing: Mapping[str, str]
     divisors: tuple[str, ...]
-    attention_factor: float
 
     @property
     def setting(self) -> RopeSetting:
@@ -86,7 +147,7 @@ def _of_file(file: GgufFile, name: str, source: str) -> GgufRope:
         base = _BASE
         missing["rope.freq_base"] = f"{_BASE:g}"
     context = _whole(file, "context_length")
-    scaling, factor = _scaling(file, context, rotary_dim, base, missing)
+    scaling = _scaling(file, context, rotary_dim, base, missing)
     layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
     softmax = file.number("attention.scale") or None
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
@@ -103,48 +164,58 @@ def _of_file(file: GgufFile, name: str, source: str) -> GgufRope:
         layers=layers,
         axes=_axes(file),
     )
-    return GgufRope(file.architecture, model, missing, tuple(file.divisors), factor)
+    return GgufRope(file.architecture, model, missing, tuple(file.divisors))
 
 
 def _scaling(
     file: GgufFile, context: int | None, rotary_dim: int, base: float, missing: dict[str, str]
-) -> tuple[Scaling, float]:
-    """Return the scaling, and what multiplies cos and sin. missing: gets what is left to llama.cpp."""
+) -> Scaling:
+    """Return the scaling, with its attention factor. missing: gets what is left to llama.cpp."""
     kind = file.values.get("rope.scaling.type")
     if kind is not None and kind not in _TYPES:
         raise BadInput(f"rope.scaling.type = {str(kind)[:40]!r} is not one of {', '.join(_TYPES)}")
     stretch = file.number("rope.scaling.factor") or file.number("rope.scale_linear") or 1.0
     stretch = 1.0 if kind == "none" else stretch
+    if not (math.isfinite(stretch) and stretch > 0):
+        raise BadInput(f"rope.scaling.factor = {stretch:g} is no finite number above 0")
     original = file.number("rope.scaling.original_context_length")
     if original is None and kind in ("yarn", "longrope"):
         missing["rope.scaling.original_context_length"] = f"context_length, {context}"
         original = context
     own = file.number("rope.scaling.attn_factor") or 1.0
-    factor = own * (_yarn_factor(file, stretch) if kind == "yarn" else 1.0)
     if _SHORT in file.divisors and _LONG in file.divisors:
         short, long = (tuple(file.divisors[name].tolist()) for name in (_SHORT, _LONG))
-        given = {"short": short, "long": long, "original": original or context, "attention_factor": factor}
-        return Scaling("longrope", **given), factor  # type: ignore[arg-type]
-    if _FREQS in file.divisors:
-        listed = file.divisors[_FREQS].tolist()
-        if len(listed) != rotary_dim // 2:
-            raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
-        if not all(math.isfinite(one) and one > 0 for one in listed):
-            raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
-        theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
-        return Scaling("explicit", frequencies=theta, attention_factor=factor), factor
-    if kind == "yarn" and stretch != 1 and original:
-        fast, slow = (file.number(f"rope.scaling.yarn_beta_{name}") for name in ("fast", "slow"))
-        given = {"beta_fast": fast or None, "beta_slow": slow or None, "attention_factor": factor}
-        return Scaling("yarn", factor=stretch, original=original, **given), factor  # type: ignore[arg-type]
-    return (DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)), factor
+        return Scaling("longrope", short=short, long=long, original=original or context, attention_factor=own)
+    given = own if own != 1 else None
+    yarn = kind == "yarn" and stretch > 1 and original is not None
+    if yarn and file.number("rope.scaling.yarn_log_multiplier"):
+        given = own * _deepseek_factor(file, stretch)
+    elif yarn and own != 1:
+        given = own * _weighed(stretch, 1.0)
+    if yarn and _FREQS not in file.divisors:
+        fast, slow = (file.number(f"rope.scaling.yarn_beta_{name}") or None for name in ("fast", "slow"))
+        return Scaling(
+            "yarn", factor=stretch, original=original, beta_fast=fast, beta_slow=slow, attention_factor=given
+        )
+    if _FREQS in file.divisors or stretch < 1 or given is not None:  # which no other kind has
+        return _explicit(file, rotary_dim, base, stretch, given)
+    return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
 
 
-def _yarn_factor(file: GgufFile, stretch: float) -> float:
-    """Return YaRN's attention factor: of its stretch, and of the weights that DeepSeek's files name."""
+def _explicit(file: GgufFile, rotary_dim: int, base: float, stretch: float, factor: float | None) -> Scaling:
+    """Return the frequencies that divisors leave, and a factor of all. Raises: BadInput."""
+    listed = file.divisors.get(_FREQS, np.ones(rotary_dim // 2)).tolist()
+    if len(listed) != rotary_dim // 2:
+        raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
+    if not all(math.isfinite(one) and one > 0 for one in listed):
+        raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
+    theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
+    return Scaling("explicit", frequencies=theta, attention_factor=factor)
+
+
+def _deepseek_factor(file: GgufFile, stretch: float) -> float:
+    """Return YaRN's attention factor of the weights that DeepSeek's files name."""
     every = file.number("rope.scaling.yarn_log_multiplier") or 0.0
-    if not every:
-        return _weighed(stretch, 1.0)
     first = every if file.architecture == "deepseek2" and every != 1 else 1.0
     return _weighed(stretch, first) / _weighed(stretch, every)
 

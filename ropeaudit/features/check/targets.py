@@ -46,7 +46,8 @@ def kind(target: str) -> Kind:
         raise UnknownName("target", target, known)
     raise UsageError(
         f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, "
-        "a model's folder, a .gguf file, or a name of `ropeaudit list implementations` or `ropeaudit list models`"
+        "a model's folder, a .gguf file, or a name of "
+        "`ropeaudit list implementations` or `ropeaudit list models`"
     )
 
 

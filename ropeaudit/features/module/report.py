@@ -163,7 +163,7 @@ def report(
 
 
 def _of_gguf(rope: GgufRope, audit: ModuleAudit) -> str:
-    """Return what the conversion to a GGUF file lost, that nothing was, or what the file says; else nothing."""
+    """Return what the conversion to a GGUF file lost, that nothing was, or what it says; else nothing."""
     config = audit.source.expected.model
     if not audit.source.explicit:
         said = setting_words(rope.setting, rope.axes, rope.model.served)
@@ -176,7 +176,8 @@ def _of_gguf(rope: GgufRope, audit: ModuleAudit) -> str:
         for one in audit.lost
     ]
     if not parts:
-        return f"The file says of RoPE what {config.name} says: {len(audit.buffers)} of {len(audit.buffers)} agree."
+        count = f"{len(audit.buffers)} of {len(audit.buffers)}"
+        return f"The file says of RoPE what {config.name} says: {count} agree."
     count = f"{len(parts)} difference{'s' if len(parts) > 1 else ''}"
     return f"Lost in conversion: {count} from {config.name}: {'; '.join(parts)}."
 

@@ -138,17 +138,17 @@ def load(
         buffers, count = _stored(spec)
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if expected.model is None and beside.is_file():
-        data = hf_json.load(str(beside))
+        data, name = hf_json.load(str(beside)), path.name if gguf is None else beside.name
         if isinstance(data, Mapping) and data.get("auto_map"):
             notes.append(
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
-        expected = replace(expected, model=_read(data, path.name, str(beside), expected.base, notes))
+        expected = replace(expected, model=_read(data, name, str(beside), expected.base, notes))
     return Source(spec, False, buffers, count, expected, notes, gguf=gguf)
 
 
 def _of_metadata(rope: GgufRope) -> list[RopeBuffer]:
-    """Return the frequencies that a GGUF file's metadata gives each type of layer: longrope's are two lists."""
+    """Return the frequencies that a GGUF file gives each type of layer: longrope's are two lists."""
     buffers = []
     for layer, setting in rope.model.layers.items():
         name = "rope" if len(rope.model.layers) == 1 else f"rope ({layer})"

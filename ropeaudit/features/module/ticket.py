@@ -232,9 +232,9 @@ def _frequencies(built: RopeModule) -> str | None:
     source = reference.source
     if source is None:
         return None
-    if source.held is not None and source.setting is not None:
-        if exact := _of_base(source.setting, theta):
-            return exact
+    exact = None if source.held is None or source.setting is None else _of_base(source.setting, theta)
+    if exact is not None:
+        return exact
     if source.buffer:
         name = source.buffer.rpartition(".")[2]
         values = getattr(built.module, name, None)
