@@ -89,11 +89,11 @@ def module(
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
-    source: a checkpoint (a folder, a .safetensors or .pt file) or a graph (an .onnx file, or the .xml file of
-    OpenVINO IR), of which nothing is executed; a dumped table (an .npz or .npy file, or "cos.npy,sin.npy"),
-    whose every row and pair is compared; or a function that returns a module, "file.py:function" or
-    "package.module:function", which is called, or the class of one, which is built from its default config
-    or usual sizes, with the arguments in `build`.
+    source: a checkpoint (a folder, a .safetensors or .pt file), a graph (an .onnx file, or the .xml file of
+    OpenVINO IR) or a .gguf file, of which nothing is executed; a dumped table (an .npz or .npy file, or
+    "cos.npy,sin.npy"), whose every row and pair is compared; or a function that returns a module,
+    "file.py:function" or "package.module:function", which is called, or the class of one, which is built
+    from its default config or usual sizes, with the arguments in `build`.
     RoPE modules among them are run at positions 0 to up_to - 1 in each way of `loaded` (`loading.WAYS`;
     without any, of a class all that it has and else as built), to each of `dtypes`.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
