@@ -170,6 +170,8 @@ def _run(
             f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of "
             f"{runs[0].built.kind} {runs[0].reason}; give another --build NAME=VALUE"
         )
+    if runs and all(_rotates_right(one) for one in runs):  # it takes its tables in columns
+        buffers = [replace(one, transposed=False) for one in buffers]
     unjudged = {one.built.kind: one.unfitted for one in runs if one.unfitted is not None}
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
@@ -181,6 +183,12 @@ def _run(
         runs = [one for one in runs if one.measured is not None]
     opened.notes.extend(dict.fromkeys(notes))
     return ModuleAudit(opened, buffers, runs, ways, unjudged)
+
+
+def _rotates_right(one: Run) -> bool:
+    """Return whether a run at known positions gave cos and sin of known frequencies."""
+    placed = one.measured is not None and one.measured.positions is not None
+    return placed and not one.wrong and not one.built.as_built
 
 
 def _options(
