@@ -24,7 +24,17 @@ def missing(names: Iterable[str]) -> list[str]:
 
 # what tests reach through the package's own commands, which say what they need; the modules' names
 REACHED = (
-    *("diffusers", "matplotlib", "mlx", "onnx", "onnxruntime", "pyarrow", "pywhispercpp", "transformers"),
+    *(
+        "diffusers",
+        "gguf",
+        "matplotlib",
+        "mlx",
+        "onnx",
+        "onnxruntime",
+        "pyarrow",
+        "pywhispercpp",
+        "transformers",
+    ),
     *("curated_transformers", "mistral_inference", "rotary_embedding_torch", "x_transformers", "distributed"),
 )
 MISSING = missing(REACHED)

@@ -22,11 +22,13 @@ from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.stored_table import CosSinTable
 from ropeaudit.recognition.variants import Variant, variants
 from ropeaudit.reference import exact_frequencies
+from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
+_CHUNK = 8192  # positions compared at once
 _EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
 
 
@@ -68,6 +70,14 @@ class TableFinding:
         """Whether it has pairs for other dims than are to be rotated, so that no pair is off from its own."""
         return self.diagnosis is not None and self.diagnosis.code == "partial-rotation"
 
+    def diagnosis_of(self, side: str) -> Diagnosis | None:
+        """Return what explains cos, or sin: without what is in the other alone."""
+        parts = () if self.diagnosis is None else tuple(self.diagnosis.parts())
+        own = [one for one in parts if not one.where.sides or side in one.where.sides]
+        if side not in ("cos", "sin") or len(own) == len(parts) or not own:
+            return self.diagnosis
+        return replace(own[0], also=tuple(replace(one, also=()) for one in own[1:]))
+
     @property
     def strays(self) -> tuple[int, ...]:
         """The few pairs that the best hypothesis leaves, where it explains the rest."""
@@ -89,8 +99,8 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
 
     Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
     """
-    dump = dump.folded(setting.pairs)
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    dump = _further_off(*dump.twice(setting.pairs), setting, exact)
     work = FrequencyList(dump, setting, exact) if dump.cos is None else CosSinTable(dump, setting, exact)
     nonfinite = int(work.values.size - np.isfinite(work.values).sum())
     with np.errstate(all="ignore"):
@@ -119,6 +129,31 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
         left=left,
         side=work.side,
     )
+
+
+def _further_off(first: Dump, second: Dump, setting: RopeSetting, exact: Array) -> Dump:
+    """Return of two dumps, which are equal but for damaged values, those that are further off."""
+    if first.frequencies is not None and second.frequencies is not None:
+        return replace(first, frequencies=_worse(first.frequencies, second.frequencies, exact))
+    if first.cos is None or first.sin is None or second.cos is None or second.sin is None:
+        return first
+    cos, sin = first.cos, first.sin
+    if cos is second.cos and sin is second.sin:
+        return first
+    unequal = np.any((cos != second.cos) | (sin != second.sin), axis=1)
+    cos, sin = cos.copy(), sin.copy()
+    for at in np.split(rows := np.flatnonzero(unequal), range(_CHUNK, rows.size, _CHUNK)):
+        right = distance_table(at.astype(np.float64), setting)
+        cos[at] = _worse(cos[at], second.cos[at], right[0][0])
+        sin[at] = _worse(sin[at], second.sin[at], right[1][0])
+    return replace(first, cos=cos, sin=sin)
+
+
+def _worse(first: Array, second: Array, right: Array) -> Array:
+    """Return of two values the one that is further off; one that is nan or infinite is."""
+    with np.errstate(invalid="ignore"):
+        nearer = np.abs(second - right) <= np.abs(first - right)
+    return np.where(nearer | ~np.isfinite(first), first, second)
 
 
 def _diagnosis(

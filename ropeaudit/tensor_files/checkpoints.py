@@ -201,7 +201,7 @@ def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | No
         def head(name: str = name, values: NDArray[Any] = values) -> NDArray[Any]:
             return of_array(name, values[first_rows(values.shape)]).values
 
-        if is_requested(name, values.shape, head):
+        if is_requested(constant.use.operand or name, values.shape, head):  # an operator's word for it
             declared_sizes.check_room(path, values.size)
             stored = of_array(name, values)
             tensors[name] = replace(stored, values=constant.use.rounded(stored.values), use=constant.use)

@@ -20,6 +20,7 @@ from ropeaudit.runtime import run_metadata
 
 _CONVERTS = ("Cast", "Convert")
 _CARRIES = ("Identity", "Unsqueeze", "Squeeze", "Expand", "Broadcast", "Reshape", "Transpose", "Tile")
+_TURNS = ("Transpose", "MatMul", "Gemm", "Einsum")  # which may take a table's axes in another order
 _TIMES = 3  # bytes in memory of a byte in the file
 _STEPS = 256  # nodes that are followed from a constant
 
@@ -52,7 +53,8 @@ class Use:
     nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
     converted to before, in this order; none where nodes differ in that, which `mixed` says. op: the type of
     the first of them. operand: cos or sin, where they name what they take so. decompression:
-    whether that is marked as the inverse of a compression of weights.
+    whether that is marked as the inverse of a compression of weights. transposed: whether a node may
+    transpose it.
     snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
 
@@ -63,6 +65,7 @@ class Use:
     mixed: bool = False
     op: str = ""
     operand: str = ""
+    transposed: bool = False
 
     @property
     def converted(self) -> str:
@@ -100,9 +103,10 @@ def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[
     """Return what becomes of a value, followed through nodes that convert it or only give it a shape."""
     followed: list[tuple[str, tuple[str, ...], bool]] = [(key, (), False)]
     uses: dict[tuple[str, tuple[str, ...]], Node] = {}
-    marked = False
+    marked = transposed = False
     for value, dtypes, decompressed in followed:  # grows
         for node in consumers(value):
+            transposed |= node.op in _TURNS
             if node.op in (*_CONVERTS, *_CARRIES) and len(followed) < _STEPS:
                 path = (*dtypes, node.to) if node.to else dtypes
                 followed += [(one, path, decompressed or node.decompression) for one in node.results]
@@ -121,6 +125,7 @@ def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[
         mixed,
         uses[ordered[0]].op if ordered else "",
         operands.pop() if len(operands) == 1 else "",
+        transposed,
     )
 
 

@@ -19,6 +19,7 @@ from ropeaudit.tensor_files import graphs
 from ropeaudit.tensor_files.graphs import Constant, Node
 
 _FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_OPERANDS = {"1": "cos", "2": "sin"}  # ports of the layer RoPE that a fused graph has
 _OLDEST = 10  # version of IR
 _GIVE = "give the .xml file of OpenVINO IR, with its .bin file beside it"
 
@@ -33,17 +34,23 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Net:
-    """A graph, or the body of a loop or a branch: layers by their ids, and which layers each leads to."""
+    """A graph, or the body of a loop or a branch: layers by their ids, and where each leads to.
+
+    edges: layers and their ports.
+    """
 
     layers: dict[str, _Layer] = field(default_factory=dict)
-    edges: dict[str, list[str]] = field(default_factory=dict)
+    edges: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def consumers(self, key: str) -> Iterator[Node]:
         """Yield the layers that take what one yields."""
-        for other in self.edges.get(key, ()):
+        for other, port in self.edges.get(key, ()):
             if (layer := self.layers.get(other)) is not None:
                 to = layer.data.get("destination_type", "") if layer.type == "Convert" else ""
-                yield Node(layer.type, layer.name, (other,), _FLOATS.get(to, ""), layer.decompression)
+                operand = _OPERANDS.get(port, "") if layer.type == "RoPE" else ""
+                yield Node(
+                    layer.type, layer.name, (other,), _FLOATS.get(to, ""), layer.decompression, operand
+                )
 
 
 class _Reader:
@@ -78,7 +85,8 @@ class _Reader:
             self._layers[depth - 2].decompression |= attributes.get("name") == "decompression"
         elif tag == "edge" and above == "edges" and depth - 1 in self._at:
             net = self._at[depth - 1]
-            net.edges.setdefault(attributes.get("from-layer", ""), []).append(attributes.get("to-layer", ""))
+            to = attributes.get("to-layer", ""), attributes.get("to-port", "")
+            net.edges.setdefault(attributes.get("from-layer", ""), []).append(to)
 
     def end(self, _: str) -> None:
         """Leave an element."""

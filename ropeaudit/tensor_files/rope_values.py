@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 HEAD = 4  # rows by which a table is known
+ALIKE = 64  # rows by which a cos knows its sin
 _FEWEST, _WIDEST = 4, 4096  # columns
 _CLOSE = 0.03  # what casts leave of the addition theorem, relative
 _NEAR = 0.01  # ... of the ratio of neighbouring frequencies
@@ -49,11 +50,16 @@ def both(values: Array) -> tuple[Array, Array] | None:
     return None
 
 
-def partners(cos: Array, sin: Array) -> bool:
-    """Return whether two tables of the same shape are the cos and the sin of the same angles."""
-    c, s = (np.squeeze(part)[:HEAD] for part in (cos, sin))
+def partners(cos: Array, sin: Array) -> float:
+    """Return the share of columns in which two tables of a shape are cos and sin of the same angles.
+
+    0 where they are so in half of them or less: slow pairs of other tables look alike.
+    """
+    c, s = (np.squeeze(part)[:ALIKE] for part in (cos, sin))
     radius = c**2 + s**2
-    return bool(np.all(np.abs(radius - radius[0]) <= _CLOSE * radius[0]))
+    usual = np.median(radius, axis=0)
+    share = float(np.mean(np.abs(radius - usual) <= _CLOSE * usual))
+    return share if share > 0.5 else 0.0
 
 
 def folded(row: Array) -> Array:

@@ -234,6 +234,23 @@ def language_model(path: Path) -> None:
     tiny_models.add_tokenizer(path)
 
 
+def converted(path: Path) -> None:
+    """Write what a right conversion makes of `CONFIG`."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, "gemma3")
+    writer.add_context_length(CONFIG["max_position_embeddings"])
+    writer.add_embedding_length(CONFIG["hidden_size"])
+    writer.add_head_count(CONFIG["num_attention_heads"])
+    writer.add_head_count_kv(CONFIG["num_key_value_heads"])
+    writer.add_key_length(CONFIG["head_dim"])
+    writer.add_rope_freq_base(CONFIG["rope_theta"])
+    writer.add_rope_freq_base_swa(CONFIG["rope_local_base_freq"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 def write(text: str):
     return lambda path: path.write_text(text, encoding="utf-8")
 
@@ -249,6 +266,7 @@ FACTORIES = {
     "dumped.npz": frequencies,
     "llama-dir": language_model,
     "mine.toml": shown_table,
+    "model.gguf": converted,
     "more.parquet": report,
     "mypkg.rope:": lambda path: write(INTERLEAVED)(path.parent / "mypkg" / "rope.py"),
     "my-model/config.json": write(json.dumps(CONFIG)),

@@ -86,7 +86,7 @@ def audited(capsys, *arguments, code=0):
         ("bf16_back", 1, ("bfloat16", "back", "no")),
         ("fp16_back", 1, ("float16", "back", "no")),
         ("other_base", 0, ("none", "none", "unknown")),
-        ("scaled", 0, ("none", "none", "unknown")),
+        ("scaled", 1, ("none", "none", "unknown")),  # no base explains it: nothing was judged
         ("powers", 0, ("none", "none", "unknown")),  # every format holds powers of two
         ("tables", 0, ("none", "none", "unknown")),
         ("tables_back", 1, ("bfloat16", "back", "no")),
@@ -174,12 +174,14 @@ def test_a_model_of_transformers(tmp_path, capsys) -> None:
 
 def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:
     folder = make("llama", tmp_path / "llama", steps=0)
-    result = audited(capsys, folder)
+    result = audited(capsys, folder, code=1)
     assert result["records"] == []
+    assert result["headline"].startswith("Nothing was judged. ")
+    assert "give the function that loads it (file.py:function)" in result["headline"]
     assert "recomputed when the model is loaded" in result["headline"]
     assert "none of 21 tensors" in result["headline"]
     split(folder)
-    assert audited(capsys, folder)["headline"] == result["headline"]
+    assert audited(capsys, folder, code=1)["headline"] == result["headline"]
 
 
 def checkpoint(folder: Path, pairs: int = 64, dtype: torch.dtype = torch.bfloat16) -> Path:

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from test_module import audited, refused
 
+from ropeaudit import module
 from ropeaudit.recognition.inferred import Inference, usual
 
 MODULES = """
@@ -192,3 +194,49 @@ def test_bases_of_published_models_are_usual(base) -> None:
     known = usual(theta, np.full(32, 1e-12) * theta)
     assert known is not None
     assert known.setting.base == base
+
+
+def test_frequencies_above_half_a_turn_keep_their_sign(tmp_path) -> None:
+    """Pixels' frequencies are 1 to 5 half turns: whole positions see some of them step backward."""
+    file = tmp_path / "pixels.py"
+    file.write_text(
+        "import math, torch\n"
+        "class Pixels(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.freqs = torch.nn.Parameter(torch.linspace(1.0, 5.0, 8) * math.pi)\n"
+        "    def forward(self, t):\n"
+        "        return (t[:, None].float() * self.freqs).repeat_interleave(2, -1)\n"
+    )
+    audit = module(f"{file}:Pixels", loaded="built")
+    (run,) = audit.runs
+    assert not audit.wrong
+    freqs = run.built.module.freqs.detach()
+    angles = torch.arange(4096.0)[:, None] * freqs
+    exact = torch.arange(4096).double()[:, None] * freqs.double()
+    for name in ("cos", "sin"):
+        off = (getattr(angles.double(), name)() - getattr(exact, name)()).abs().max()
+        assert getattr(run.measured, f"{name}_error") == pytest.approx(float(off))
+    assert np.array_equal(run.built.references[0].theta[::2], freqs.double().numpy())
+
+
+def test_errors_are_against_exact_frequencies(tmp_path) -> None:
+    """A buffer of float32 frequencies is right; what it leaves of the exact ones is in the error."""
+    file = tmp_path / "plain.py"
+    file.write_text(
+        "import torch\n"
+        "class Plain(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('inv_freq', 1e4 ** -(torch.arange(16) / 16))\n"
+        "    def forward(self, positions):\n"
+        "        angles = positions[:, None].float() * self.inv_freq\n"
+        "        return angles.cos(), angles.sin()\n"
+    )
+    audit = module(f"{file}:Plain", loaded="built")
+    (run,) = audit.runs
+    angles = torch.arange(4096.0)[:, None] * run.built.module.inv_freq
+    exact = torch.arange(4096).double()[:, None] * 1e4 ** -(torch.arange(16).double() / 16)
+    assert run.measured.cos_error == pytest.approx(float((angles.cos().double() - exact.cos()).abs().max()))
+    assert run.built.against == "base 10000 (guessed)"
+    assert run.buffer_error == 0

@@ -197,9 +197,14 @@ def rows(capsys, *arguments, code=0):
     return audited(capsys, *arguments, code=code)["records"]
 
 
+def held(dim=64):
+    """Frequencies as the classes compute them, in float32."""
+    return 1.0 / 1e4 ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+
+
 def exact(n, dim=64):
-    theta = 1.0 / 1e4 ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    return torch.arange(n).double()[:, None] * theta.double()
+    """Positions times the exact frequencies, which no float32 number is."""
+    return torch.arange(n).double()[:, None] * 1e4 ** -(torch.arange(0, dim, 2).double() / dim)
 
 
 def test_positions_in_the_dtype_of_the_frequencies(spec, capsys) -> None:
@@ -210,7 +215,7 @@ def test_positions_in_the_dtype_of_the_frequencies(spec, capsys) -> None:
     assert {way for way, _ in by_way} == {"built", "to", "default-dtype", "saved"}
     for name, distinct in (("bfloat16", 769), ("float16", 3073)):
         dtype = getattr(torch, name)
-        theta = exact(2)[1].float().to(dtype)
+        theta = held().to(dtype)
         angles = torch.outer(torch.arange(4096, dtype=dtype), theta).double()
         row = by_way["to", name]
         assert row["distinct_positions"] == distinct == len(angles.unique(dim=0))
@@ -228,7 +233,7 @@ def test_positions_in_the_dtype_of_the_frequencies(spec, capsys) -> None:
 
 def test_the_drift_is_that_of_random_scores(spec, capsys) -> None:
     (row,) = rows(capsys, spec("Llama"), "--loaded", "to", code=1)
-    theta = exact(2)[1].float().bfloat16().double()
+    theta = held().bfloat16().double()
     at = torch.arange(3840, 4096).double()[:, None]
     seen = torch.polar(torch.ones(1).double(), at * theta).to(torch.complex128)
     seen = torch.complex(seen.real.bfloat16().double(), seen.imag.bfloat16().double())

@@ -112,6 +112,11 @@ SENTENCES = {
         {"order": ("batch", "seq", "heads", "head_dim")},
         "axes in the order batch, seq, heads, head_dim",
     ),
+    "other-head-dim": ({"seen": 64, "asked": 128}, "heads of 64 dims instead of 128"),
+    "other-sections": (
+        {"seen": "none", "asked": "8/12/12"},
+        "sections none instead of 8/12/12 pairs for time, height and width",
+    ),
     "byte-order": ({}, "bytes in big-endian order"),
     "unexplained": ({}, "nothing known explains it"),
 }

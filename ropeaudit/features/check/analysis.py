@@ -102,6 +102,10 @@ def run(
             from ropeaudit.features.check import checkpoint_target
 
             results = checkpoint_target.checks(target, case, options, on_progress, note)
+        elif which == "gguf":
+            from ropeaudit.features.check import gguf_target
+
+            results = gguf_target.checks(target, case, note)
         else:
             from ropeaudit.features.check import config_target
 
@@ -146,7 +150,7 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         raise UsageError("--write-wrapper is for one target that is code; leave it out, or name one")
     if "code" in kinds:
         code_target.check_options(options)
-    elif case.model is not None or case.config is not None:
+    elif "gguf" not in kinds and (case.model is not None or case.config is not None):
         raise UsageError("--model and --config say the setting of code; name the model or file as the target")
     if options.up_to is not None and options.up_to < 1:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
     "`list implementations` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
-    "file), a case of `ropeaudit vectors` with --returned FOLDER; several at once. "
+    "file), a .gguf file beside the config.json that it was converted with (or --config), a case of "
+    "`ropeaudit vectors` with --returned FOLDER; several at once. "
     "Exit code: 0 no check failed, 1 one failed that is not waived, 2 bad usage or input.\n\n"
     'A WAIVE file holds entries such as [[waive]] check = "rotation", target = "rope.py:rotate", '
     'reason = "ticket 12", until = "2027-01-31", and dtype = "bf16" or diagnosis = "wrong-base" if it is for '

@@ -1,4 +1,4 @@
-"""What a target is: code, a model, a config.json, a checkpoint folder, a case of vectors."""
+"""What a target is: code, a model, a config.json, a checkpoint folder, a GGUF file, a case of vectors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.rope import presets
 from ropeaudit.subjects import factories
+from ropeaudit.tensor_files import gguf_files
 
-Kind = Literal["code", "model", "config", "checkpoint", "case"]
+Kind = Literal["code", "model", "config", "checkpoint", "gguf", "case"]
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
@@ -31,6 +32,8 @@ def kind(target: str) -> Kind:
         return "case"
     if path.suffix == ".json" and path.is_file():
         return "config"
+    if path.is_file() and gguf_files.is_gguf(path):
+        return "gguf"
     if path.is_file() and any(path.match(pattern) for pattern in _WEIGHTS):
         return "checkpoint"
     if factories.is_own(target):
@@ -43,7 +46,8 @@ def kind(target: str) -> Kind:
         raise UnknownName("target", target, known)
     raise UsageError(
         f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, "
-        "a model's folder, or a name of `ropeaudit list implementations` or `ropeaudit list models`"
+        "a model's folder, a .gguf file, or a name of "
+        "`ropeaudit list implementations` or `ropeaudit list models`"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ropeaudit.arithmetic.formats import parse
@@ -19,6 +19,8 @@ from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
 from ropeaudit.features.module.runs import Run
 from ropeaudit.features.module.source import Source, load
+from ropeaudit.recognition import conversions
+from ropeaudit.recognition.conversions import Lost
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.subjects.calling.forwards import PROBE, NotFitted
@@ -31,7 +33,8 @@ class ModuleAudit:
     """Where RoPE buffers are from, what was found of each of them, and what running the modules showed.
 
     ways: whether several ways of loading were requested, so that these runs are what is reported first.
-    unjudged: RoPE modules that could not be run, with the reason; they may hold buffers.
+    unjudged: RoPE modules that could not be run, with the reason; they may hold buffers. lost: what the
+    conversion to a GGUF file lost of its config.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.module.report"
@@ -40,22 +43,32 @@ class ModuleAudit:
     runs: Sequence[Run] = ()
     ways: bool = False
     unjudged: Mapping[str, NotFitted] = field(default_factory=dict)
+    lost: Sequence[Lost] = ()
 
     @property
     def wrong(self) -> bool:
         """Whether any buffer, or anything that a module returned, is wrong."""
-        return any(buffer.wrong for buffer in self.buffers) or any(one.wrong for one in self.runs)
+        results: tuple[Buffer | Run, ...] = (*self.buffers, *self.runs)
+        return bool(self.lost) or any(one.wrong for one in results)
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge: a module that was built and shows nothing is no pass.
+        """Whether there was anything to judge, and all of it was: what shows nothing is no pass.
 
-        Neither is one that was called, and what it returns was not understood: its buffers are not that.
+        A module that was called, and what it returns was understood, is judged by that, whatever it holds;
+        one that was called, and what it returns was not understood, is not judged by its buffers.
         """
-        if self.wrong or not self.source.built or any(one.measured for one in self.runs):
+        if self.wrong or (any(one.measured for one in self.runs) and not self.misplaced):
             return True
+        if self.source.gguf is not None and not self.source.explicit:
+            return False
         unread = any(one.why == "not seen" for one in self.unjudged.values())
-        return bool(self.buffers) and not unread
+        return bool(self.buffers) and all(one.judged for one in self.buffers) and not unread
+
+    @property
+    def misplaced(self) -> bool:
+        """Whether a buffer is that of a guessed base, but at other positions, or turned the other way."""
+        return any(one.comparison is not None and not one.judged for one in self.buffers)
 
 
 @arguments.checked
@@ -76,11 +89,11 @@ def module(
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
-    source: a checkpoint (a folder, a .safetensors or .pt file) or a graph (an .onnx file, or the .xml file of
-    OpenVINO IR), of which nothing is executed; a dumped table (an .npz or .npy file, or "cos.npy,sin.npy"),
-    whose every row and pair is compared; or a function that returns a module, "file.py:function" or
-    "package.module:function", which is called, or the class of one, which is built from its default config
-    or usual sizes, with the arguments in `build`.
+    source: a checkpoint (a folder, a .safetensors or .pt file), a graph (an .onnx file, or the .xml file of
+    OpenVINO IR) or a .gguf file, of which nothing is executed; a dumped table (an .npz or .npy file, or
+    "cos.npy,sin.npy"), whose every row and pair is compared; or a function that returns a module,
+    "file.py:function" or "package.module:function", which is called, or the class of one, which is built
+    from its default config or usual sizes, with the arguments in `build`.
     RoPE modules among them are run at positions 0 to up_to - 1 in each way of `loaded` (`loading.WAYS`;
     without any, of a class all that it has and else as built), to each of `dtypes`.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
@@ -105,8 +118,20 @@ def module(
             flag = "--loaded" if loaded is not None else "--build"
             kind = "dumped table" if opened.dumped else "checkpoint"
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
-        return ModuleAudit(opened, buffers)
+        return ModuleAudit(opened, buffers, lost=_lost(opened))
     return _run(opened, buffers, options, expected, explicit)
+
+
+def _lost(opened: Source) -> Sequence[Lost]:
+    """Return what the conversion to a GGUF file lost; a note on what of it was not compared."""
+    expected = opened.expected
+    if opened.gguf is None or expected.model is None:
+        return ()
+    changed = [setting for _, setting in expected.settings(None) if setting.length == 0]
+    layers = dict(zip(expected.model.layers, changed, strict=False))
+    declared = replace(expected.model, layers=layers)
+    opened.notes.extend(conversions.unseen(opened.gguf, declared))
+    return conversions.lost(opened.gguf, declared)
 
 
 def _opened(source: str, expected: Expected, options: runner.RunOptions, device: str | None) -> Source:
@@ -145,6 +170,8 @@ def _run(
             f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of "
             f"{runs[0].built.kind} {runs[0].reason}; give another --build NAME=VALUE"
         )
+    if runs and all(_rotates_right(one) for one in runs):  # it takes its tables in columns
+        buffers = [replace(one, transposed=False) for one in buffers]
     unjudged = {one.built.kind: one.unfitted for one in runs if one.unfitted is not None}
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
@@ -156,6 +183,12 @@ def _run(
         runs = [one for one in runs if one.measured is not None]
     opened.notes.extend(dict.fromkeys(notes))
     return ModuleAudit(opened, buffers, runs, ways, unjudged)
+
+
+def _rotates_right(one: Run) -> bool:
+    """Return whether a run at known positions gave cos and sin of known frequencies."""
+    placed = one.measured is not None and one.measured.positions is not None
+    return placed and not one.wrong and not one.built.as_built
 
 
 def _options(

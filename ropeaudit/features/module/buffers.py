@@ -22,7 +22,7 @@ from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.faults import BY_PAIR
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
@@ -30,6 +30,7 @@ from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.tables import Dump
 
 _AGREES = "within float32 rounding"
+_TURNED = ("pairs", "positions")
 CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 
@@ -93,6 +94,7 @@ class Buffer:
     unseen: int
     lone: bool
     spared: bool
+    transposed: bool = False
 
     @property
     def table(self) -> TableFinding | None:
@@ -117,7 +119,7 @@ class Buffer:
     @property
     def agrees(self) -> bool | None:
         """Whether it is what is expected, up to float32 rounding; None where nothing says what that is."""
-        if self.nonfinite:
+        if self.nonfinite or self.transposed:
             return False
         if self.spared:
             return None if self.guessed else True
@@ -152,6 +154,20 @@ class Buffer:
         return f"{self.label} (guessed)" if self.guessed else self.label
 
     @property
+    def judged(self) -> bool:
+        """Whether anything says that it is right or wrong: what is expected, or a base that fits all rows.
+
+        A base that fits the rows of other positions, or turned the other way, says no more than that.
+        """
+        if self.wrong or self.agrees is not None:
+            return True
+        if self.comparison is None:
+            return False
+        best = self.comparison.finding.best
+        parts = () if best is None or best.diagnosis is None else best.diagnosis.parts()
+        return not any(kinds()[one.code].group == "positions" for one in parts)
+
+    @property
     def wrong(self) -> bool:
         """Whether it was cast, or is not what it should be."""
         return self.cast != "none" or self.agrees is False
@@ -163,8 +179,13 @@ class Buffer:
             return None
         if self.nonfinite:
             return Diagnosis("nonfinite")
-        if self.table is not None and self.table.diagnosis is not None and self.agrees is False:
-            return self.table.diagnosis
+        beside = None
+        if self.table is not None and self.agrees is False and not self.spared:
+            beside = self.table.diagnosis_of(self.what)
+        if self.transposed:
+            return Diagnosis("axes-order", {"order": _TURNED}, also=() if beside is None else (beside,))
+        if beside is not None:
+            return beside
         return None if self.cast == "none" else Diagnosis("buffer-cast", {"format": self.cast})
 
     @property
@@ -178,6 +199,8 @@ class Buffer:
         """What explains its values, in a sentence."""
         if self.nonfinite:
             return f"{self.nonfinite} of {self.stored.values.size} values are nan or infinite."
+        if self.transposed:
+            return f"{wording.sentence(self.diagnosis)}: it has columns where its positions should be rows."
         if self.table is None:
             missing = "its partner of cos and sin is missing" if self.lone else "no base explains its values"
             cast = f"all its values are {self.cast} numbers"
@@ -187,6 +210,9 @@ class Buffer:
             return f"its values agree {_AGREES}, and those of its partner do not."
         if self.agrees is None and not self.table.agrees:
             return f"{self.table.name} is that of {self.label}."
+        diagnosis = self.table.diagnosis
+        if diagnosis is not None and (own := self.table.diagnosis_of(self.what)) is not diagnosis:
+            return f"{wording.sentence(own)}."  # the rest is in its partner
         return sentence(self.table)
 
 
@@ -266,7 +292,8 @@ def run(source: Source) -> Iterator[Buffer]:
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
     fitting = any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
     misfit = bool(expected_pairs and tables) and not fitting
-    if misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
+    named = source.gguf is None  # of a GGUF file, other dims are named
+    if named and misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
@@ -321,7 +348,7 @@ def _judged(
     buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: ComparedTable | None, most: int | None
 ) -> Buffer:
     """Return what is wrong with a buffer of a table. most: the rows that are compared, all if None."""
-    values = buffer.stored.values
+    values = buffer.values
     side = comparison.finding.side if comparison else ""
     spared = len(table) == 2 and side not in ("", buffer.what)
     cast, how = _cast(buffer.stored, spared or bool(comparison and comparison.finding.agrees))
@@ -337,6 +364,7 @@ def _judged(
         unseen=0 if most is None else max(0, count - most),
         lone=len(table) == 1 and buffer.what in ("cos", "sin"),
         spared=spared,
+        transposed=buffer.transposed,
     )
 
 
@@ -384,8 +412,10 @@ def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
         if sine.stored.shape == cos.stored.shape and sine.stored.name.rpartition(".")[0] == head
     ]
     named = [sine for sine in beside if sine.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
-    alike = [sine for sine in beside if rope_values.partners(cos.stored.values, sine.stored.values)]
-    return next(iter(named or alike), None)
+    if named:
+        return named[0]
+    shares = [rope_values.partners(cos.values, sine.values) for sine in beside]
+    return beside[shares.index(max(shares))] if any(shares) else None
 
 
 def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None:
@@ -393,13 +423,13 @@ def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None
 
     rows: how many of them, all if None.
     """
-    what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
+    what, values, name = parts[0].what, parts[0].values, parts[0].stored.name
     if what in FREQUENCIES:
         with np.errstate(all="ignore"):
             theta = values.reshape(-1) if what == "inv_freq" else 1 / values.reshape(-1)
         return Dump(name, _NAMES.get(what, "inv_freq"), frequencies=theta, inverse=what == "periods")
     if len(parts) == 2:
-        cos, sin = values, parts[1].stored.values
+        cos, sin = values, parts[1].values
     elif what == "angles":
         with np.errstate(invalid="ignore"):
             cos, sin = np.cos(values), np.sin(values)

@@ -11,8 +11,8 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
 
 
 @command(
-    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, a run is, or nothing of a module "
-    "was judged, 2 bad usage or input."
+    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, a run is, a conversion lost "
+    "something, or something was not judged, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")
 @click.option(
@@ -71,7 +71,8 @@ def module(
     SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
     inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; a graph,
     whose constants are read and which is never executed (an .onnx file, or the .xml file of OpenVINO IR
-    with its .bin beside it); or a function that returns a module, or the class of one: file.py:name or
+    with its .bin beside it); a .gguf file, whose metadata is held against the config that it was converted
+    with; or a function that returns a module, or the class of one: file.py:name or
     package.module:name, which is called; a class is built from its default config or usual sizes. Buffers
     and constants are known by their values: frequencies, periods, angles, cos and sin. Without a config,
     a model or --base nothing says what their frequencies should be, and the base is guessed from the

@@ -7,6 +7,7 @@ Letters: n positions, c columns, p pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
 _TRIED = 5  # bases that are checked, of either kind
+_WINDOWS, _ROWS = 5, 4  # parts of a table, and the rows that each has at least
 _NEAR = 0.01  # of the frequencies, relative
 
 
@@ -120,9 +122,19 @@ def guessed(dump: Dump, expected: Expected) -> tuple[TableFinding, str, RopeSett
     pairs = expected.plain(pairs_of(dump), 1e4).pairs
     if not fits(dump, pairs):
         return None
+    for theta in _frequencies(dump.folded(pairs)):
+        if found := _guessed_from(np.abs(theta), dump, expected, pairs):
+            return found
+    return None
+
+
+def _guessed_from(
+    theta: Array, dump: Dump, expected: Expected, pairs: int
+) -> tuple[TableFinding, str, RopeSetting] | None:
+    """Return the same from frequencies (p,) that the values show."""
     faulty: tuple[TableFinding, str, RopeSetting] | None = None
     scaled = faulty
-    for base in _bases(dump, expected.plain(pairs, 1e4)):
+    for base in _bases(theta, expected.plain(pairs, 1e4)):
         setting = expected.plain(pairs, base)
         label, finding = expected.words(f"base {base:.8g}"), check(dump, setting)
         best = finding.best
@@ -142,9 +154,8 @@ def _named(best: Hypothesis) -> str:
     return wording.sentence(best.diagnosis)
 
 
-def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
-    """Return bases that come near the frequencies: published ones, then fitted ones in few digits."""
-    theta = np.abs(_frequencies(dump.folded(setting.pairs)))
+def _bases(theta: Array, setting: RopeSetting) -> list[float]:
+    """Return bases that come near frequencies (p,): published ones, then fitted ones in few digits."""
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
@@ -165,9 +176,15 @@ def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
     return [*near[:_TRIED], *fast[:_TRIED]]  # a scaling leaves the fast ones alone
 
 
-def _frequencies(dump: Dump) -> Array:
+def _frequencies(dump: Dump) -> Iterator[Array]:
+    """Yield the frequencies (p,) that the values show: from the first row on, then those most rows show."""
     if dump.frequencies is not None:
-        return dump.frequencies
+        yield dump.frequencies
+        return
     assert dump.cos is not None  # noqa: S101
     assert dump.sin is not None  # noqa: S101
-    return recovered(dump.cos + 1j * dump.sin)
+    points = dump.cos + 1j * dump.sin
+    yield recovered(points)
+    if len(points) >= _WINDOWS * _ROWS:
+        parts = np.array_split(points[1:], _WINDOWS)
+        yield np.median([recovered(part) for part in parts], axis=0)

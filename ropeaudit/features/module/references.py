@@ -36,6 +36,7 @@ TOGETHER = 16384  # positions that one call takes, so that what depends on the l
 AS_BUILT = "the frequencies that it shows as built"
 _SNAP = 2.0**-7  # relative: what casts to bfloat16 leave of frequencies and of positions
 _ONE = 0.02  # a length that near 1 is no attention factor but rounding
+_BACKWARD = 2.0**-16  # radians per token: what float32 leaves of frequencies of several turns
 _STILL = 1e-9  # radians per token
 
 
@@ -43,7 +44,8 @@ _STILL = 1e-9  # radians per token
 class Known:
     """Frequencies (p,) that are known, what says so in words, and a relative tolerance of each.
 
-    setting: the one whose they are. buffer: the name of the one that holds them.
+    setting: the one whose they are. buffer: the name of the one that holds them. held: what that holds, where
+    these are exact.
     """
 
     words: str
@@ -51,6 +53,7 @@ class Known:
     tolerance: Array
     setting: RopeSetting | None = None
     buffer: str = ""
+    held: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +155,15 @@ def _pooled(seen: Shown, pool: Sequence[Known]) -> Reference | None:
         listed, near = one.theta[usable], one.tolerance[usable]
         if not listed.size:
             continue
-        wrapped = np.abs((listed + math.pi) % (2 * math.pi) - math.pi)  # positions are whole
-        index = np.abs(np.abs(theta)[:, None] - wrapped).argmin(axis=1)
-        off = np.abs(np.abs(theta) - wrapped[index])
-        if np.all((off <= _SNAP * wrapped[index] + 2.0**-20) | ~moving):
-            turns = np.where(np.abs(theta - listed[index]) % (2 * math.pi) < math.pi / 2, 1.0, -1.0)
-            signs = np.where(np.abs(listed[index]) <= math.pi, np.sign(theta), turns)
+        either = np.concatenate([listed, -listed])  # a module may rotate either way
+        wrapped = _wrapped(either)  # positions are whole: a frequency above half a turn steps back
+        backward = np.where(either < -math.pi, _BACKWARD, 0.0)  # others, forward, may step as far
+        chosen = (np.abs(_wrapped(theta[:, None] - wrapped)) + backward).argmin(axis=1)
+        off = np.abs(_wrapped(theta - wrapped[chosen]))
+        if np.all((off <= _SNAP * np.abs(wrapped[chosen]) + 2.0**-20) | ~moving):
+            index = chosen % listed.size
             return Reference(
-                np.where(moving, signs * listed[index], 0.0),
+                np.where(moving, either[chosen], 0.0),
                 factor,
                 one.words,
                 np.where(moving, near[index], 0),
@@ -167,6 +171,11 @@ def _pooled(seen: Shown, pool: Sequence[Known]) -> Reference | None:
                 one,
             )
     return None
+
+
+def _wrapped(angles: Array) -> Array:
+    """Return angles within half a turn, radians."""
+    return np.asarray((angles + math.pi) % (2 * math.pi) - math.pi)
 
 
 def _usual(seen: Shown) -> Reference | None:
@@ -283,7 +292,7 @@ def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> _Held | None:
         same = sin.what == "sin" and sin.stored.values.shape == cos.stored.values.shape
         beside = sin.stored.name.rpartition(".")[0] == cos.stored.name.rpartition(".")[0]
         first, second = np.squeeze(cos.stored.values), np.squeeze(sin.stored.values)
-        if same and beside and first.ndim == 2 and rope_values.partners(first, second):
+        if same and beside and first.ndim == 2 and rope_values.partners(first, second) == 1:
             return _inferred(first + 1j * second, cos.stored.dtype)
     return None
 
@@ -291,7 +300,7 @@ def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> _Held | None:
 def known(buffers: Sequence[Buffer]) -> list[Known]:
     """Return the frequencies of each buffer that says them.
 
-    Of one that was cast they are the exact ones of the setting that explains it, if there is any. Those
+    Of one that was cast, or that is right, they are the exact ones of the setting that it is of. Those
     that are known without a tolerance come first; those of a table are inferred, up to theirs.
     """
     results = []
@@ -301,6 +310,11 @@ def known(buffers: Sequence[Buffer]) -> list[Known]:
         if buffer.what == "cos" and buffer.cast == "none":
             held = _of_both(buffer, buffers)
         theta, tolerance = held or (None, np.zeros(0))
+        right = buffer.table is not None and buffer.table.agrees
+        if setting is not None and theta is not None and right and setting.pairs == theta.size:
+            exact_ones = _of_setting(buffer.against, setting)
+            results.append(replace(exact_ones, buffer=stored.name, held=theta))
+            continue
         if setting is not None and (theta is None or (buffer.cast != "none" and setting.pairs == theta.size)):
             results.append(replace(_of_setting("", setting), words=stored.name, buffer=stored.name))
         elif theta is not None and theta.size:

@@ -21,7 +21,9 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reports import Report, only
+from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.runtime.columns import Columns, Declare
 
 SCHEMA = 1
@@ -147,21 +149,47 @@ def report(
     worst = min(findings, key=lambda finding: not finding.wrong)
     if runs is not None and runs is not worst and not runs.wrong:
         notes.append(runs.table.headline)
+    said = worst.table.headline if audit.judged else _nothing_judged(audit)
+    if audit.source.gguf is not None:
+        said = _of_gguf(audit.source.gguf, audit) or said
     for finding in others:
         further[finding.name] = finding.table if finding.wrong else replace(finding.table, headline="")
     return replace(
         shown.table,
-        headline=worst.table.headline if audit.judged else _nothing_judged(audit),
+        headline=said,
         notes=notes,
         further=further,
     )
 
 
+def _of_gguf(rope: GgufRope, audit: ModuleAudit) -> str:
+    """Return what the conversion to a GGUF file lost, that nothing was, or what it says; else nothing."""
+    config = audit.source.expected.model
+    if not audit.source.explicit:
+        said = setting_words(rope.setting, rope.axes, rope.model.served)
+        give = "put its config.json beside it, or give --config"
+        return f"Nothing was judged, for nothing says what it should be ({give}). It says: {said}."
+    if config is None or (audit.wrong and not audit.lost):
+        return ""
+    parts = [
+        f"{one.layer + ' layers: ' if one.layer else ''}{wording.sentence(one.diagnosis)} ({one.keys})"
+        for one in audit.lost
+    ]
+    if not parts:
+        count = f"{len(audit.buffers)} of {len(audit.buffers)}"
+        return f"The file says of RoPE what {config.name} says: {count} agree."
+    count = f"{len(parts)} difference{'s' if len(parts) > 1 else ''}"
+    return f"Lost in conversion: {count} from {config.name}: {'; '.join(parts)}."
+
+
 def _nothing_judged(audit: ModuleAudit) -> str:
-    """Return the headline where nothing was judged."""
+    """Return the headline where nothing was judged, or not all of it: what to give."""
     unread = "; ".join(f"{kind} {run_report.unjudged(why)}" for kind, why in audit.unjudged.items())
-    if audit.buffers:
+    if unread and audit.buffers and not audit.misplaced:
         return f"Nothing was judged of what the module returns: {unread}."
+    if audit.buffers or not audit.source.built:
+        much = "Not all" if any(one.judged for one in audit.buffers) else "Nothing"
+        return f"{much} was judged. {headline(audit.source, audit.buffers)}"
     none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
     return f"Nothing was judged: {none}{', and ' if unread else ''}{unread}."
 
@@ -189,7 +217,7 @@ def runs_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
     results, declared = audit.runs, run_report.COLUMNS
     columns = columns if audit.ways else None
     return Report(
-        constant=() if columns else ("module", "dtype", "held"),
+        constant=() if columns else ("module", "dtype", "held", "against"),
         rows=[declared.row(one) for one in results],
         columns=list(columns or declared),
         screen=list(columns or declared.screen(results)),
@@ -208,14 +236,15 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
         if source.noun == "constant":
             return (
                 f"There is nothing to be cast: none of {source.tensors} constants is a RoPE frequency or a "
-                "table of angles, cos or sin; what the graph computes by itself is not seen here."
+                "table of angles, cos or sin; what the graph computes by itself is not seen here: give the "
+                "module that was exported (file.py:function)."
             )
         if source.built:
             return f"No buffer was judged: {where} of the module."
         return (
             f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
             "recomputed when the model is loaded; what a .half() or .to() does after that only shows in "
-            "the loaded module."
+            "the loaded module: give the function that loads it (file.py:function), or run check or model."
         )
     cast = [one for one in results if one.cast != "none"]
     if cast:

@@ -50,6 +50,9 @@ class RunColumns:
         "what it was compared with: what was given, frequencies of a buffer, those of a usual base that "
         "agrees with all that it shows as built (guessed), or else those that it shows as built",
         lambda one: one.built.against,
+        shown=_placed,
+        shown_after="result",
+        leaves=5,
     )
     positions: int | None = of(
         "positions that it was run at, from 0; none where it is not known which they are",
@@ -126,7 +129,8 @@ COLUMNS = of.columns(RunColumns)
 LEGEND = (
     "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
     "float32 angles at the last position, and rounding to the dtype as built, explain; drift: of scores\n"
-    f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k)."
+    f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k);\n"
+    "against: whose frequencies, in float64, cos and sin are held to."
 )
 
 

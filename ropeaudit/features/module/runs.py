@@ -241,7 +241,7 @@ class RopeModule:
         """Return dtypes of the buffers that hold RoPE, and what they are off from as built, relative."""
         dtypes, errors = [], []
         for one in self.known:
-            place, values = one.buffer, one.theta
+            place, values = one.buffer, one.theta if one.held is None else one.held
             tensor = getattr(module, place.rpartition(".")[2], None)
             if tensor is None or tensor.is_meta:
                 continue

@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.rope import hf_config, hf_json
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope import gguf_metadata, hf_config, hf_json
+from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import building, devices, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.timeout import patiently
-from ropeaudit.tensor_files import checkpoints, rope_values
+from ropeaudit.tensor_files import checkpoints, gguf_files, rope_values
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 
@@ -44,12 +46,19 @@ KINDS: dict[str, str] = {
 class RopeBuffer:
     """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both.
 
-    device: where it lies in a module; none in a file.
+    device: where it lies in a module; none in a file. transposed: whether its values are a table whose
+    columns are positions; `values` has them in rows.
     """
 
     stored: StoredTensor
     what: str
     device: str = "none"
+    transposed: bool = False
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Its values, a table's positions first."""
+        return self.stored.values.squeeze().T if self.transposed else self.stored.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ class Source:
 
     built: by a factory, so that buffers are those that would be used. notes: what the reader must know.
     module: what was built; builder: how it is built anew. own: whether its own config says what is
-    expected. place: where it was moved.
+    expected. place: where it was moved. gguf: what a GGUF file says, where it is one.
     """
 
     spec: str
@@ -71,10 +80,18 @@ class Source:
     builder: Builder | None = None
     own: bool = False
     place: Device | None = None
+    gguf: GgufRope | None = None
+
+    @property
+    def explicit(self) -> bool:
+        """Whether anything says what its frequencies should be."""
+        return self.expected.model is not None or self.expected.base is not None
 
     @property
     def noun(self) -> str:
         """What its tensors are called."""
+        if self.gguf is not None:
+            return "setting"
         if self.dumped:
             return "table"
         return "buffer" if self.built or not checkpoints.is_graph(Path(self.spec)) else "constant"
@@ -110,17 +127,40 @@ def load(
             f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
         )
     path = tensorfiles.paths(spec)[0]
-    buffers, count = _stored(spec)
     notes: list[str] = []
+    gguf = None
+    if gguf_files.is_gguf(path):
+        file = gguf_files.read(path)
+        gguf = gguf_metadata.of_file(file, path.stem, repr(spec))
+        buffers, count = _of_metadata(gguf), file.tensors
+        notes += [f"{key} is missing: {default}" for key, default in gguf.missing.items()]
+    else:
+        buffers, count = _stored(spec)
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if expected.model is None and beside.is_file():
-        data = hf_json.load(str(beside))
+        data, name = hf_json.load(str(beside)), path.name if gguf is None else beside.name
         if isinstance(data, Mapping) and data.get("auto_map"):
             notes.append(
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
-        expected = replace(expected, model=_read(data, path.name, str(beside), expected.base, notes))
-    return Source(spec, False, buffers, count, expected, notes)
+        expected = replace(expected, model=_read(data, name, str(beside), expected.base, notes))
+    return Source(spec, False, buffers, count, expected, notes, gguf=gguf)
+
+
+def _of_metadata(rope: GgufRope) -> list[RopeBuffer]:
+    """Return the frequencies that a GGUF file gives each type of layer: longrope's are two lists."""
+    buffers = []
+    for layer, setting in rope.model.layers.items():
+        name = "rope" if len(rope.model.layers) == 1 else f"rope ({layer})"
+        ends = {"": 0}
+        if setting.scaling.kind == "longrope":
+            ends = {" (short)": 0, " (long)": int(setting.scaling.original or 0) + 1}
+        for end, length in ends.items():
+            theta = exact_frequencies.frequencies(replace(setting, length=length))
+            values = np.array([float(one) for one in theta])
+            stored = StoredTensor(f"{rope.architecture}.{name}{end}", "float32", values.shape, values)
+            buffers.append(RopeBuffer(stored, "inv_freq"))
+    return buffers
 
 
 def _stored(spec: str) -> tuple[list[RopeBuffer], int]:
@@ -177,9 +217,13 @@ def _buffers(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool =
         if dumped and by_name in ("inv_freq", "both") and by_name != _kind_by_shape(tensor.values):
             by_name = ""
         by_value = rope_values.known(tensor.values)
+        turned = "" if by_value or not by_name else rope_values.known(tensor.values.squeeze().T)
+        transposed = turned in ("cos", "sin") and not (tensor.use and tensor.use.transposed)
+        by_value = turned if transposed else by_value
         named_first = dumped or {by_name, by_value} == {"cos", "sin"}  # swapped: a fault, not another name
         what = (by_name or by_value) if named_first else (by_value or by_name)
-        buffers.append(RopeBuffer(tensor, what or (_kind_by_shape(tensor.values) if lone else "")))
+        what = what or (_kind_by_shape(tensor.values) if lone else "")
+        buffers.append(RopeBuffer(tensor, what, transposed=transposed))
     return [buffer for buffer in buffers if buffer.what and buffer.stored.values.size]
 
 

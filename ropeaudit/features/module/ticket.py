@@ -38,6 +38,7 @@ from ropeaudit.subjects.calling.forwards import PROBE, Call, NotFitted
 
 _MORE = 2  # times the error of cos
 _CLOSE = 1e-9  # relative: frequencies computed in float64 in another order
+_ROUNDED = 2.0**-20  # relative: frequencies in float32, computed on any road
 
 
 def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> Ticket | None:
@@ -231,6 +232,9 @@ def _frequencies(built: RopeModule) -> str | None:
     source = reference.source
     if source is None:
         return None
+    exact = None if source.held is None or source.setting is None else _of_base(source.setting, theta)
+    if exact is not None:
+        return exact
     if source.buffer:
         name = source.buffer.rpartition(".")[2]
         values = getattr(built.module, name, None)
@@ -238,7 +242,8 @@ def _frequencies(built: RopeModule) -> str | None:
             return None
         if values.dim() != 1 or values.is_complex():
             return None
-        how = _repeated(values.detach().cpu().double().numpy(), theta)
+        near = _CLOSE if source.held is None else _ROUNDED
+        how = _repeated(values.detach().cpu().double().numpy(), theta, near)
         return None if how is None else f"build().{name}.double(){how}"
     return None if source.setting is None else _of_base(source.setting, theta)
 
@@ -252,8 +257,8 @@ def _of_base(setting: RopeSetting, theta: NDArray[np.float64]) -> str | None:
     return None if how is None else f"({base:.8g} ** -(torch.arange(0, {dims}, 2).double() / {dims})){how}"
 
 
-def _repeated(values: NDArray[np.float64], theta: NDArray[np.float64]) -> str | None:
-    """Return how the columns repeat the values, as Python; None where they do not."""
+def _repeated(values: NDArray[np.float64], theta: NDArray[np.float64], near: float = _CLOSE) -> str | None:
+    """Return how the columns repeat the values, as Python; None where they do not. near: relative."""
     columns = theta.size
     count = columns // values.size if values.size else 0
     if not count or count * values.size != columns:
@@ -262,7 +267,7 @@ def _repeated(values: NDArray[np.float64], theta: NDArray[np.float64]) -> str | 
         ("" if count == 1 else f".repeat({count})", np.tile(values, count)),
         (f".repeat_interleave({count})", np.repeat(values, count)),
     )
-    return next((text for text, like in forms if np.allclose(like, theta, rtol=_CLOSE, atol=0)), None)
+    return next((text for text, like in forms if np.allclose(like, theta, rtol=near, atol=0)), None)
 
 
 def snippet_of_buffer(one: Buffer, source: Source) -> Snippet:

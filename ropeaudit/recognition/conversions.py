@@ -1,0 +1,198 @@
+"""What the conversion of a model lost: a file's rotary embedding against the one that its config declares.
+
+What a file cannot say is not compared: whether YaRN's range is truncated, which layers rotate.
+Letters: p pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ropeaudit.recognition.check import check
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
+from ropeaudit.recognition.variants import called
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.gguf_metadata import GgufRope
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.scaling import DEFAULT, Scaling
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files.tables import Dump
+
+_SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float32, leave of numbers
+_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """One difference: what it is about, the layers' type, and what was lost. keys: where the file says it."""
+
+    layer: str
+    diagnosis: Diagnosis
+    keys: str
+
+
+def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
+    """Return the differences between a file and a config; none where they are the same."""
+    found = []
+    for layer, asked in declared.layers.items():
+        seen = file.model.layers.get(layer)
+        if seen is not None:
+            found += [Lost(layer, *one) for one in _of_layer(file, seen, asked)]
+    if len(found) and len(declared.layers) == 1:
+        found = [Lost("", one.diagnosis, one.keys) for one in found]
+    if sections := _sections(file.axes, declared.axes):
+        found.append(Lost("", sections, "rope.dimension_sections"))
+    return found
+
+
+def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
+    """Return what was not compared, in words."""
+    said = [
+        f"the file says nothing of {layer} layers (rope.freq_base_swa): not compared"
+        for layer in declared.layers
+        if layer not in file.model.layers
+    ]
+    halves = {one.layout for one in declared.layers.values()} == {"half"}
+    if file.setting.layout == "interleaved" and halves:
+        said.append(
+            f"architecture {file.architecture} pairs neighbours and the config pairs halves: conversion "
+            "permutes the weights of q and k for that, which is not seen here"
+        )
+    if file.model.declared != declared.declared and None not in (file.model.declared, declared.declared):
+        said.append(f"context_length {file.model.declared}: the config declares {declared.declared}")
+    return said
+
+
+def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator[tuple[Diagnosis, str]]:
+    """Yield what differs in a layer type, with the keys of the file that say it."""
+    if not _near(seen.base, asked.base):
+        yield Diagnosis("wrong-base", {"base": seen.base, "asked": asked.base}), "rope.freq_base"
+    if seen.head_dim != asked.head_dim:
+        dims: dict[str, Value] = {"seen": seen.head_dim, "asked": asked.head_dim}
+        yield Diagnosis("other-head-dim", dims), "attention.key_length"
+    if seen.rotary_dim != asked.rotary_dim:
+        dims = {"seen": seen.rotary_dim, "asked": asked.rotary_dim, "head_dim": asked.head_dim}
+        yield Diagnosis("partial-rotation", dims), "rope.dimension_count"
+        if "explicit" in (seen.scaling.kind, asked.scaling.kind):
+            return  # lists for other pairs
+    found = _scaling(seen, asked)
+    if found is not None:
+        yield found, _keys(file, asked.scaling)
+        if found.code == "missing-scaling":
+            return  # its attention factor is missing with it
+        usual = replace(seen.scaling, attention_factor=None)
+        if _near(*(float(exact_frequencies.attention_factor(one)) for one in (seen.scaling, usual))):
+            return  # it follows from that scaling
+    factors = [float(exact_frequencies.attention_factor(one.scaling)) for one in (seen, asked)]
+    if not _near(*factors):
+        values = dict(zip(("seen", "asked"), factors, strict=True))
+        yield Diagnosis("attention-factor", values), "rope.scaling.attn_factor"
+
+
+def _keys(file: GgufRope, asked: Scaling) -> str:
+    """Return where a file says its scaling."""
+    if asked.kind in ("llama3", "proportional"):
+        return "rope_freqs.weight"
+    if asked.kind == "longrope":
+        return "rope_factors_short.weight, rope_factors_long.weight"
+    return "rope.scaling.*" if "rope_freqs.weight" not in file.divisors else "rope_freqs.weight"
+
+
+def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
+    """Return what is another scaling; None where frequencies are the same."""
+    here, there = seen.scaling, asked.scaling
+    if here.kind == "default" and there.kind == "default":
+        return None
+    if here.kind == "default" and there.kind == "linear" and there.factor == 1:
+        return None
+    if here.kind == "explicit":
+        return _of_list(seen, asked)
+    if here.kind == "default":
+        return Diagnosis("missing-scaling", {"asked": called(there)})
+    stretched = here.kind == "longrope" or _near(here.stretch, there.stretch)  # its lists say it
+    if here.kind == there.kind and stretched and _parameters_agree(here, there):
+        return None
+    return Diagnosis("other-scaling", _values(here, there))
+
+
+def _values(here: Scaling, there: Scaling) -> Mapping[str, Value]:
+    """Return the values of a sentence; where only lists differ, which of them."""
+    values: dict[str, Value] = {"seen": called(here), "asked": called(there)}
+    if values["seen"] != values["asked"]:
+        return values
+    for name in ("original", "short", "long"):
+        first, second = getattr(here, name), getattr(there, name)
+        if not (_lists_agree(first, second) if isinstance(first, tuple) else _near(first, second)):
+            ends = [
+                f"{one[0]:g}..{one[-1]:g}" if isinstance(one, tuple) else f"{one:g}"
+                for one in (first, second)
+            ]
+            return {side: f"longrope({name}={end})" for side, end in zip(values, ends, strict=True)}
+    return values
+
+
+def _parameters_agree(here: Scaling, there: Scaling) -> bool:
+    """Return whether two scalings of a kind, and a factor, have the same lengths, borders and lists."""
+    if here.kind == "linear":
+        return True
+    if not _near(here.original, there.original):
+        return False
+    betas = [(getattr(here, name), getattr(there, name), usual) for name, usual in _BETAS.items()]
+    if not all(_near(first or usual, second or usual) for first, second, usual in betas):
+        return False
+    return _lists_agree(here.short, there.short) and _lists_agree(here.long, there.long)
+
+
+def _of_list(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
+    """Return what explains frequencies that divisors give; None where they are those that are asked for."""
+    listed = np.array(seen.scaling.frequencies)
+    if not _near(seen.base, asked.base):  # which is told by itself: as if the base were right
+        exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
+        listed = listed * (seen.base / asked.base) ** exponents
+    plain = replace(asked, scaling=DEFAULT)
+    even, theta = (
+        np.array([float(one) for one in exact_frequencies.frequencies(one)]) for one in (plain, asked)
+    )
+    if listed.shape != theta.shape:
+        return None
+    with np.errstate(all="ignore"):
+        if np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
+            return None
+    if np.all(np.abs(listed - even) <= _SAME * even):
+        return Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
+    if np.all(np.abs(listed / even - listed[0]) <= _SAME * listed[0]):  # all are divided by one number
+        values = {"seen": f"linear(factor={1 / listed[0]:g})", "asked": called(asked.scaling)}
+        return Diagnosis("other-scaling", values)
+    found = check(Dump("", "rope_freqs", frequencies=listed), asked).diagnosis
+    if found is not None and found.certainty != "resembles" and found.code != "wrong-base":  # it is right
+        return found
+    inverted = np.all(np.abs(listed * theta - even**2) <= _SAME * even**2)
+    seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
+    return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(asked.scaling)})
+
+
+def _sections(seen: Axes | None, asked: Axes | None) -> Diagnosis | None:
+    """Return that M-RoPE's sections are lost, or others; None where they are the same."""
+    if asked is None:
+        return None
+    here = "none" if seen is None else "/".join(map(str, seen.sections))
+    there = "/".join(map(str, asked.sections))
+    return None if here == there else Diagnosis("other-sections", {"seen": here, "asked": there})
+
+
+def _lists_agree(first: tuple[float, ...] | None, second: tuple[float, ...] | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return len(first) == len(second) and all(map(_near, first, second))
+
+
+def _near(first: float | None, second: float | None) -> bool:
+    """Return whether two numbers are one, stored in float32; None is none."""
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=_SAME)

@@ -1,0 +1,249 @@
+"""The rotary embedding that llama.cpp makes of a GGUF file's metadata, and of its tensors of divisors.
+
+Source: llama.cpp, src/llama-model.cpp (what keys default to, which architectures rotate which pairs),
+src/llama-context.cpp (YaRN's attention factor) and ggml's rope operator (frequencies are divided), read 2026.
+Letters: p pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.scaling import DEFAULT, Scaling
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.tensor_files.gguf_files import GgufFile
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_BASE = 10000.0
+# architectures that pair neighbours; q and k of those that a config pairs in halves are permuted for that
+_NEIGHBOURS = frozenset(
+    [
+        "arcee",
+        "arctic",
+        "baichuan",
+        "bailingmoe",
+        "chameleon",
+        "chatglm",
+        "cohere2",
+        "command-r",
+        "deci",
+        "deepseek",
+        "deepseek2",
+        "deepseek2-ocr",
+        "ernie4_5",
+        "ernie4_5-moe",
+        "glm-dsa",
+        "glm4",
+        "granite",
+        "granitehybrid",
+        "granitemoe",
+        "internlm2",
+        "llada",
+        "llama",
+        "llama-embed",
+        "llama4",
+        "maincoder",
+        "minicpm",
+        "mistral3",
+        "mistral4",
+        "neo-bert",
+        "olmo",
+        "plm",
+        "smollm3",
+        "starcoder",
+        "xverse",
+    ]
+)
+_NO_ROPE = frozenset(
+    [
+        "arwkv7",
+        "bloom",
+        "clip",
+        "gpt2",
+        "gptj",
+        "jais",
+        "jamba",
+        "jina-bert-v2",
+        "kimi-linear",
+        "mamba",
+        "mamba2",
+        "mpt",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "refact",
+        "rwkv6",
+        "rwkv6qwen2",
+        "rwkv7",
+        "t5",
+        "t5encoder",
+        "wavtokenizer-dec",
+    ]
+)
+_TURNS = frozenset(
+    [
+        "qwen35",
+        "qwen35moe",
+        "qwen3vl",
+        "qwen3vlmoe",
+    ]
+)  # whose sections are taken in turns
+_TYPES = ("none", "linear", "yarn", "longrope")
+_FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class GgufRope:
+    """The rotary embedding of a file. missing: what it leaves to llama.cpp, key by key, in words.
+
+    divisors: the names of its tensors that divide frequencies.
+    """
+
+    architecture: str
+    model: ModelRope
+    missing: Mapping[str, str]
+    divisors: tuple[str, ...]
+
+    @property
+    def setting(self) -> RopeSetting:
+        """The setting of its layers with full attention."""
+        return self.model.layers[_FULL]
+
+    @property
+    def axes(self) -> Axes | None:
+        """The sections of M-RoPE; None without any."""
+        return self.model.axes
+
+
+def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
+    """Return the rotary embedding of a file. Raises: BadInput."""
+    try:
+        return _of_file(file, name, source)
+    except RopeAuditError as error:
+        raise BadInput(f"{source}: {error.typed}") from None
+
+
+def _of_file(file: GgufFile, name: str, source: str) -> GgufRope:
+    if file.architecture in _NO_ROPE:
+        raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
+    heads = _needed(file, "attention.head_count")
+    head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
+    missing = {}
+    if head_dim is None:
+        head_dim = _needed(file, "embedding_length") // heads
+        missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
+    rotary_dim = _whole(file, "rope.dimension_count")
+    if rotary_dim is None:
+        rotary_dim = head_dim
+        missing["rope.dimension_count"] = f"all {head_dim} dims"
+    base = file.number("rope.freq_base")
+    if base is None:
+        base = _BASE
+        missing["rope.freq_base"] = f"{_BASE:g}"
+    context = _whole(file, "context_length")
+    scaling = _scaling(file, context, rotary_dim, base, missing)
+    layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
+    softmax = file.number("attention.scale") or None
+    setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
+    layers = {_FULL: setting}
+    if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
+        dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
+        layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
+    model = ModelRope(
+        name=name,
+        source=source,
+        heads=heads,
+        kv_heads=_whole(file, "attention.head_count_kv") or heads,
+        declared=context,
+        layers=layers,
+        axes=_axes(file),
+    )
+    return GgufRope(file.architecture, model, missing, tuple(file.divisors))
+
+
+def _scaling(
+    file: GgufFile, context: int | None, rotary_dim: int, base: float, missing: dict[str, str]
+) -> Scaling:
+    """Return the scaling, with its attention factor. missing: gets what is left to llama.cpp."""
+    kind = file.values.get("rope.scaling.type")
+    if kind is not None and kind not in _TYPES:
+        raise BadInput(f"rope.scaling.type = {str(kind)[:40]!r} is not one of {', '.join(_TYPES)}")
+    stretch = file.number("rope.scaling.factor") or file.number("rope.scale_linear") or 1.0
+    stretch = 1.0 if kind == "none" else stretch
+    if not (math.isfinite(stretch) and stretch > 0):
+        raise BadInput(f"rope.scaling.factor = {stretch:g} is no finite number above 0")
+    original = file.number("rope.scaling.original_context_length")
+    if original is None and kind in ("yarn", "longrope"):
+        missing["rope.scaling.original_context_length"] = f"context_length, {context}"
+        original = context
+    own = file.number("rope.scaling.attn_factor") or 1.0
+    if _SHORT in file.divisors and _LONG in file.divisors:
+        short, long = (tuple(file.divisors[name].tolist()) for name in (_SHORT, _LONG))
+        return Scaling("longrope", short=short, long=long, original=original or context, attention_factor=own)
+    given = own if own != 1 else None
+    yarn = kind == "yarn" and stretch > 1 and original is not None
+    if yarn and file.number("rope.scaling.yarn_log_multiplier"):
+        given = own * _deepseek_factor(file, stretch)
+    elif yarn and own != 1:
+        given = own * _weighed(stretch, 1.0)
+    if yarn and _FREQS not in file.divisors:
+        fast, slow = (file.number(f"rope.scaling.yarn_beta_{name}") or None for name in ("fast", "slow"))
+        return Scaling(
+            "yarn", factor=stretch, original=original, beta_fast=fast, beta_slow=slow, attention_factor=given
+        )
+    if _FREQS in file.divisors or stretch < 1 or given is not None:  # which no other kind has
+        return _explicit(file, rotary_dim, base, stretch, given)
+    return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
+
+
+def _explicit(file: GgufFile, rotary_dim: int, base: float, stretch: float, factor: float | None) -> Scaling:
+    """Return the frequencies that divisors leave, and a factor of all. Raises: BadInput."""
+    listed = file.divisors.get(_FREQS, np.ones(rotary_dim // 2)).tolist()
+    if len(listed) != rotary_dim // 2:
+        raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
+    if not all(math.isfinite(one) and one > 0 for one in listed):
+        raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
+    theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
+    return Scaling("explicit", frequencies=theta, attention_factor=factor)
+
+
+def _deepseek_factor(file: GgufFile, stretch: float) -> float:
+    """Return YaRN's attention factor of the weights that DeepSeek's files name."""
+    every = file.number("rope.scaling.yarn_log_multiplier") or 0.0
+    first = every if file.architecture == "deepseek2" and every != 1 else 1.0
+    return _weighed(stretch, first) / _weighed(stretch, every)
+
+
+def _weighed(stretch: float, weight: float) -> float:
+    return 1.0 if stretch <= 1 else 1.0 + 0.1 * weight * math.log(stretch)
+
+
+def _axes(file: GgufFile) -> Axes | None:
+    """Return the sections of M-RoPE: time, height, width, and one more that is 0. Raises: UsageError."""
+    sections = file.values.get("rope.dimension_sections")
+    if not isinstance(sections, tuple) or not any(sections):
+        return None
+    t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
+    return Axes((t, h, w), "interleaved" if file.architecture in _TURNS else "split")
+
+
+def _whole(file: GgufFile, key: str) -> int | None:
+    """Return a whole number above 0; None where it is missing or 0. Raises: BadInput."""
+    value = file.number(key)
+    if value is not None and (value != int(value) or value < 0):
+        raise BadInput(f"{file.architecture}.{key} = {value:g} is no whole number from 0 up")
+    return int(value) if value else None
+
+
+def _needed(file: GgufFile, key: str) -> int:
+    """Return a whole number. Raises: BadInput where there is none."""
+    value = _whole(file, key)
+    if value is None:
+        raise BadInput(f"{file.architecture}.{key} is missing; convert the model again")
+    return value
