@@ -162,13 +162,14 @@ def check(
     rule: Resolved | None = None,
     batch_step: int = 0,
     searches: Searches | None = None,
+    explain: bool = True,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
     first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
     `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
-    takes a row for each. searches: those of other calls of the same code.
+    takes a row for each. searches: those of other calls of the same code. explain: as in `judged`.
     """
 
     def blocks() -> Iterator[CalledBlock]:
@@ -180,7 +181,9 @@ def check(
             rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
             yield CalledBlock(rows, (q, k), rotator.rotate_both(q, k, rows))
 
-    return judged(blocks(), rotator, setting, dtype, afresh=afresh, rule=rule, searches=searches)
+    return judged(
+        blocks(), rotator, setting, dtype, afresh=afresh, rule=rule, searches=searches, explain=explain
+    )
 
 
 def judged(

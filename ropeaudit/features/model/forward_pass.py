@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
-from ropeaudit.features.model import float64_mode, load, provenance
+from ropeaudit.features.model import float64_mode, load, provenance, routing
 from ropeaudit.features.model.layers import LayerVectors
 from ropeaudit.features.model.provenance import as_array, before
+from ropeaudit.features.model.routing import Routing
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
 
@@ -45,13 +46,17 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions."""
+    """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions.
+
+    choices: of `Routing`.
+    """
 
     logits: Any
     layers: dict[int, LayerVectors]
     frequencies: dict[str, Any]
     lookups: dict[str, Lookup]
     reads: bool = True
+    choices: list[Any] = field(default_factory=list)
 
 
 class Runner:
@@ -73,15 +78,17 @@ class Runner:
         scales: of `Products`.
         """
         self.wide, self.maximum, self.device = wide, maximum, device
+        self.experts = routing.experts(model.config.to_dict())
         self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
-    def run(self, ids: list[int], offset: int, *, follow: bool = False) -> Pass:
+    def run(self, ids: list[int], offset: int, *, follow: bool = False, routed: Sequence[Any] = ()) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
 
-        follow: whether layers get q and k before rotation too, as far as those are seen.
+        follow: whether layers get q and k before rotation too, as far as those are seen. routed: the choices
+        of another pass, to be made again.
         """
         capture = Capture()
         load.listen(capture)
@@ -91,8 +98,9 @@ class Runner:
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
+        chosen = Routing(routed) if self.experts else contextlib.nullcontext()
         followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
-        with torch.no_grad(), self._arithmetic(), followed, products, lookups:
+        with torch.no_grad(), self._arithmetic(), followed as capture.calls, products, lookups, chosen:
             try:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
@@ -104,7 +112,8 @@ class Runner:
             for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
-        return Pass(logits.detach().cpu(), capture.layers, frequencies, lookups.rows, lookups.reads)
+        seen = capture.layers, frequencies, lookups.rows, lookups.reads
+        return Pass(logits.detach().cpu(), *seen, getattr(chosen, "choices", []))
 
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
@@ -128,13 +137,14 @@ class Runner:
 class Capture:
     """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
 
-    attended: whether the model has called it.
+    attended: whether the model has called it. calls: of functions that rotate, while they are listened to.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
         self.attended = False
+        self.calls: provenance.Calls | None = None
         self._modules: dict[int, Any] = {}
 
     def __call__(
@@ -155,11 +165,18 @@ class Capture:
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
             visible = visible_scores(attention_mask, query.shape[-2])
-            self.layers[self._number(module)] = LayerVectors(
-                as_array(query[0]), as_array(key[0]), scale, visible, before(query, key)
-            )
+            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+
+    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
+        """Return q and k of a layer with what is known of their rotation. Shapes: (..., h, s, d), (..., g, s, d)."""
+        arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
+        called = None if self.calls is None else self.calls.take()
+        found = before(q, k)
+        return LayerVectors(
+            *arrays, scale, visible, found, provenance.still(q, k), called if found is None else None
+        )
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""
@@ -263,8 +280,7 @@ class Products(TorchFunctionMode):
                 self.scales[self.number] = scale
 
     def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
-        arrays = as_array(q), as_array(k)
-        self.capture.layers[self.number] = LayerVectors(*arrays, float(scale), visible, before(q, k))
+        self.capture.layers[self.number] = self.capture.vectors(q, k, float(scale), visible)
         self.number += 1
 
 

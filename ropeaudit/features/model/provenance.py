@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.features.model.layers import Called
 
 _VIEWS = {
     *("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze", "clone"),
@@ -49,19 +51,72 @@ class Trail:
     whole: bool = True
 
 
+class Calls:
+    """Listens to the functions by which a library's models rotate q and k, "apply_rotary…" by name.
+
+    last: what the last of them was given and returned.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.last: Called | None = None
+
+    def take(self) -> Called | None:
+        """Return the last call, once."""
+        last, self.last = self.last, None
+        return last
+
+    @contextlib.contextmanager
+    def listening(self, model: Any) -> Iterator[None]:
+        """Listen to the functions in the files of a model's modules, within the block."""
+        files = {type(module).__module__ for module in model.modules()}
+        found = [
+            (file, name, function)
+            for file in sorted(files)
+            for name, function in list(vars(sys.modules.get(file, torch)).items())
+            if name.startswith("apply_rotary") and callable(function) and file != "torch"
+        ]
+        for file, name, function in found:
+            setattr(sys.modules[file], name, functools.wraps(function)(self._heard(function)))
+        try:
+            yield
+        finally:
+            for file, name, function in found:
+                setattr(sys.modules[file], name, function)
+
+    def _heard(self, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)][:2]
+            result = function(*args, **kwargs)
+            self._keep(given, result)
+            return result
+
+        return call
+
+    def _keep(self, given: list[Any], result: Any) -> None:
+        """Keep a call with q and k of one sequence, (1, h, s, d) and (1, g, s, d)."""
+        both = isinstance(result, tuple) and len(result) == len(given) == 2
+        if not both or not all(isinstance(x, torch.Tensor) and x.ndim == 4 and len(x) == 1 for x in result):
+            return
+        if all(x.shape == y.shape for x, y in zip(given, result, strict=True)):
+            before_it, after = ((as_array(x[0]), as_array(y[0])) for x, y in (given, result))
+            self.last = before_it, after
+
+
 @contextlib.contextmanager
-def following(model: Any, positions: int) -> Iterator[None]:
+def following(model: Any, positions: int) -> Iterator[Calls]:
     """Follow, for `before`, what those modules return that have parameters of their own.
 
-    positions: how many a pass reads.
+    positions: how many a pass reads. Yields what functions that rotate were called with.
     """
+    calls = Calls()
     named = [
         (name.rpartition(".")[2], module) for name, module in model.named_modules() if module._parameters
     ]
     hooks = [module.register_forward_hook(functools.partial(_begin, name)) for name, module in named]
     try:
-        with _Followed(positions):
-            yield
+        with _Followed(positions), calls.listening(model):
+            yield calls
     finally:
         for hook in hooks:
             hook.remove()
@@ -151,6 +206,12 @@ def before(q: Any, k: Any) -> tuple[Array, Array] | None:
         trails = [replace(trail, whole=False) for trail in reversed(trails)]
     found = [array for x, trail in zip((q, k), trails, strict=True) for array in _first(x, trail)]
     return (found[0], found[1]) if len(found) == 2 else None
+
+
+def still(q: Any, k: Any) -> bool:
+    """Return whether q and k of attention are views of what modules returned, which nothing has rotated."""
+    trails = [_trail(x) for x in (q, k)]
+    return all(trail is not None and trail.whole and not trail.rotated for trail in trails)
 
 
 def _side(module: str) -> str:
