@@ -35,7 +35,7 @@ def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
     if model not in hf_models.SLIDING_ALONE or config.get("force_rope"):
         return False
-    return not model.startswith("exaone") or config.get("sliding_window", 1) is not None
+    return not model.startswith(("exaone", "kolibri1")) or config.get("sliding_window", 1) is not None
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:

@@ -172,7 +172,7 @@ class Capture:
     def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
         """Return q and k of a layer with what is known of their rotation. Shapes: (..., h, s, d), (..., g, s, d)."""
         arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
-        called = None if self.calls is None else self.calls.take()
+        called = None if self.calls is None else self.calls.take(q, k)
         found = before(q, k)
         return LayerVectors(
             *arrays, scale, visible, found, provenance.still(q, k), called if found is None else None

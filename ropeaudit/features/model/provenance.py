@@ -54,17 +54,30 @@ class Trail:
 class Calls:
     """Listens to the functions by which a library's models rotate q and k, "apply_rotary…" by name.
 
-    last: what the last of them was given and returned.
+    heard: what they were given and returned since attention was last asked about.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.last: Called | None = None
+        self.heard: list[tuple[list[Any], list[Any]]] = []
 
-    def take(self) -> Called | None:
-        """Return the last call, once."""
-        last, self.last = self.last, None
-        return last
+    def take(self, q: Any, k: Any) -> Called | None:
+        """Return the call whose results attention gets, within its first or its last dims; None without any.
+
+        Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
+        """
+        heard, self.heard = self.heard, []
+        for given, rotated in reversed(heard):
+            sides = []
+            for whole, x, y in zip((q, k), given, rotated, strict=True):
+                own = whole.reshape(-1, *whole.shape[-2:])
+                for before_it, after in ((x[0], y[0]), (x[0].transpose(0, 1), y[0].transpose(0, 1))):
+                    if _holds(own, after) and before_it.shape == after.shape:
+                        sides.append((as_array(before_it), as_array(after)))
+                        break
+            if len(sides) == 2:
+                return (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1])
+        return None
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:
@@ -99,8 +112,18 @@ class Calls:
         if not both or not all(isinstance(x, torch.Tensor) and x.ndim == 4 and len(x) == 1 for x in result):
             return
         if all(x.shape == y.shape for x, y in zip(given, result, strict=True)):
-            before_it, after = ((as_array(x[0]), as_array(y[0])) for x, y in (given, result))
-            self.last = before_it, after
+            self.heard.append(([x.detach().clone() for x in given], [y.detach().clone() for y in result]))
+
+
+def _holds(whole: Any, part: Any) -> bool:
+    """Return whether the first or the last dims of each head are those of a part, or of its only head.
+
+    Shapes: (h, s, d), (h or 1, s, r).
+    """
+    r = part.shape[-1]
+    if part.shape[-2] != whole.shape[-2] or part.shape[0] not in (1, whole.shape[0]) or r > whole.shape[-1]:
+        return False
+    return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
 
 
 @contextlib.contextmanager

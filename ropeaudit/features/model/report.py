@@ -96,9 +96,8 @@ def fault(summary: Sequence[Mapping[str, Any]]) -> str:
     if row is None:
         return ""
     if row["verdict"] == "wrong_frequencies":
-        return (
-            f"What is loaded is not what its config builds: {row['resembles']} ({row['held']}, {row['dtype']})."
-        )
+        what = "loaded frequencies" if "inv_freq" in row["held"] else "loaded tables or factors"
+        return f"The {what} are not those of its config: {row['resembles']} ({row['held']}, {row['dtype']})."
     if row["verdict"] == "wrong_rotation":
         return f"Wrong rotation {_where(row)}, {row['resembles']}."
     return (
@@ -188,17 +187,17 @@ def runs(numbers: Sequence[int]) -> str:
     return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
 
 
-def unseen(summary: Sequence[Mapping[str, Any]], results: Sequence[Shifted]) -> list[str]:
-    """Return what a shift does not see where that was not compared layer by layer either."""
-    seen = {head.layer for one in results for head in one.heads}
-    left = sorted(seen - {layer for one in results for layer in one.places})
-    if seen and not left:
+def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
+    """Return what a shift does not see in layers that rotate and were not compared with their config."""
+    still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
+    seen = {head.layer for one in results for head in one.heads} - still
+    compared = {layer for one in results for layer in one.places}
+    if not (left := sorted(seen - compared)):
         return []
-    which = f"of {runs(left)}" if len(left) < len(seen) else "of no layer"
-    verb = "was not" if len(left) < len(seen) else "was"
+    verb = "was" if len(left) == 1 else "were"
     return [
-        "a shift does not see a rotation that is wrong alike at all positions (another base, positions off by "
-        f"one, cos and sin swapped); that {which} {verb} compared with config.json"
+        f"{runs(left)} {verb} not compared with config.json, and a shift does not see what is wrong alike at all "
+        "positions: another base, positions off by one, cos and sin swapped"
     ]
 
 
@@ -221,8 +220,8 @@ def notes(
         message.append(
             f"at offset {beyond[0]} neighbouring positions share a number in float32, as models hold them"
         )
-    if summary and audit.folder.config and not any(row["verdict"] in WRONG for row in summary):
-        message += unseen(summary, results)
+    if not any(row["verdict"] in WRONG for row in summary):
+        message += unseen(audit, results)
     if summary and not any(row["score_drift_max"] is not None for row in summary):
         message.append(
             "q and k could not be seen: this model's attention does not go through transformers' interface"
