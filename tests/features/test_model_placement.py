@@ -25,9 +25,9 @@ H, S, D = 3, 5, 4
 # Layer types, partial rotation, fused projections, norms behind them, interleaved pairs, scaling by length.
 RIGHT = ["llama", "qwen3", "gemma3_text", "olmo2", "phi3", "gpt_neox", "glm", "cohere", "gptj", "stablelm"]
 RIGHT += ["phi3, longrope", "llama, yarn", "llama, dynamic", "persimmon", "qwen2_moe", "falcon", "smollm3"]
-RIGHT += ["deepseek_v3", "llama4_text", "flint", "granitemoehybrid, rope"]
+RIGHT += ["deepseek_v3", "flint", "granitemoehybrid, rope"]
 UNSEEN = ["opt", "jamba"]  # no rotation
-COMPARED = dict.fromkeys(RIGHT, 4) | {"smollm3": 2} | dict.fromkeys(UNSEEN, 0)  # layers
+COMPARED = dict.fromkeys(RIGHT, 4) | dict.fromkeys(["smollm3", "flint", "granitemoehybrid, rope"], 2) | dict.fromkeys(UNSEEN, 0)  # layers
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -131,9 +131,8 @@ def _wild(values: Array) -> Diagnosis | None:
     sizes = np.abs(values)
     if not np.isfinite(values).all():
         return Diagnosis("nonfinite")
-    worst = float(values[int(sizes.argmax())])
-    if sizes.max(initial=0.0) > _MOST or sizes.max(initial=1.0) < _LEAST:
-        return Diagnosis("uninitialised", {"value": worst})
+    if sizes.size and not _LEAST <= sizes.max() <= _MOST:
+        return Diagnosis("uninitialised", {"value": float(values[int(sizes.argmax())])})
     tiny = sizes[(sizes > 0) & (sizes < _LEAST)]
     return Diagnosis("uninitialised", {"value": float(tiny.min())}) if tiny.size else None
 
