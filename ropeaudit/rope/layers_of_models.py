@@ -82,11 +82,12 @@ def unrotated(config: Config, model: str) -> str:
 
 
 def unrotated_layers(config: Config, model: str) -> list[int]:
-    """Return the numbers of the layers of `unrotated`, as far as each is known by number. Raises: BadInput."""
+    """Return the numbers of the layers of `unrotated`, as far as numbers are known. Raises: BadInput."""
     marks, count = config.get("no_rope_layers"), hf_json.count(config, LAYERS) or 0
     bases = config.get(hf_json.LAYER_BASES)
-    if isinstance(marks or bases, list):
-        return [n for n, mark in enumerate(marks or bases) if not mark]
+    listed = marks or bases
+    if isinstance(listed, list):
+        return [n for n, mark in enumerate(listed) if not mark]
     every = hf_json.count(config, [_INTERVAL])
     if every is None and model in hf_models.NO_ROPE_LAYERS:
         every = hf_models.NO_ROPE_INTERVAL

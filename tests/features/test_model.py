@@ -105,7 +105,7 @@ def test_before_the_border_dynamic_frequencies_stay(built, capsys) -> None:
 
 
 def test_the_judge_has_the_frequencies_of_the_loaded_model(built) -> None:
-    """Bit for bit, and those of its config within float32: for Llama, and for GPT-NeoX's quarter of the dims."""
+    """Bit for bit, and the config's within float32: for Llama, and for GPT-NeoX's quarter of the dims."""
     from ropeaudit.features.model.forward_pass import Runner
 
     for kind, dims in (("llama", 16), ("neox", 4)):

@@ -67,7 +67,7 @@ def wrong_layers(one):
     return {layer for layer, places in one.places.items() if places.diagnosis is not None}
 
 
-# ---------------------------------------------------------------------------------- what loading leaves behind
+# -------------------------------------------------------------------------- what loading leaves behind
 
 
 def frequencies(model):
@@ -228,7 +228,7 @@ def test_float32_that_is_not_the_float64_run_fails(built, monkeypatch) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------- positions and the rotation
+# -------------------------------------------------------------------------- positions and the rotation
 
 
 def attention(model, number):
@@ -363,7 +363,7 @@ def test_a_layer_that_should_rotate_and_does_not(name, built, monkeypatch) -> No
     assert wrong_layers(one) == {layer}
 
 
-# ---------------------------------------------------------------------------------------- nothing is wrong
+# ------------------------------------------------------------------------------------ nothing is wrong
 
 
 @pytest.mark.parametrize("name", TWELVE)
@@ -402,7 +402,7 @@ def test_the_exit_code_and_stderr_say_it(built, monkeypatch, capsys) -> None:
     assert "ropeaudit: failed: wrong_frequencies" in error
 
 
-# ------------------------------------------------------------------------------------------ held, by itself
+# ------------------------------------------------------------------------------------- held, by itself
 
 
 class Rotary(torch.nn.Module):

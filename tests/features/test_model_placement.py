@@ -27,7 +27,8 @@ RIGHT = ["llama", "qwen3", "gemma3_text", "olmo2", "phi3", "gpt_neox", "glm", "c
 RIGHT += ["phi3, longrope", "llama, yarn", "llama, dynamic", "persimmon", "qwen2_moe", "falcon", "smollm3"]
 RIGHT += ["deepseek_v3", "flint", "granitemoehybrid, rope"]
 UNSEEN = ["opt", "jamba"]  # no rotation
-COMPARED = dict.fromkeys(RIGHT, 4) | dict.fromkeys(["smollm3", "flint", "granitemoehybrid, rope"], 2) | dict.fromkeys(UNSEEN, 0)  # layers
+TWO = ["smollm3", "flint", "granitemoehybrid, rope"]
+COMPARED = dict.fromkeys(RIGHT, 4) | dict.fromkeys(TWO, 2) | dict.fromkeys(UNSEEN, 0)  # layers
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -73,7 +73,8 @@ class Shifted:
     places: of each layer whose q and k are seen before and after rotation, where its worst pair stands.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
     else rounding or none. held: what the loaded model holds that its config does not build. flips: of a
-    mixture of experts, where the shift sends tokens to others. rerouted: whether the float64 run chose others.
+    mixture of experts, where the shift sends tokens to others. rerouted: whether the
+    float64 run chose others.
     """
 
     dtype: Format

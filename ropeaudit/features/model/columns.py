@@ -218,7 +218,7 @@ class RunColumns:
         "its root mean square", lambda run: run.change.rms(run.change.precision_squares), shown=True
     )
     error_rms: float = of_run(
-        "RMS of the logits at the offset minus those of the float64 run there; in float32 part of the verdict",
+        "RMS of the logits at the offset minus those of the float64 run there; float32's is in the verdict",
         lambda run: run.change.rms(run.change.error_squares),
     )
     base_error_rms: float = of_run(
@@ -284,9 +284,9 @@ class RunColumns:
         "empty where no q and k are seen before rotation",
     )
     diagnosis: str | None = of_run(
-        "code of what is wrong with what the model holds, else of what explains the first layer whose rotation "
-        "is not the config's (`ropeaudit list diagnoses`): a+b are two faults together, a|b explain equally "
-        "much; empty where nothing is off",
+        "code of what is wrong with what the model holds, else of what explains the first layer whose "
+        "rotation is not the config's (`ropeaudit list diagnoses`): a+b are two faults together, a|b "
+        "explain equally much; empty where nothing is off",
         lambda run: codes(run.shifted.diagnosis) or None,
     )
     resembles: str | None = of_run(
@@ -307,8 +307,8 @@ class RunColumns:
     )
     verdict: str = of_run(
         "wrong_frequencies (what the model holds, see diagnosis), wrong_rotation (see diagnosis), inaccurate "
-        "(float32 is not the float64 run), none, precision (float64 logits stay), structure (they change too), "
-        "overflow",
+        "(float32 is not the float64 run), none, precision (float64 logits stay), structure (they change "
+        "too), overflow",
         lambda run: run.shifted.word,
         shown=True,
     )

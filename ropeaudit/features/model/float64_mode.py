@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ropeaudit.runtime import process_state
 
-
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -29,7 +28,7 @@ class _RequestedDtype(TorchFunctionMode):
 
 
 class Float64Mode(TorchDispatchMode):
-    """Answers narrower formats with float64 in every operation. narrow: those that gave something else yet."""
+    """Answers narrower formats with float64 in every operation. narrow: those that gave another yet."""
 
     def __init__(self) -> None:
         """Begin with none."""

@@ -170,7 +170,10 @@ class Capture:
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
 
     def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
-        """Return q and k of a layer with what is known of their rotation. Shapes: (..., h, s, d), (..., g, s, d)."""
+        """Return q and k of a layer, and what is known of their rotation.
+
+        Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
+        """
         arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
         called = None if self.calls is None else self.calls.take(q, k)
         found = before(q, k)

@@ -159,7 +159,7 @@ def _explained(values: Array, setting: RopeSetting) -> Diagnosis | None:
 
 
 def _of_factors(module: Any, built: Any, key: str) -> Diagnosis | None:
-    """Return that cos and sin are multiplied by another factor than the class sets; None where they are not."""
+    """Return that cos and sin are multiplied by a factor that the class does not set; None otherwise."""
     own = key.replace("inv_freq", "attention_scaling")
     name = own if hasattr(built, own) else "attention_scaling"
     seen, asked = getattr(module, name, None), getattr(built, name, None)

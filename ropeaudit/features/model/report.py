@@ -161,8 +161,8 @@ def _text(row: Mapping[str, Any]) -> str:
     message = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
     if row["routing_flips"]:
         message += (
-            f"; {row['routing_flips']} of {row['routing_choices']} choices of experts flip, and with the experts "
-            f"of offset 0 the change is {short(row['change_rms_routed'])}"
+            f"; {row['routing_flips']} of {row['routing_choices']} choices of experts flip, and with the "
+            f"experts of offset 0 the change is {short(row['change_rms_routed'])}"
         )
     if row["source"] == "random":
         return message
@@ -196,8 +196,8 @@ def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
         return []
     verb = "was" if len(left) == 1 else "were"
     return [
-        f"{runs(left)} {verb} not compared with config.json, and a shift does not see what is wrong alike at all "
-        "positions: another base, positions off by one, cos and sin swapped"
+        f"{runs(left)} {verb} not compared with config.json, and a shift does not see what is wrong alike at "
+        "all positions: another base, positions off by one, cos and sin swapped"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which experts the tokens of a mixture go to: seen in the choices of a pass, compared, and held as they were.
+"""Which experts the tokens of a mixture go to: choices of a pass, compared with others or made again.
 
 A router takes the k largest of a token's numbers. Where two are nearly alike, one rounding sends the token to
 another expert, and its logits jump by as much as experts differ.
