@@ -608,12 +608,16 @@ def test_the_notes_of_a_model_say_what_may_mislead() -> None:
     audit = SimpleNamespace(folder=folder, narrow=["a: fp32"], tokens=tokens, saved=saved, pairs=pairs)
     audit.tokens.ids = [1] * 24
     row = summary_row(offset=2**24, score_drift_max=None)
-    heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (1, 7)])]
-    own, narrow, noise, far, unseen, past, unknown, still, kept = notes(audit, [row], heads)
+    heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (0, 1, 7)], places={1: None})]
+    own, narrow, noise, far, alike, unseen, past, unknown, still, kept = notes(audit, [row], heads)
     assert own == "the folder's own"
     assert "still holds narrower numbers (a: fp32)" in narrow
     assert noise.startswith("random tokens")
     assert far == f"at offset {2**24} neighbouring positions share a number in float32, as models hold them"
+    assert alike == (
+        "layer 7 was not compared with config.json, and a shift does not see what is wrong alike at all "
+        "positions: another base, positions off by one, cos and sin swapped"
+    )
     assert unseen.startswith("q and k could not be seen")
     assert past == f"offset {2**24} is past the 4,096 positions that the model declares"
     assert unknown.startswith("pairs of dims are not seen in layer 7: q and k do not move")

@@ -266,12 +266,10 @@ class RunColumns:
     routing_flips: int | None = of_run(
         "how many of them the shift changes",
         lambda run: run.shifted.flips.flipped if run.shifted.flips else None,
-        shown=lambda run: bool(run.shifted.flips),
     )
     change_rms_routed: float | None = of_run(
         "change_rms where each token goes to the experts of offset 0; empty where none goes to others",
         lambda run: run.shifted.flips.rest if run.shifted.flips and run.shifted.flips.flipped else None,
-        shown=lambda run: bool(run.shifted.flips and run.shifted.flips.flipped),
     )
     threshold: float = of_run("--threshold, in score units", unit="score")
     first_layer: int | None = of_run(
