@@ -7,7 +7,7 @@ import architectures
 import pytest
 import torch
 
-from ropeaudit.features.model import float64_mode, held
+from ropeaudit.features.model import float64_mode, held, routing
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
@@ -363,6 +363,94 @@ def test_a_layer_that_should_rotate_and_does_not(name, built, monkeypatch) -> No
     assert wrong_layers(one) == {layer}
 
 
+# ---------------------------------------------------------------------------- positions of decode
+
+
+def given_positions(change):
+    """Return what changes the positions that the whole model is given: change(positions, ids, mask)."""
+
+    def plant(model):
+        def other(_, args, kwargs):
+            ids = kwargs.get("input_ids", args[0] if args else None)
+            at, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
+            return args, kwargs | {"position_ids": change(at, ids, mask)}
+
+        model.register_forward_pre_hook(other, with_kwargs=True)
+
+    return plant
+
+
+def one_more(at, ids, mask):
+    return at + 1 if ids.shape[1] == 1 else at
+
+
+def one_less_in_batches(at, ids, mask):
+    return at - 1 if len(ids) > 1 and ids.shape[1] == 1 else at
+
+
+def without_padding(at, ids, mask):
+    """Count from the first column of a batch, padding or not."""
+    if len(ids) == 1:
+        return at
+    return (torch.arange(ids.shape[1]) + mask.shape[-1] - ids.shape[1]).expand(len(ids), -1)
+
+
+def first_row(at, ids, mask):
+    return at[:1].expand(len(ids), -1)
+
+
+DECODED = {  # what is wrong -> how, by how many tokens, in which row
+    "decode off by one": (one_more, 1, "with a cache"),
+    "a batch off by one": (one_less_in_batches, -1, "in a batch"),
+    "left padding ignored": (without_padding, 5, "padded on the left"),
+    "positions of the first row": (first_row, 5, "padded on the left"),
+}
+
+
+@pytest.mark.parametrize("fault", DECODED)
+@pytest.mark.parametrize("name", PLAIN)
+def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, monkeypatch) -> None:
+    change, by, way = DECODED[fault]
+    one, said = audited(monkeypatch, built(name), given_positions(change), dtypes="fp32")
+    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
+    assert (one.decoded.way, one.decoded.layer) == (way, 0)
+    assert one.diagnosis.values["by"] == by
+    assert said.headline.startswith(
+        f"Wrong positions in decode, layer 0: positions {by:+d}; logits are off by"
+    )
+    assert any(f"decode of a row {way} is not one pass" in note for note in said.notes)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_one_layer_of_decode_at_other_positions(name, built, monkeypatch) -> None:
+    def plant(model):
+        module, key = next(frequencies(model))
+
+        def other(_, args, kwargs):
+            cos, sin = kwargs["position_embeddings"]
+            turned = later(cos, sin, module._buffers[key])
+            return args, kwargs | ({"position_embeddings": turned} if cos.shape[-2] == 1 else {})
+
+        attention(model, LAYER).register_forward_pre_hook(other, with_kwargs=True)
+
+    one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
+    assert (one.decoded.way, one.decoded.layer) == ("with a cache", LAYER)
+    assert f"Wrong positions in decode, layer {LAYER}: positions +1" in said.headline
+
+
+def test_what_generates_nothing_is_said(built, monkeypatch) -> None:
+    def plant(model):
+        def generate(*_, **__):
+            raise RuntimeError("not for this model")
+
+        model.generate = generate
+
+    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    assert one.decoded is None
+    assert "decode with a cache was not compared: RuntimeError: not for this model" in said.notes
+
+
 # ------------------------------------------------------------------------------------ nothing is wrong
 
 
@@ -372,11 +460,50 @@ def test_a_right_model_gets_no_alarm(name, built) -> None:
     for one in model_audit(str(built(name)), offsets, ("fp32", "bf16"), tokens="24"):
         assert (one.held, one.diagnosis) == ((), None)
         assert one.word not in WRONG
+        assert one.decoded is None or one.decoded.way == ""
         if one.dtype.name == "float32" and not one.rerouted:
             change = one.change
             size = change.rms(change.reference_squares)
             assert change.rms(change.base_error_squares) < 1e-5 * size
             assert change.rms(change.error_squares) < 1e-3 * size  # angles at 32768 are off by 2^-9
+
+
+# ------------------------------------------------------------------------------------- mixtures of experts
+
+
+def test_experts_that_flip_are_counted_and_the_rest_stands_beside(built) -> None:
+    audit = model_audit(str(built("qwen3_next")), 1000, "bf16", tokens="24")
+    [one] = audit
+    said = report([audit], None, {}, shifted=[one])
+    flips, change = one.flips, one.change.rms(one.change.squares)
+    assert flips.choices == 4 * 24
+    assert 0 < flips.flipped <= 3
+    assert 0 < flips.rest < change / 2
+    assert f"{flips.flipped} of 96 choices of experts flip, and with the experts of offset 0" in said.headline
+    [row] = said.rows
+    assert (row["routing_choices"], row["routing_flips"]) == (96, flips.flipped)
+    assert row["change_rms_routed"] == flips.rest
+
+
+def test_a_model_without_experts_has_no_choices(built) -> None:
+    [one] = model_audit(str(built("llama")), 1000, "bf16", tokens="24")
+    assert one.flips is None
+
+
+def test_choices_that_were_made_are_made_again() -> None:
+    numbers = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    with routing.Routing() as first:
+        numbers.topk(2)
+    with routing.Routing(first.choices) as again:
+        values, indices = torch.topk(numbers.flip(-1), 2, dim=-1)
+    assert indices.tolist() == first.choices[0][0].tolist() == [[0, 2], [3, 2]]
+    assert values.tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    assert routing.compare(first.choices, again.choices, 4, 2) == routing.Flips(2, 0, 0)
+    with routing.Routing() as other:
+        torch.topk(torch.tensor([[0.0, 1.0, 2.0, 3.0]] * 2), 2)
+    flips = routing.compare(first.choices, other.choices, 4, 2)
+    assert (flips.choices, flips.flipped, flips.tokens) == (2, 1, 1)  # in whatever order they are chosen
+    assert routing.compare(first.choices, other.choices, 8, 2) is None
 
 
 def test_the_exit_code_and_stderr_say_it(built, monkeypatch, capsys) -> None:

@@ -28,6 +28,7 @@ from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
+    from ropeaudit.features.model.decode import Decoded
     from ropeaudit.features.model.forward_pass import Pass, Runner
     from ropeaudit.features.model.held import Held
     from ropeaudit.features.model.logits import Change
@@ -53,13 +54,19 @@ VERDICTS: dict[str, str] = {
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build: see "
     "diagnosis",
     "wrong_rotation": "a layer rotates q and k otherwise than its config says: see diagnosis",
+    "wrong_decode": "decode with a cache rotates by other positions than one pass: see diagnosis",
     "inaccurate": "float32 logits are not those of the float64 run, by more than float32 explains",
     "none": "no logit changes",
     "precision": "logits change by rounding alone: in float64 they stay",
     "structure": "the shift changes the model itself: float64 logits change too",
     "overflow": "some logits are nan or infinite",
 }
-WRONG = ("wrong_frequencies", "wrong_rotation", "inaccurate")  # verdicts that a model fails by
+WRONG = (
+    "wrong_frequencies",
+    "wrong_rotation",
+    "wrong_decode",
+    "inaccurate",
+)  # verdicts that a model fails by
 
 
 class NotShifted(BadInput):
@@ -87,6 +94,7 @@ class Shifted:
     held: tuple[Held, ...] = ()
     flips: Flips | None = None
     rerouted: bool = False
+    decoded: Decoded | None = None
 
     @property
     def word(self) -> str:
@@ -96,7 +104,7 @@ class Shifted:
         if self.verdict == "overflow":
             return self.verdict
         if self.diagnosis is not None:
-            return "wrong_rotation"
+            return "wrong_rotation" if self.wrong_layers else "wrong_decode"
         return "inaccurate" if self.inaccurate else self.verdict
 
     @property
@@ -109,10 +117,17 @@ class Shifted:
         from ropeaudit.features.model.rotation_check import first_diagnosis
 
         loaded, layer = held.together(self.held), first_diagnosis(self.places)
+        if loaded is None and layer is None:
+            return None if self.decoded is None else self.decoded.diagnosis
         if loaded is None or layer is None:
             return loaded or layer
         beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in held.UNKNOWN
         return replace(loaded, also=(*loaded.also, layer)) if beside and layer.explains else loaded
+
+    @property
+    def wrong_layers(self) -> list[int]:
+        """The layers whose rotation is not the config's."""
+        return [layer for layer, one in self.places.items() if one.diagnosis is not None]
 
     @property
     def inaccurate(self) -> bool:
@@ -133,7 +148,7 @@ class ModelAudit:
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, the files of q and k. device: where it runs.
+    is seen; saved, the files of q and k; decoded, how decode differs from one pass. device: where it runs.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -146,6 +161,7 @@ class ModelAudit:
     narrow: list[str] = field(default_factory=list)
     pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
     saved: list[Saved] = field(default_factory=list, init=False)
+    decoded: Decoded | None = field(default=None, init=False)
 
     def check(self) -> None:
         """Raise UsageError or BadInput for what cannot be run."""
@@ -208,7 +224,9 @@ class ModelAudit:
                     and found.flipped
                     for at, seen in ((0, base), (offset, shifted))
                 )
-                yield replace(one, places=places, held=held, flips=flips, rerouted=rerouted)
+                yield replace(
+                    one, places=places, held=held, flips=flips, rerouted=rerouted, decoded=self.decoded
+                )
 
     def _runner(
         self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
@@ -253,6 +271,7 @@ class ModelAudit:
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
             self.saved = qk_files.save(self.save, self.folder, base.layers, self.pairs)
+        self.decoded = self._decoded(runner, base)
         step()
         logits, causes, chosen = {0: base.logits}, {}, {0: base.choices}
         for offset in self.offsets:
@@ -261,6 +280,19 @@ class ModelAudit:
             logits[offset], causes[offset] = shifted.logits, cause_of(base, shifted)
             chosen[offset] = shifted.choices
         return logits, causes, chosen
+
+    def _decoded(self, runner: Runner, base: Pass) -> Decoded | None:
+        """Return how decode with a cache differs from one pass; None, with a note, where that is not seen."""
+        from ropeaudit.features.model import decode
+
+        ids = self.tokens.ids
+        if len(ids) < decode.FEWEST or not hasattr(runner.model, "generate"):
+            return None
+        found = decode.compare(runner, ids, base, self.pairs, STRUCTURE)
+        if isinstance(found, str):
+            self.folder.note(f"decode with a cache was not compared: {found}")
+            return None
+        return found
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""

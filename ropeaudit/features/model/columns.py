@@ -298,13 +298,18 @@ class RunColumns:
     layers_compared: int = of_run(
         "layers whose rotation was compared with that of config.json", lambda run: len(run.shifted.places)
     )
+    decode_max: float | None = of_run(
+        "largest |logit of decode with a cache, in a batch padded on the left, - logit of one pass|, float64; "
+        "empty where it was not compared",
+        lambda run: run.shifted.decoded.change if run.shifted.decoded else None,
+    )
     cause: str = of_run(
         "of the change: rounding, frequencies, learned positions, mask, other or none",
         lambda run: run.shifted.cause,
         shown=True,
     )
     verdict: str = of_run(
-        "wrong_frequencies (what the model holds, see diagnosis), wrong_rotation (see diagnosis), inaccurate "
+        "wrong_frequencies (what the model holds), wrong_rotation, wrong_decode (see diagnosis), inaccurate "
         "(float32 is not the float64 run), none, precision (float64 logits stay), structure (they change "
         "too), overflow",
         lambda run: run.shifted.word,

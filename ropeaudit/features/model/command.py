@@ -13,7 +13,8 @@ _KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded
 
 @command(
     epilog="Needs transformers (pip install 'ropeaudit[model]'). Exit code: 0 done, 1 the model itself is "
-    "wrong (verdict wrong_frequencies, wrong_rotation or inaccurate), 2 bad usage or input."
+    "wrong (verdict wrong_frequencies, wrong_rotation, wrong_decode or inaccurate), 2 bad usage "
+    "or input."
 )
 @click.argument("folder", metavar="FOLDER")
 @click.option("--text", metavar="FILE", help="Text to read, through the folder's tokenizer.")

@@ -92,15 +92,14 @@ class Runner:
         """
         capture = Capture()
         load.listen(capture)
-        for name, module in self.fresh.items():
-            self.model.set_submodule(name, copy.deepcopy(module))
+        self.reset()
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
         chosen = Routing(routed) if self.experts else contextlib.nullcontext()
         followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
-        with torch.no_grad(), self._arithmetic(), followed as capture.calls, products, lookups, chosen:
+        with torch.no_grad(), self.arithmetic(), followed as capture.calls, products, lookups, chosen:
             try:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
@@ -115,6 +114,11 @@ class Runner:
         seen = capture.layers, frequencies, lookups.rows, lookups.reads
         return Pass(logits.detach().cpu(), *seen, getattr(chosen, "choices", []))
 
+    def reset(self) -> None:
+        """Let the rotary modules be as they were loaded."""
+        for name, module in self.fresh.items():
+            self.model.set_submodule(name, copy.deepcopy(module))
+
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
         if not beyond:
@@ -125,7 +129,8 @@ class Runner:
         )
 
     @contextlib.contextmanager
-    def _arithmetic(self) -> Iterator[None]:
+    def arithmetic(self) -> Iterator[None]:
+        """Compute in float64 throughout within the block, where it is `wide`."""
         if not self.wide:
             yield
             return
@@ -166,6 +171,21 @@ class Capture:
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
             visible = visible_scores(attention_mask, query.shape[-2])
             self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
+        return self.attend(module, query, key, value, attention_mask, scale, dropout, **others)
+
+    @staticmethod
+    def attend(
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **others: Any,
+    ) -> Any:
+        """Attend as the model's own function does."""
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
 

@@ -100,6 +100,8 @@ def fault(summary: Sequence[Mapping[str, Any]]) -> str:
         return f"The {what} are not those of its config: {row['resembles']} ({row['held']}, {row['dtype']})."
     if row["verdict"] == "wrong_rotation":
         return f"Wrong rotation {_where(row)}, {row['resembles']}."
+    if row["verdict"] == "wrong_decode":
+        return f"Wrong positions in decode, {row['resembles']}; logits are off by {short(row['decode_max'])}."
     return (
         f"Float32 is not the float64 run: {_where(row)} logits are off by {short(row['error_rms'])} RMS, at "
         f"offset 0 by {short(row['base_error_rms'])}, of {short(row['logits_rms'])}; nothing that is known "
@@ -230,6 +232,12 @@ def notes(
     if beyond:
         message.append(
             f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
+        )
+    if (decoded := audit.decoded) is not None and decoded.way:
+        layer = "" if decoded.layer is None else f", first in layer {decoded.layer}"
+        message.append(
+            f"decode of a row {decoded.way} is not one pass over its tokens: float64 logits differ by up to "
+            f"{short(decoded.change)}, from position {decoded.position} on{layer}"
         )
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
