@@ -1,11 +1,13 @@
 """Faults planted in loaded models: each is named, with its layer where it is one; right models stay right."""
 
 import json
+import shutil
 import warnings
 
 import architectures
 import pytest
 import torch
+from tiny_models import change_config
 
 from ropeaudit.features.model import float64_mode, held, routing
 from ropeaudit.features.model import load as model_load
@@ -402,9 +404,8 @@ def first_row(at, ids, mask):
 DECODED = {  # what is wrong -> how, by how many tokens, in which row
     "decode off by one": (one_more, 1, "with a cache"),
     "a batch off by one": (one_less_in_batches, -1, "in a batch"),
-    "left padding ignored": (without_padding, 5, "padded on the left"),
-    "positions of the first row": (first_row, 5, "padded on the left"),
 }
+MOVED = {"left padding ignored": without_padding, "positions of the first row": first_row}
 
 
 @pytest.mark.parametrize("fault", DECODED)
@@ -419,6 +420,19 @@ def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, monk
         f"Wrong positions in decode, layer 0: positions {by:+d}; logits are off by"
     )
     assert any(f"decode of a row {way} is not one pass" in note for note in said.notes)
+
+
+@pytest.mark.parametrize("fault", MOVED)
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, built, monkeypatch) -> None:
+    """Scores depend on distances: no logit changes, whatever the padding is taken for."""
+    one, said = audited(monkeypatch, built(name), given_positions(MOVED[fault]), dtypes="fp32")
+    assert (one.word, one.diagnosis) == ("precision", None)
+    assert (one.decoded.way, one.decoded.layer, one.decoded.differs) == ("padded on the left", 0, False)
+    assert (
+        "decode of a row padded on the left rotates otherwise than one pass over its tokens, layer 0: "
+        "positions +5; scores depend on distances, and float64 logits stay"
+    ) in said.notes
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -530,6 +544,78 @@ def test_the_exit_code_and_stderr_say_it(built, monkeypatch, capsys) -> None:
 
 
 # ------------------------------------------------------------------------------------- held, by itself
+
+
+OWN_CODE = """
+import torch
+from transformers import LlamaForCausalLM, LlamaModel
+
+class OwnRotary(torch.nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.dims = dims
+        self.register_buffer("inv_freq", self.built(), persistent=False)
+
+    def built(self):
+        return 1.0 / 10000.0 ** (torch.arange(0, self.dims, 2).float() / self.dims)
+
+    @torch.no_grad()
+    def forward(self, x, position_ids):
+        angles = position_ids[..., None].float() * self.inv_freq
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+class OwnForCausalLM(LlamaForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = OwnModel(config)
+
+class OwnModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.rotary_emb = OwnRotary(config.head_dim)
+"""
+INITIALISED = """
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, OwnRotary):
+            module.inv_freq.copy_(module.built())
+"""
+
+
+@pytest.mark.parametrize("initialised", [False, True])
+def test_a_model_s_own_code_whose_buffer_loading_never_writes(
+    initialised, built, tmp_path, monkeypatch, capsys
+) -> None:
+    """It is made on `meta`; memory as it was is filled with nan here, so that it is the same each time."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    folder = shutil.copytree(built("llama"), tmp_path / f"own{initialised}")
+    (folder / "modeling_own.py").write_text(OWN_CODE + (INITIALISED if initialised else ""))
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
+    change_config(folder, **own, architectures=["OwnForCausalLM"])
+    torch.use_deterministic_algorithms(True)
+    try:
+        options = [
+            "--tokens",
+            "24",
+            "--offset",
+            "1000",
+            "--dtype",
+            "fp32",
+            "--trust-remote-code",
+            "-f",
+            "json",
+        ]
+        code = main(["model", str(folder), *options])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    said = json.loads(capsys.readouterr().out)
+    verdicts = [(row["verdict"], row["diagnosis"]) for row in said["records"]]
+    if initialised:
+        assert (code, verdicts) == (0, [("precision", None)])
+    else:
+        assert (code, verdicts) == (1, [("wrong_frequencies", "nonfinite")])
+        assert said["headline"].startswith("The loaded frequencies are not those of its config: nan or inf")
 
 
 class Rotary(torch.nn.Module):

@@ -118,7 +118,7 @@ class Shifted:
 
         loaded, layer = held.together(self.held), first_diagnosis(self.places)
         if loaded is None and layer is None:
-            return None if self.decoded is None else self.decoded.diagnosis
+            return None if self.decoded is None else self.decoded.wrong
         if loaded is None or layer is None:
             return loaded or layer
         beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in held.UNKNOWN

@@ -299,8 +299,8 @@ class RunColumns:
         "layers whose rotation was compared with that of config.json", lambda run: len(run.shifted.places)
     )
     decode_max: float | None = of_run(
-        "largest |logit of decode with a cache, in a batch padded on the left, - logit of one pass|, float64; "
-        "empty where it was not compared",
+        "largest |logit of decode with a cache, in a batch padded on the left, - logit of one pass|, in "
+        "float64; empty where it was not compared",
         lambda run: run.shifted.decoded.change if run.shifted.decoded else None,
     )
     cause: str = of_run(

@@ -32,7 +32,8 @@ class Decoded:
 
     way: what the wrong row was: "with a cache" alone, "in a batch" where it is right alone, "padded on the
     left"; empty where nothing differs. position: the first that is off. layer: the first in which q is off
-    there; None where that is not seen. diagnosis: positions that q is rotated by instead, if by any.
+    there; None where that is not seen. diagnosis: positions that q is rotated by instead, if by any. differs:
+    whether logits do; those of a row that is moved as a whole stay.
     """
 
     change: float
@@ -41,6 +42,12 @@ class Decoded:
     position: int | None = None
     layer: int | None = None
     diagnosis: Diagnosis | None = None
+    differs: bool = False
+
+    @property
+    def wrong(self) -> Diagnosis | None:
+        """The diagnosis, where it changes what the model says."""
+        return self.diagnosis if self.differs else None
 
 
 class _Queries(Capture):
@@ -124,6 +131,7 @@ def _differs(
     logits, queries = generated
     first = len(ids) - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().max())
+    most = allowed * max(1.0, size)
     off = (logits[:, row] - one.logits[first : first + len(logits)].double()).abs().amax(-1)
     change = float(off.max())
     way = "padded on the left" if row else "in a batch"
@@ -135,13 +143,12 @@ def _differs(
             if _near(q, expected):
                 continue
             by = None if layer not in pairs else _moved(q, expected, pairs[layer])
-            if by is None and not off[step] > allowed * max(1.0, size):
+            if by is None and not off[step] > most:
                 continue  # such as dims that are not compared
             found = None if by is None else Diagnosis("positions-off", {"by": by}, Where(layers=(layer,)))
-            return Decoded(change, size, way, first + step, layer, found)
-    if change > allowed * max(1.0, size):
-        step = int((off > allowed * max(1.0, size)).nonzero()[0])
-        return Decoded(change, size, way, first + step)
+            return Decoded(change, size, way, first + step, layer, found, change > most)
+    if change > most:
+        return Decoded(change, size, way, first + int((off > most).nonzero()[0]), differs=True)
     return Decoded(change, size)
 
 

@@ -19,6 +19,7 @@ from ropeaudit.features.model.columns import (
     PairDrift,
     by_layer,
 )
+from ropeaudit.recognition import wording
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
@@ -203,6 +204,24 @@ def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     ]
 
 
+def decode_notes(audit: ModelAudit) -> list[str]:
+    """Return how decode differs from one pass, in words; nothing where it does not."""
+    one = audit.decoded
+    if one is None or not one.way:
+        return []
+    layer = "" if one.layer is None else f", first in layer {one.layer}"
+    begin = f"decode of a row {one.way}"
+    if not one.differs:
+        return [
+            f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; scores "
+            "depend on distances, and float64 logits stay"
+        ]
+    return [
+        f"{begin} is not one pass over its tokens: float64 logits differ by up to {short(one.change)}, from "
+        f"position {one.position} on{layer}"
+    ]
+
+
 def notes(
     audit: ModelAudit, summary: Sequence[Mapping[str, Any]], results: Sequence[Shifted] = ()
 ) -> list[str]:
@@ -233,12 +252,7 @@ def notes(
         message.append(
             f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
         )
-    if (decoded := audit.decoded) is not None and decoded.way:
-        layer = "" if decoded.layer is None else f", first in layer {decoded.layer}"
-        message.append(
-            f"decode of a row {decoded.way} is not one pass over its tokens: float64 logits differ by up to "
-            f"{short(decoded.change)}, from position {decoded.position} on{layer}"
-        )
+    message += decode_notes(audit)
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(
