@@ -213,8 +213,8 @@ def decode_notes(audit: ModelAudit) -> list[str]:
     begin = f"decode of a row {one.way}"
     if not one.differs:
         return [
-            f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; scores "
-            "depend on distances, and float64 logits stay"
+            f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
+            "scores depend on distances, and float64 logits stay"
         ]
     return [
         f"{begin} is not one pass over its tokens: float64 logits differ by up to {short(one.change)}, from "
