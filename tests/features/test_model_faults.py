@@ -143,6 +143,21 @@ def test_the_first_line_has_both_numbers(built, monkeypatch) -> None:
     assert "its config: uninitialised: 1.1e+24 (model.rotary_emb.inv_freq" in said.headline
 
 
+def test_a_buffer_that_nothing_reads_is_a_note(built, monkeypatch) -> None:
+    """A model's own code may compute its frequencies at each call, beside those that its class holds."""
+
+    def plant(model):
+        LOADED["uninitialised"](model)
+        module, _ = next(frequencies(model))
+        right = type(module)(module.config)
+        module.forward = lambda x, position_ids: right(x, position_ids)
+
+    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    assert (one.word, one.held, one.diagnosis) == ("precision", (), None)
+    note = "model.rotary_emb.inv_freq: not as the config builds it, and no logit depends on it"
+    assert note in said.notes
+
+
 @pytest.mark.parametrize("value", [4.6e-41, 0.0, float("nan"), -float("inf")])
 def test_numbers_that_no_model_has_are_named_so(value, built, monkeypatch) -> None:
     plant = filled(lambda old: torch.full_like(old, value))

@@ -211,6 +211,10 @@ class ModelAudit:
             runner, own = self._runner(fmt, wide=False, scales=scales)
             held = own or judge_holds  # what was never written differs from one loading to the next
             base = runner.run(self.tokens.ids, 0)
+            if held and not runner.reads([one.name for one in held], self.tokens.ids, base):
+                names = ", ".join(one.name for one in held)
+                self.folder.note(f"{names}: not as the config builds it, and no logit depends on it")
+                held = ()
             step()
             for offset in self.offsets:
                 shifted = runner.run(self.tokens.ids, offset, follow=True)

@@ -119,6 +119,31 @@ class Runner:
         for name, module in self.fresh.items():
             self.model.set_submodule(name, copy.deepcopy(module))
 
+    def reads(self, names: Sequence[str], ids: list[int], base: Pass) -> bool:
+        """Return whether logits change where buffers and factors of modules, by name, hold other numbers.
+
+        base: the pass over the tokens from position 0. Code may hold what it does not read.
+        """
+        kept, changed = dict(self.fresh), []
+        for name in names:
+            path, _, key = name.rpartition(".")
+            if path in self.fresh:
+                self.fresh[path] = copy.deepcopy(self.fresh[path])
+            module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
+            value = getattr(module, key)
+            changed.append((module, key, value))
+            other = torch.full_like(value, 0.37) if isinstance(value, torch.Tensor) else value * 1.5 + 1
+            setattr(module, key, other)
+        try:
+            again = self.run(ids, 0).logits
+        except BadInput:
+            return True
+        finally:
+            self.fresh = kept
+            for module, key, value in changed:
+                setattr(module, key, value)
+        return not torch.equal(again.nan_to_num(), base.logits.nan_to_num())
+
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
         if not beyond:
