@@ -154,7 +154,7 @@ def test_a_buffer_that_nothing_reads_is_a_note(built, monkeypatch) -> None:
 
     one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
     assert (one.word, one.held, one.diagnosis) == ("precision", (), None)
-    note = "model.rotary_emb.inv_freq: not as the config builds it, and no logit depends on it"
+    note = "model.rotary_emb.inv_freq: not as the config builds it; no logit is seen to depend on it"
     assert note in said.notes
 
 

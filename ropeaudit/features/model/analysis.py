@@ -213,7 +213,7 @@ class ModelAudit:
             base = runner.run(self.tokens.ids, 0)
             if held and not runner.reads([one.name for one in held], self.tokens.ids, base):
                 names = ", ".join(one.name for one in held)
-                self.folder.note(f"{names}: not as the config builds it, and no logit depends on it")
+                self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
                 held = ()
             step()
             for offset in self.offsets:

@@ -32,6 +32,7 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
 _HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
 _SELECTS = ("index_select", "__getitem__", "embedding")
+_CHANCE = 4  # times the difference of two passes alike: a larger one is none of chance
 UNNAMED = "a table that is no parameter"
 
 
@@ -122,9 +123,11 @@ class Runner:
     def reads(self, names: Sequence[str], ids: list[int], base: Pass) -> bool:
         """Return whether logits change where buffers and factors of modules, by name, hold other numbers.
 
-        base: the pass over the tokens from position 0. Code may hold what it does not read.
+        base: the pass over the tokens from position 0. Code may hold what it does not read. Of logits that
+        differ from pass to pass the change has to be larger than that.
         """
         kept, changed = dict(self.fresh), []
+        chance = _apart(self.run(ids, 0).logits, base.logits)
         for name in names:
             path, _, key = name.rpartition(".")
             if path in self.fresh:
@@ -142,7 +145,7 @@ class Runner:
             self.fresh = kept
             for module, key, value in changed:
                 setattr(module, key, value)
-        return not torch.equal(again.nan_to_num(), base.logits.nan_to_num())
+        return _apart(again, base.logits) > _CHANCE * chance
 
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
@@ -370,6 +373,11 @@ class Lookups(TorchFunctionMode):
             return  # rows of an intermediate result, such as the tokens of an expert
         name = (self.learned.get(pointer) or self.stored.get(pointer, UNNAMED)).removesuffix(".weight")
         self.rows[name] = Lookup(indices.detach().cpu().clone(), table.shape[0], pointer in self.learned)
+
+
+def _apart(first: Any, other: Any) -> float:
+    """Return the largest difference of two tensors; nan is as 0."""
+    return float((first.nan_to_num().double() - other.nan_to_num().double()).abs().max())
 
 
 def _tensors(value: Any) -> Iterator[Any]:
