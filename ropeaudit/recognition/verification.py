@@ -184,13 +184,14 @@ def check(
     batch_step: int = 0,
     searches: Searches | None = None,
     each_call: bool = False,
+    explain: bool = True,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
     first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
     `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
-    takes a row for each. searches: those of other calls of the same code. each_call: see `judged`.
+    takes a row for each. searches: those of other calls of the same code. each_call, explain: see `judged`.
     """
 
     def blocks() -> Iterator[CalledBlock]:
@@ -210,6 +211,7 @@ def check(
         afresh=afresh,
         rule=rule,
         searches=searches,
+        explain=explain,
         each_call=each_call,
     )
 

@@ -70,7 +70,7 @@ LOCAL_BASE = ("gemma3",)
 SLIDING_UNSCALED = ("olmo3",)
 
 # Only the sliding layers rotate, where a sliding_window is given.
-SLIDING_ALONE = ("afmoe", "beam", "cohere2", "cohere2_moe", "exaone4", "exaone_moe")
+SLIDING_ALONE = ("afmoe", "beam", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "flint", "kolibri1")
 # Every so many layers one is full, where neither layer_types nor sliding_window_pattern says which.
 SLIDING_PATTERN = {"cohere2": 4, "exaone4": 4, "exaone_moe": 4}
 

@@ -35,7 +35,7 @@ def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
     if model not in hf_models.SLIDING_ALONE or config.get("force_rope"):
         return False
-    return not model.startswith("exaone") or config.get("sliding_window", 1) is not None
+    return not model.startswith(("exaone", "kolibri1")) or config.get("sliding_window", 1) is not None
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:
@@ -93,6 +93,22 @@ def _marks(marks: list[object], count: int | None) -> list[object]:
     return marks[: count or None]
 
 
+def unrotated_layers(config: Config, model: str) -> list[int]:
+    """Return the numbers of the layers of `unrotated`, as far as numbers are known. Raises: BadInput."""
+    marks, count = config.get("no_rope_layers"), hf_json.count(config, LAYERS) or 0
+    bases = config.get(hf_json.LAYER_BASES)
+    listed = marks or bases
+    if isinstance(listed, list):
+        return [n for n, mark in enumerate(listed) if not mark]
+    every = hf_json.count(config, [_INTERVAL])
+    if every is None and model in hf_models.NO_ROPE_LAYERS:
+        every = hf_models.NO_ROPE_INTERVAL
+    if every:
+        return [n for n in range(min(count, _MOST)) if (n + 1) % every == 0]
+    still = _still_kinds(config, model)
+    return [n for n, kind in enumerate(kinds_of_layers(config, model)) if kind in still] if still else []
+
+
 def _each(every: int, config: Config, why: str) -> str:
     """Return that every so many layers one does not rotate, in words."""
     count = hf_json.count(config, LAYERS)
@@ -103,15 +119,20 @@ def _each(every: int, config: Config, why: str) -> str:
 
 def _by_kind(config: Config, model: str) -> str:
     """Return which layers do not rotate for their type, in words: its parameters are null, or by the code."""
-    given = hf_json.rope_dict(config)
-    still = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
-    still += [_FULL] if sliding_alone(config, model) and _FULL not in still else []
+    still = _still_kinds(config, model)
     kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
     if not still or (kinds and not set(kinds) & set(still)):
         return ""
     if not kinds:
         return f"{why} layers do not rotate"
     return _numbered([n for n, kind in enumerate(kinds) if kind in still], len(kinds), why)
+
+
+def _still_kinds(config: Config, model: str) -> list[str]:
+    """Return the types of layers that do not rotate."""
+    given = hf_json.rope_dict(config)
+    still = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
+    return still + ([_FULL] if sliding_alone(config, model) and _FULL not in still else [])
 
 
 def _numbered(layers: list[int], count: int, why: str) -> str:

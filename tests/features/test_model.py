@@ -104,15 +104,17 @@ def test_before_the_border_dynamic_frequencies_stay(built, capsys) -> None:
     assert result["records"][2] == alone["records"][0]  # a longer pass leaves nothing behind
 
 
-def test_the_judge_has_frequencies_of_its_own(built) -> None:
-    """In float64 from the start, not widened: for Llama, and for GPT-NeoX's quarter of the dims."""
+def test_the_judge_has_the_frequencies_of_the_loaded_model(built) -> None:
+    """Bit for bit, and the config's within float32: for Llama, and for GPT-NeoX's quarter of the dims."""
     from ropeaudit.features.model.forward_pass import Runner
 
     for kind, dims in (("llama", 16), ("neox", 4)):
         folder = model_load.open_folder(str(built(kind)), False)
+        held = model_layers.tables(model_load.load(folder, parse("fp32")))[0][0]
         judge_ = Runner(model_load.load(folder, parse("fp64")), wide=True)
+        assert model_layers.tables(judge_.model)[0][0].tolist() == held.tolist()
         exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
-        np.testing.assert_allclose(model_layers.tables(judge_.model)[0][0], exact, rtol=1e-15)
+        np.testing.assert_allclose(held, exact, rtol=2**-22)
         assert not judge_.narrow
 
 
@@ -277,8 +279,11 @@ def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> 
             assert y.dtype == torch.float64
         assert torch.tensor([0.1], dtype=torch.float32).tolist() == [0.1]
         assert torch.arange(3, dtype=torch.float).dtype == torch.float64
+        for narrow in (x.half(), x.bfloat16(), torch.arange(300, 301).to(torch.bfloat16)):
+            assert narrow.dtype == torch.float64  # positions that the model casts stay as they are
+        assert torch.arange(257, 258).to(torch.bfloat16).tolist() == [257.0]
         assert not mode.narrow
-        x.half()
+        torch.ones(1, dtype=torch.complex64).real.clone()
     assert mode.narrow
     assert torch.tensor(0.1).dtype == torch.float32  # the world outside is as before
 
@@ -299,20 +304,15 @@ class RotaryOfTwo(Rotary):
         super().__init__(config)
 
 
-def test_the_reference_computes_frequencies_anew_and_names_those_that_it_cannot() -> None:
+def test_the_reference_keeps_the_frequencies_that_were_loaded() -> None:
     config = {"base": 1e4}
     model = torch.nn.ModuleDict({"near": Rotary(config), "far": RotaryOfTwo(config, 0)})
-    assert float64_mode.widen(model) == ["far"]
-    exact = 1e4 ** -torch.arange(0, 1, 0.25, dtype=torch.float64)
-    assert torch.equal(model["near"].inv_freq, exact)
-    assert model["far"].inv_freq.dtype == torch.float64
-    assert not torch.equal(model["far"].inv_freq, exact)
-
-
-def test_frequencies_that_cannot_be_put_in_place_are_a_fault_and_no_float32_reference(monkeypatch) -> None:
-    monkeypatch.delattr(torch.nn.Module, "set_submodule")  # as in torch before 2.5
-    with pytest.raises(AttributeError, match="set_submodule"):
-        float64_mode.widen(torch.nn.ModuleDict({"near": Rotary({"base": 1e4})}))
+    model["near"].original = model["near"].inv_freq * 7
+    held = model["near"].inv_freq.double()
+    assert float64_mode.widen(model) == []
+    for name in model:
+        assert torch.equal(model[name].inv_freq, held)
+    assert model["near"].original.dtype == torch.float64  # what is put back is as wide
 
 
 def test_logits_that_are_not_finite_are_an_overflow() -> None:
@@ -605,15 +605,21 @@ def test_the_notes_of_a_model_say_what_may_mislead() -> None:
     tokens = SimpleNamespace(source="random")
     saved = [Saved("q.safetensors", "sliding_attention", [0, 1, 2, 5], "ropeaudit shift --qk q.safetensors")]
     pairs = {0: NO_PAIRS, 1: RotatedPairs(0, "half", np.ones(2))}
-    audit = SimpleNamespace(folder=folder, narrow=["a: fp32"], tokens=tokens, saved=saved, pairs=pairs)
+    audit = SimpleNamespace(
+        folder=folder, narrow=["a: fp32"], tokens=tokens, saved=saved, pairs=pairs, decoded=None
+    )
     audit.tokens.ids = [1] * 24
     row = summary_row(offset=2**24, score_drift_max=None)
-    heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (1, 7)])]
-    own, narrow, noise, far, unseen, past, unknown, still, kept = notes(audit, [row], heads)
+    heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (0, 1, 7)], places={1: None})]
+    own, narrow, noise, far, alike, unseen, past, unknown, still, kept = notes(audit, [row], heads)
     assert own == "the folder's own"
     assert "still holds narrower numbers (a: fp32)" in narrow
     assert noise.startswith("random tokens")
     assert far == f"at offset {2**24} neighbouring positions share a number in float32, as models hold them"
+    assert alike == (
+        "layer 7 was not compared with config.json, and a shift does not see what is wrong alike at all "
+        "positions: another base, positions off by one, cos and sin swapped"
+    )
     assert unseen.startswith("q and k could not be seen")
     assert past == f"offset {2**24} is past the 4,096 positions that the model declares"
     assert unknown.startswith("pairs of dims are not seen in layer 7: q and k do not move")

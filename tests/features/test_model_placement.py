@@ -25,8 +25,10 @@ H, S, D = 3, 5, 4
 # Layer types, partial rotation, fused projections, norms behind them, interleaved pairs, scaling by length.
 RIGHT = ["llama", "qwen3", "gemma3_text", "olmo2", "phi3", "gpt_neox", "glm", "cohere", "gptj", "stablelm"]
 RIGHT += ["phi3, longrope", "llama, yarn", "llama, dynamic", "persimmon", "qwen2_moe", "falcon", "smollm3"]
-UNSEEN = ["deepseek_v3", "opt", "jamba"]  # latent attention; no rotation
-COMPARED = dict.fromkeys(RIGHT, 4) | {"smollm3": 2} | dict.fromkeys(UNSEEN, 0)  # layers
+RIGHT += ["deepseek_v3", "flint", "granitemoehybrid, rope"]
+UNSEEN = ["opt", "jamba"]  # no rotation
+TWO = ["smollm3", "flint", "granitemoehybrid, rope"]
+COMPARED = dict.fromkeys(RIGHT, 4) | dict.fromkeys(TWO, 2) | dict.fromkeys(UNSEEN, 0)  # layers
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,7 +117,7 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(tmp_path, capsys, monke
 
     monkeypatch.setattr(model_load, "load", planted)
     arguments = ["model", str(tmp_path), "--tokens", "24", "--offset", "1000", "--dtype", "bf16"]
-    assert main([*arguments, "-f", "json"]) == 0
+    assert main([*arguments, "-f", "json"]) == 1
     said = json.loads(capsys.readouterr().out)
     begin = "Wrong rotation in bfloat16 at offset 1000, layer 1: positions +1. "
     assert said["headline"].startswith(begin)
@@ -128,7 +130,7 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(tmp_path, capsys, monke
     ]
     first, second = (one["rotation_excess"] for one in said["layers"])
     assert first < 1 < second == row["rotation_excess"]
-    assert main([*arguments, "--by", "layer", "-f", "csv", "-q"]) == 0
+    assert main([*arguments, "--by", "layer", "-f", "csv", "-q"]) == 1
     assert ",positions-off,positions +1" in capsys.readouterr().out
 
 

@@ -37,6 +37,7 @@ SENTENCES = {
         "rounded table, bfloat16 rotation (hf)",
     ),
     "nonfinite": ({"recipes": ("uniform",)}, "nan or inf, as uniform"),
+    "uninitialised": ({"value": 1.1e24}, "uninitialised: 1.1e+24"),
     "missing-scaling": (
         {"asked": "llama3(factor=8)"},
         "no scaling of frequencies: llama3(factor=8) is asked for",
@@ -69,6 +70,7 @@ SENTENCES = {
     "inverse-frequencies": ({}, "inverses of the frequencies: tokens per radian"),
     "turns-per-token": ({}, "frequencies in turns per token"),
     "no-rotation": ({}, "no rotation"),
+    "rotation-unasked": ({}, "rotates, though it is a layer without RoPE"),
     "wrong-direction": ({}, "the other direction"),
     "rotated-twice": ({}, "rotated twice"),
     "positions-off": ({"by": 1}, "positions +1"),

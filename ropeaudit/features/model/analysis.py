@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
@@ -23,12 +23,16 @@ from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder
 from ropeaudit.features.model.qk_files import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
+from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
+    from ropeaudit.features.model.decode import Decoded
     from ropeaudit.features.model.forward_pass import Pass, Runner
+    from ropeaudit.features.model.held import Held
     from ropeaudit.features.model.logits import Change
+    from ropeaudit.features.model.routing import Flips
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
 
@@ -37,6 +41,8 @@ OFFSETS = (1000, 32768)
 STRUCTURE = 1e-8  # a larger change of float64 logits, relative to the largest one, is no rounding ...
 _REACH = 2**20  # ... up to this offset; rounding of angles grows with it
 LARGEST_OFFSET = 2**40
+ACCURATE = 1e-3  # of the RMS logit: float32 may be off by that up to ...
+_NEAR_POSITIONS = 4096  # this position; rounding of angles grows with it
 THRESHOLD = 0.01  # score drift that a layer may have
 
 UNSEEN = (
@@ -45,12 +51,22 @@ UNSEEN = (
 )
 
 VERDICTS: dict[str, str] = {
+    "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build: see "
+    "diagnosis",
     "wrong_rotation": "a layer rotates q and k otherwise than its config says: see diagnosis",
+    "wrong_decode": "decode with a cache rotates by other positions than one pass: see diagnosis",
+    "inaccurate": "float32 logits are not those of the float64 run, by more than float32 explains",
     "none": "no logit changes",
     "precision": "logits change by rounding alone: in float64 they stay",
     "structure": "the shift changes the model itself: float64 logits change too",
     "overflow": "some logits are nan or infinite",
 }
+WRONG = (
+    "wrong_frequencies",
+    "wrong_rotation",
+    "wrong_decode",
+    "inaccurate",
+)  # verdicts that a model fails by
 
 
 class NotShifted(BadInput):
@@ -63,7 +79,9 @@ class Shifted:
 
     places: of each layer whose q and k are seen before and after rotation, where its worst pair stands.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
-    else rounding or none.
+    else rounding or none. held: what the loaded model holds that its config does not build. flips: of a
+    mixture of experts, where the shift sends tokens to others. rerouted: whether the
+    float64 run chose others.
     """
 
     dtype: Format
@@ -73,19 +91,56 @@ class Shifted:
     verdict: str
     cause: str
     places: dict[int, Places] = field(default_factory=dict)
+    held: tuple[Held, ...] = ()
+    flips: Flips | None = None
+    rerouted: bool = False
+    decoded: Decoded | None = None
 
     @property
     def word(self) -> str:
-        """The verdict, where the rotation is wrong that one; one word of `VERDICTS`."""
-        wrong = self.diagnosis is not None and self.verdict != "overflow"
-        return "wrong_rotation" if wrong else self.verdict
+        """The verdict, where the model itself is wrong that one; one word of `VERDICTS`."""
+        if self.held:
+            return "wrong_frequencies"
+        if self.verdict == "overflow":
+            return self.verdict
+        if self.diagnosis is not None:
+            return "wrong_rotation" if self.wrong_layers else "wrong_decode"
+        return "inaccurate" if self.inaccurate else self.verdict
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """What explains the first layer whose rotation is not the config's; None where each is."""
+        """What is wrong with what the model holds, else with the first layer that is not the config's.
+
+        Where a layer is wrong in another way beside, both; None where nothing is.
+        """
+        from ropeaudit.features.model import held
         from ropeaudit.features.model.rotation_check import first_diagnosis
 
-        return first_diagnosis(self.places)
+        loaded, layer = held.together(self.held), first_diagnosis(self.places)
+        if loaded is None and layer is None:
+            return None if self.decoded is None else self.decoded.wrong
+        if loaded is None or layer is None:
+            return loaded or layer
+        beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in held.UNKNOWN
+        return replace(loaded, also=(*loaded.also, layer)) if beside and layer.explains else loaded
+
+    @property
+    def wrong_layers(self) -> list[int]:
+        """The layers whose rotation is not the config's."""
+        return [layer for layer, one in self.places.items() if one.diagnosis is not None]
+
+    @property
+    def inaccurate(self) -> bool:
+        """Whether float32 is off from the float64 run by more than its roundings explain.
+
+        A token that went to another expert is no rounding of the logits, and decides nothing here.
+        """
+        if self.dtype not in (FP32, FP64) or self.change.nonfinite or self.rerouted:
+            return False
+        change, last = self.change, self.offset + self.change.tokens
+        allowed = ACCURATE * change.rms(change.reference_squares)
+        far = allowed * max(1.0, last / _NEAR_POSITIONS)
+        return change.rms(change.base_error_squares) > allowed or change.rms(change.error_squares) > far
 
 
 @dataclass(slots=True)
@@ -93,7 +148,7 @@ class ModelAudit:
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, the files of q and k. device: where it runs.
+    is seen; saved, the files of q and k; decoded, how decode differs from one pass. device: where it runs.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -106,6 +161,7 @@ class ModelAudit:
     narrow: list[str] = field(default_factory=list)
     pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
     saved: list[Saved] = field(default_factory=list, init=False)
+    decoded: Decoded | None = field(default=None, init=False)
 
     def check(self) -> None:
         """Raise UsageError or BadInput for what cannot be run."""
@@ -135,7 +191,9 @@ class ModelAudit:
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
+        from ropeaudit.features.model.held import together
         from ropeaudit.features.model.rotation_check import check_layers
+        from ropeaudit.features.model.routing import compare
 
         self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
@@ -145,31 +203,64 @@ class ModelAudit:
             done += 1
             progress(done / total)
 
-        runner = self._runner(FP64, wide=True)
-        references, causes = self._reference(runner, step)
+        runner, judge_holds = self._runner(FP64, wide=True)
+        references, causes, chosen = self._reference(runner, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
-            runner = self._runner(fmt, wide=False, scales=scales)
+            runner, own = self._runner(fmt, wide=False, scales=scales)
+            held = own or judge_holds  # what was never written differs from one loading to the next
             base = runner.run(self.tokens.ids, 0)
+            if held and not runner.reads([one.name for one in held], self.tokens.ids, base):
+                names = ", ".join(one.name for one in held)
+                self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
+                held = ()
             step()
             for offset in self.offsets:
                 shifted = runner.run(self.tokens.ids, offset, follow=True)
                 step()
-                places = check_layers(self.folder, runner, self.tokens.ids, offset, shifted, fmt)
+                wrong = together(held)
+                places = check_layers(self.folder, runner, self.tokens.ids, offset, shifted, fmt, wrong)
+                one = self._compared(fmt, offset, (base, shifted), references, causes[offset])
+                flips = self._flips(runner, base, shifted, offset)
+                rerouted = any(
+                    (found := compare(chosen[at], seen.choices, runner.experts, len(self.tokens.ids)))
+                    and found.flipped
+                    for at, seen in ((0, base), (offset, shifted))
+                )
                 yield replace(
-                    self._compared(fmt, offset, (base, shifted), references, causes[offset]), places=places
+                    one, places=places, held=held, flips=flips, rerouted=rerouted, decoded=self.decoded
                 )
 
-    def _runner(self, dtype: Format, wide: bool, scales: dict[int, float] | None = None) -> Runner:
-        """Return what runs the model in a dtype. scales: of its layers, as float64 shows them."""
+    def _runner(
+        self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
+    ) -> tuple[Runner, tuple[Held, ...]]:
+        """Return what runs the model in a dtype, and what it holds that is not of its config.
+
+        scales: of its layers, as float64 shows them.
+        """
+        from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 
         loaded = load.load(self.folder, dtype, self.device)
-        return Runner(loaded, wide, self.folder.maximum, scales, self.device)
+        found = held.compare(loaded, self.folder)
+        return Runner(loaded, wide, self.folder.maximum, scales, self.device), found
 
-    def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
-        """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
+    def _flips(self, runner: Runner, base: Pass, shifted: Pass, offset: int) -> Flips | None:
+        """Return how many choices of experts a shift changes, and what changes where they are as before."""
+        from ropeaudit.features.model import routing
+
+        ids = self.tokens.ids
+        flips = routing.compare(base.choices, shifted.choices, runner.experts, len(ids))
+        if flips is None or not flips.flipped:
+            return flips
+        again = runner.run(ids, offset, routed=base.choices).logits.double() - base.logits.double()
+        return replace(flips, rest=float((again**2).mean() ** 0.5))
+
+    def _reference(
+        self, runner: Runner, step: Callable[[], None]
+    ) -> tuple[dict[int, Any], dict[int, str], dict[int, Any]]:
+        """Return of float64, by offset, logits, what in the model a shift changes, and choices of experts."""
         from ropeaudit.features.model.forward_pass import check_reach
 
         base = runner.run(self.tokens.ids, 0)
@@ -184,13 +275,28 @@ class ModelAudit:
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
             self.saved = qk_files.save(self.save, self.folder, base.layers, self.pairs)
+        self.decoded = self._decoded(runner, base)
         step()
-        logits, causes = {0: base.logits}, {}
+        logits, causes, chosen = {0: base.logits}, {}, {0: base.choices}
         for offset in self.offsets:
             shifted = runner.run(self.tokens.ids, offset)
             step()
             logits[offset], causes[offset] = shifted.logits, cause_of(base, shifted)
-        return logits, causes
+            chosen[offset] = shifted.choices
+        return logits, causes, chosen
+
+    def _decoded(self, runner: Runner, base: Pass) -> Decoded | None:
+        """Return how decode with a cache differs from one pass; None, with a note, where that is not seen."""
+        from ropeaudit.features.model import decode
+
+        ids = self.tokens.ids
+        if len(ids) < decode.FEWEST or not hasattr(runner.model, "generate"):
+            return None
+        found = decode.compare(runner, ids, base, self.pairs, STRUCTURE)
+        if isinstance(found, str):
+            self.folder.note(f"decode with a cache was not compared: {found}")
+            return None
+        return found
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""

@@ -218,8 +218,11 @@ class RunColumns:
         "its root mean square", lambda run: run.change.rms(run.change.precision_squares), shown=True
     )
     error_rms: float = of_run(
-        "RMS of the logits at the offset minus those of the float64 run there",
+        "RMS of the logits at the offset minus those of the float64 run there; float32's is in the verdict",
         lambda run: run.change.rms(run.change.error_squares),
+    )
+    base_error_rms: float = of_run(
+        "the same at offset 0", lambda run: run.change.rms(run.change.base_error_squares)
     )
     kl_mean: float = of_run(
         "mean KL(offset 0 || offset) of the next-token distributions, nats",
@@ -256,6 +259,18 @@ class RunColumns:
         shown=True,
         leaves=6,
     )
+    routing_choices: int | None = of_run(
+        "choices of experts: tokens × routers; empty where the model has none, or none is seen",
+        lambda run: run.shifted.flips.choices if run.shifted.flips else None,
+    )
+    routing_flips: int | None = of_run(
+        "how many of them the shift changes",
+        lambda run: run.shifted.flips.flipped if run.shifted.flips else None,
+    )
+    change_rms_routed: float | None = of_run(
+        "change_rms where each token goes to the experts of offset 0; empty where none goes to others",
+        lambda run: run.shifted.flips.rest if run.shifted.flips and run.shifted.flips.flipped else None,
+    )
     threshold: float = of_run("--threshold, in score units", unit="score")
     first_layer: int | None = of_run(
         "first layer in which some score changes by more than the threshold; empty where none does",
@@ -267,13 +282,26 @@ class RunColumns:
         "empty where no q and k are seen before rotation",
     )
     diagnosis: str | None = of_run(
-        "code of what explains the first layer whose rotation is not the config's (`ropeaudit list "
-        "diagnoses`): a+b are two faults together, a|b explain equally much; empty where nothing is off",
+        "code of what is wrong with what the model holds, else of what explains the first layer whose "
+        "rotation is not the config's (`ropeaudit list diagnoses`): a+b are two faults together, a|b "
+        "explain equally much; empty where nothing is off",
         lambda run: codes(run.shifted.diagnosis) or None,
     )
     resembles: str | None = of_run(
         "the diagnosis as a sentence, with the layers where it holds",
         lambda run: wording.sentence(run.shifted.diagnosis) or None,
+    )
+    held: str | None = of_run(
+        "buffers and factors that the model holds and its config does not build; empty where there are none",
+        lambda run: ", ".join(one.name for one in run.shifted.held) or None,
+    )
+    layers_compared: int = of_run(
+        "layers whose rotation was compared with that of config.json", lambda run: len(run.shifted.places)
+    )
+    decode_max: float | None = of_run(
+        "largest |logit of decode with a cache, in a batch padded on the left, - logit of one pass|, in "
+        "float64; empty where it was not compared",
+        lambda run: run.shifted.decoded.change if run.shifted.decoded else None,
     )
     cause: str = of_run(
         "of the change: rounding, frequencies, learned positions, mask, other or none",
@@ -281,8 +309,9 @@ class RunColumns:
         shown=True,
     )
     verdict: str = of_run(
-        "wrong_rotation (see diagnosis), none, precision (float64 logits stay), structure (they change too), "
-        "overflow",
+        "wrong_frequencies (what the model holds), wrong_rotation, wrong_decode (see diagnosis), inaccurate "
+        "(float32 is not the float64 run), none, precision (float64 logits stay), structure (they change "
+        "too), overflow",
         lambda run: run.shifted.word,
         shown=True,
     )

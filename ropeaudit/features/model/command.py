@@ -12,7 +12,9 @@ _KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded
 
 
 @command(
-    epilog="Needs transformers (pip install 'ropeaudit[model]'). Exit code: 0 done, 2 bad usage or input."
+    epilog="Needs transformers (pip install 'ropeaudit[model]'). Exit code: 0 done, 1 the model itself is "
+    "wrong (verdict wrong_frequencies, wrong_rotation, wrong_decode or inaccurate), 2 bad usage "
+    "or input."
 )
 @click.argument("folder", metavar="FOLDER")
 @click.option("--text", metavar="FILE", help="Text to read, through the folder's tokenizer.")
@@ -62,7 +64,8 @@ def model(
     """Run a causal language model at shifted positions, and say whether precision or structure is to blame.
 
     FOLDER is a local checkpoint: config.json, *.safetensors, a tokenizer if there is one. Beside every dtype
-    runs a judge that is float64 throughout, rotary tables, norms and softmax included.
+    runs a judge that is float64 throughout, rotary tables, norms and softmax included: the model as it is
+    loaded. What it holds is compared with what its config builds, and each layer's rotation with config.json.
     """
     from ropeaudit.console import delivery
     from ropeaudit.features.model import analysis
@@ -86,4 +89,5 @@ def model(
         lambda results, metadata: report([audit], columns, metadata, by, results, threshold),
         output,
         noun="cases",
+        broken=lambda results: [f"failed: {one.word}" for one in results if one.word in analysis.WRONG][:1],
     )

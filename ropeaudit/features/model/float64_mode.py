@@ -1,7 +1,8 @@
 """Run a torch model in float64 throughout, whatever its code says: the reference of a model's own arithmetic.
 
 Code that asks for float64 weights still computes rotary tables, norms and softmax in float32, for it casts to
-float32 by name. Here each such request is answered with float64, below the code and at any depth.
+float32 by name, and some casts positions to bfloat16. Here each such request is answered with float64, below
+the code and at any depth: what a narrower format does is precision, and the model's own numbers stay.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ropeaudit.runtime import process_state
+
+_NARROW = (torch.float32, torch.bfloat16, torch.float16)
+
 
 class _RequestedDtype(TorchFunctionMode):
-    """Answers float32 with float64 where a tensor is made from numbers."""
+    """Answers narrower formats with float64 where a tensor is made from numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **_wider(kwargs))
 
 
 class Float64Mode(TorchDispatchMode):
-    """Answers float32 with float64 in every operation. narrow: operations that gave something else yet."""
+    """Answers narrower formats with float64 in every operation. narrow: those that gave another yet."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -40,14 +45,14 @@ class Float64Mode(TorchDispatchMode):
 
 def _wider(kwargs: Any) -> dict[str, Any]:
     given = dict(kwargs or {})
-    if given.get("dtype") == torch.float32:
+    if given.get("dtype") in _NARROW:
         given["dtype"] = torch.float64
     return given
 
 
 @contextlib.contextmanager
 def wide() -> Iterator[Float64Mode]:
-    """Yield a mode in which float32 becomes float64; it knows what did not."""
+    """Yield a mode in which float32, bfloat16 and float16 become float64; it knows what did not."""
     before, mode = torch.get_default_dtype(), Float64Mode()
     torch.set_default_dtype(torch.float64)
     try:
@@ -67,23 +72,38 @@ def rotaries(model: Any) -> dict[str, Any]:
 
 
 def widen(model: Any) -> list[str]:
-    """Convert a model to float64, its frequencies and tables anew; return the names of those that are not.
+    """Convert a model to float64, its rotary modules as it holds them; return the names of narrow tables.
 
-    They keep their float32 values: shift-invariant, but not the exact ones.
+    Frequencies and factors keep the numbers that were loaded: whether those are the config's says `held`. A
+    table of cosines and sines is made anew where it agrees with the one that its class computes: each number
+    of it was rounded, which a shift would show. One that disagrees, or cannot be made, stays as it is.
     """
     model.double()
-    unchanged = []
-    for name, module in rotaries(model).items():
-        try:
-            with wide():
-                rebuilt = type(module)(module.config)
-        except Exception:  # a constructor of the model's own that takes something else
-            unchanged.append(name)
-        else:
-            model.set_submodule(name, rebuilt)
-    return unchanged + [
-        name for name, module in tabled(model).items() if not _computed_anew(module, model.config)
-    ]
+    for module in rotaries(model).values():
+        for name, value in vars(module).items():  # such as frequencies of short texts, which are put back
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                vars(module)[name] = value.double()
+    return [name for name, module in tabled(model).items() if not _computed_anew(module, model.config)]
+
+
+def rebuilt(module: Any, config: Any) -> Any:
+    """Return a second module of the same class and config, built in float64; None where it takes more."""
+    numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
+    try:
+        with wide(), process_state.foreign():
+            return type(module)(getattr(module, "config", config), **numbered)
+    except Exception:  # a constructor of the model's own that takes something else
+        return None
+
+
+def agree(table: Any, built: Any) -> bool:
+    """Return whether a table is one that was built, within its own roundings and those of float32 angles.
+
+    Shapes: alike, a row for each position.
+    """
+    rounding = torch.finfo(table.dtype).eps + len(table) * 2.0**-22
+    other = built.detach().to("cpu", torch.float64)
+    return bool(((table.detach().to("cpu", torch.float64) - other).abs() <= rounding).all())
 
 
 def tabled(model: Any) -> dict[str, Any]:
@@ -106,14 +126,13 @@ def computed_tables(module: Any) -> Iterator[tuple[str, Any]]:
 
 def _computed_anew(module: Any, config: Any) -> bool:
     """Put tables in place that a second module, built in float64, holds; return whether that was possible."""
-    numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
-    try:
-        with wide():
-            rebuilt = type(module)(getattr(module, "config", config), **numbered)
-        tables = {key: rebuilt._buffers[key] for key, _ in computed_tables(module)}
-        if any(tables[key].shape != value.shape for key, value in computed_tables(module)):
-            return False
-    except Exception:  # as above
+    built = rebuilt(module, config)
+    held = dict(computed_tables(module))
+    tables = {} if built is None else {key: built._buffers.get(key) for key in held}
+    if not tables or any(
+        tables[key] is None or tables[key].shape != value.shape or not agree(value, tables[key])
+        for key, value in held.items()
+    ):
         return False
     module._buffers.update(tables)
     return True

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,17 @@ from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
-from ropeaudit.features.model import float64_mode, load, provenance
+from ropeaudit.features.model import float64_mode, load, provenance, routing
 from ropeaudit.features.model.layers import LayerVectors
 from ropeaudit.features.model.provenance import as_array, before
+from ropeaudit.features.model.routing import Routing
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
 _HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
 _SELECTS = ("index_select", "__getitem__", "embedding")
+_CHANCE = 4  # times the difference of two passes alike: a larger one is none of chance
 UNNAMED = "a table that is no parameter"
 
 
@@ -45,13 +47,17 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions."""
+    """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions.
+
+    choices: of `Routing`.
+    """
 
     logits: Any
     layers: dict[int, LayerVectors]
     frequencies: dict[str, Any]
     lookups: dict[str, Lookup]
     reads: bool = True
+    choices: list[Any] = field(default_factory=list)
 
 
 class Runner:
@@ -73,26 +79,28 @@ class Runner:
         scales: of `Products`.
         """
         self.wide, self.maximum, self.device = wide, maximum, device
+        self.experts = routing.experts(model.config.to_dict())
         self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
-    def run(self, ids: list[int], offset: int, *, follow: bool = False) -> Pass:
+    def run(self, ids: list[int], offset: int, *, follow: bool = False, routed: Sequence[Any] = ()) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
 
-        follow: whether layers get q and k before rotation too, as far as those are seen.
+        follow: whether layers get q and k before rotation too, as far as those are seen. routed: the choices
+        of another pass, to be made again.
         """
         capture = Capture()
         load.listen(capture)
-        for name, module in self.fresh.items():
-            self.model.set_submodule(name, copy.deepcopy(module))
+        self.reset()
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
+        chosen = Routing(routed) if self.experts else contextlib.nullcontext()
         followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
-        with torch.no_grad(), self._arithmetic(), followed, products, lookups:
+        with torch.no_grad(), self.arithmetic(), followed as capture.calls, products, lookups, chosen:
             try:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
@@ -104,7 +112,40 @@ class Runner:
             for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
-        return Pass(logits.detach().cpu(), capture.layers, frequencies, lookups.rows, lookups.reads)
+        seen = capture.layers, frequencies, lookups.rows, lookups.reads
+        return Pass(logits.detach().cpu(), *seen, getattr(chosen, "choices", []))
+
+    def reset(self) -> None:
+        """Let the rotary modules be as they were loaded."""
+        for name, module in self.fresh.items():
+            self.model.set_submodule(name, copy.deepcopy(module))
+
+    def reads(self, names: Sequence[str], ids: list[int], base: Pass) -> bool:
+        """Return whether logits change where buffers and factors of modules, by name, hold other numbers.
+
+        base: the pass over the tokens from position 0. Code may hold what it does not read. Of logits that
+        differ from pass to pass the change has to be larger than that.
+        """
+        kept, changed = dict(self.fresh), []
+        chance = _apart(self.run(ids, 0).logits, base.logits)
+        for name in names:
+            path, _, key = name.rpartition(".")
+            if path in self.fresh:
+                self.fresh[path] = copy.deepcopy(self.fresh[path])
+            module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
+            value = getattr(module, key)
+            changed.append((module, key, value))
+            other = torch.full_like(value, 0.37) if isinstance(value, torch.Tensor) else value * 1.5 + 1
+            setattr(module, key, other)
+        try:
+            again = self.run(ids, 0).logits
+        except BadInput:
+            return True
+        finally:
+            self.fresh = kept
+            for module, key, value in changed:
+                setattr(module, key, value)
+        return _apart(again, base.logits) > _CHANCE * chance
 
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
@@ -116,7 +157,8 @@ class Runner:
         )
 
     @contextlib.contextmanager
-    def _arithmetic(self) -> Iterator[None]:
+    def arithmetic(self) -> Iterator[None]:
+        """Compute in float64 throughout within the block, where it is `wide`."""
         if not self.wide:
             yield
             return
@@ -128,13 +170,14 @@ class Runner:
 class Capture:
     """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
 
-    attended: whether the model has called it.
+    attended: whether the model has called it. calls: of functions that rotate, while they are listened to.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
         self.attended = False
+        self.calls: provenance.Calls | None = None
         self._modules: dict[int, Any] = {}
 
     def __call__(
@@ -155,11 +198,36 @@ class Capture:
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
             visible = visible_scores(attention_mask, query.shape[-2])
-            self.layers[self._number(module)] = LayerVectors(
-                as_array(query[0]), as_array(key[0]), scale, visible, before(query, key)
-            )
+            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
+        return self.attend(module, query, key, value, attention_mask, scale, dropout, **others)
+
+    @staticmethod
+    def attend(
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **others: Any,
+    ) -> Any:
+        """Attend as the model's own function does."""
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+
+    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
+        """Return q and k of a layer, and what is known of their rotation.
+
+        Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
+        """
+        arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
+        called = None if self.calls is None else self.calls.take(q, k)
+        found = before(q, k)
+        return LayerVectors(
+            *arrays, scale, visible, found, provenance.still(q, k), called if found is None else None
+        )
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""
@@ -263,8 +331,7 @@ class Products(TorchFunctionMode):
                 self.scales[self.number] = scale
 
     def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
-        arrays = as_array(q), as_array(k)
-        self.capture.layers[self.number] = LayerVectors(*arrays, float(scale), visible, before(q, k))
+        self.capture.layers[self.number] = self.capture.vectors(q, k, float(scale), visible)
         self.number += 1
 
 
@@ -306,6 +373,11 @@ class Lookups(TorchFunctionMode):
             return  # rows of an intermediate result, such as the tokens of an expert
         name = (self.learned.get(pointer) or self.stored.get(pointer, UNNAMED)).removesuffix(".weight")
         self.rows[name] = Lookup(indices.detach().cpu().clone(), table.shape[0], pointer in self.learned)
+
+
+def _apart(first: Any, other: Any) -> float:
+    """Return the largest difference of two tensors; nan is as 0."""
+    return float((first.nan_to_num().double() - other.nan_to_num().double()).abs().max())
 
 
 def _tensors(value: Any) -> Iterator[Any]:

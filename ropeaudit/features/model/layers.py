@@ -22,13 +22,16 @@ from ropeaudit.rope.setting import LAYOUTS
 DISTANCE = 64  # tokens between the two runs: the slowest pair of any known model moves by more than NEAR
 NEAR = 1e-6  # of the largest element: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
 Table = tuple[Array, float]
+Called = tuple[tuple[Array, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerVectors:
     """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores.
 
-    before: q and k before rotation, where they were followed to attention.
+    before: q and k before rotation, where they were followed to attention. still: whether they were followed
+    to there, and nothing rotates them. called: where they were not followed, what a function of the library
+    that rotates was given and returned, q and k each.
     """
 
     q: Array
@@ -36,6 +39,8 @@ class LayerVectors:
     scale: float
     visible: NDArray[np.bool_]
     before: tuple[Array, Array] | None = None
+    still: bool = False
+    called: Called | None = None
 
 
 @dataclass(frozen=True, slots=True)

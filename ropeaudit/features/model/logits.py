@@ -18,7 +18,8 @@ _ROWS = 256  # compared at once
 class Change:
     """Statistics over all logits of two passes, and those of their difference from the float64 passes.
 
-    structural: the change that float64 shows; precision: the rest; error: shifted logits minus float64's.
+    structural: the change that float64 shows; precision: the rest; error: shifted logits minus float64's;
+    base_error: those at offset 0.
     kl: KL(unshifted || shifted) by token. flips: tokens whose most likely successor becomes another one.
     loss: mean next-token cross entropy, unshifted and shifted.
     """
@@ -33,6 +34,7 @@ class Change:
     precision_largest: float = 0.0
     precision_squares: float = 0.0
     error_squares: float = 0.0
+    base_error_squares: float = 0.0
     reference_largest: float = 0.0
     reference_squares: float = 0.0
     kl_sum: float = 0.0
@@ -79,6 +81,7 @@ def _gather(total: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
     ):
         setattr(total, f"{name}largest", max(getattr(total, f"{name}largest"), float(values.abs().max())))
         setattr(total, f"{name}squares", getattr(total, f"{name}squares") + float((values**2).sum()))
+    total.base_error_squares += float(((a - exact_a) ** 2).sum())
     total.error_squares += float(((b - exact_b) ** 2).sum())
     p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
     kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ropeaudit.features.model import load
-from ropeaudit.features.model.analysis import THRESHOLD, ModelAudit, Shifted
+from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.columns import (
     COLUMNS,
     COMMON,
@@ -18,6 +19,7 @@ from ropeaudit.features.model.columns import (
     PairDrift,
     by_layer,
 )
+from ropeaudit.recognition import wording
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
@@ -61,15 +63,13 @@ def report(
         for name in KINDS
         if name in (kind, *KINDS[:3])
     }
-    wrong = next((row for row in rows["summary"] if row["diagnosis"]), None)
-    begin = "" if wrong is None else f"Wrong rotation {_where(wrong)}, {wrong['resembles']}. "
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=begin + headline(audit, rows["summary"]),
+        headline=" ".join(filter(None, [fault(rows["summary"]), headline(audit, rows["summary"])])),
         notes=notes(audit, rows["summary"], measured),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": versions},
@@ -91,10 +91,31 @@ def _items(kind: str, run: ModelRun) -> Iterable[Any]:
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
 
 
+def fault(summary: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is wrong with the model itself, which a shift leaves as it is; empty where nothing is."""
+    row = next((row for row in summary if row["verdict"] in WRONG), None)
+    if row is None:
+        return ""
+    if row["verdict"] == "wrong_frequencies":
+        what = "loaded frequencies" if "inv_freq" in row["held"] else "loaded tables or factors"
+        return f"The {what} are not those of its config: {row['resembles']} ({row['held']}, {row['dtype']})."
+    if row["verdict"] == "wrong_rotation":
+        return f"Wrong rotation {_where(row)}, {row['resembles']}."
+    if row["verdict"] == "wrong_decode":
+        return f"Wrong positions in decode, {row['resembles']}; logits are off by {short(row['decode_max'])}."
+    return (
+        f"Float32 is not the float64 run: {_where(row)} logits are off by {short(row['error_rms'])} RMS, at "
+        f"offset 0 by {short(row['base_error_rms'])}, of {short(row['logits_rms'])}; nothing that is known "
+        "explains it."
+    )
+
+
 def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
     """Return the finding in a sentence: precision or structure, and what it does to the text."""
     if not summary:
         return "Nothing was run."
+    if any(row["verdict"] in WRONG for row in summary):
+        return _beside(max(summary, key=lambda row: row["change_rms"]))
     nonfinite = [row for row in summary if row["verdict"] == "overflow"]
     if nonfinite:
         return f"Overflow: {_where(nonfinite[0])} some logits are nan or infinite; give a wider --dtype."
@@ -125,12 +146,27 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def _beside(row: Mapping[str, Any]) -> str:
+    """Return what a shift shows of a model that is wrong."""
+    if row["verdict"] == "overflow" or math.isnan(row["change_rms"]):
+        return f"Some logits are nan or infinite {_where(row)}."
+    return (
+        f"A shift of the positions shows no more of it than a change of {short(row['change_rms'])} RMS "
+        f"{_where(row)}, {short(row['structural_rms'])} in float64{_text(row)}."
+    )
+
+
 def _where(row: Mapping[str, Any]) -> str:
     return f"in {row['dtype']} at offset {row['offset']}"
 
 
 def _text(row: Mapping[str, Any]) -> str:
     message = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
+    if row["routing_flips"]:
+        message += (
+            f"; {row['routing_flips']} of {row['routing_choices']} choices of experts flip, and with the "
+            f"experts of offset 0 the change is {short(row['change_rms_routed'])}"
+        )
     if row["source"] == "random":
         return message
     return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
@@ -154,6 +190,38 @@ def runs(numbers: Sequence[int]) -> str:
     return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
 
 
+def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
+    """Return what a shift does not see in layers that rotate and were not compared with their config."""
+    still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
+    seen = {head.layer for one in results for head in one.heads} - still
+    compared = {layer for one in results for layer in one.places}
+    if not (left := sorted(seen - compared)):
+        return []
+    verb = "was" if len(left) == 1 else "were"
+    return [
+        f"{runs(left)} {verb} not compared with config.json, and a shift does not see what is wrong alike at "
+        "all positions: another base, positions off by one, cos and sin swapped"
+    ]
+
+
+def decode_notes(audit: ModelAudit) -> list[str]:
+    """Return how decode differs from one pass, in words; nothing where it does not."""
+    one = audit.decoded
+    if one is None or not one.way:
+        return []
+    layer = "" if one.layer is None else f", first in layer {one.layer}"
+    begin = f"decode of a row {one.way}"
+    if not one.differs:
+        return [
+            f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
+            "scores depend on distances, and float64 logits stay"
+        ]
+    return [
+        f"{begin} is not one pass over its tokens: float64 logits differ by up to {short(one.change)}, from "
+        f"position {one.position} on{layer}"
+    ]
+
+
 def notes(
     audit: ModelAudit, summary: Sequence[Mapping[str, Any]], results: Sequence[Shifted] = ()
 ) -> list[str]:
@@ -173,6 +241,8 @@ def notes(
         message.append(
             f"at offset {beyond[0]} neighbouring positions share a number in float32, as models hold them"
         )
+    if not any(row["verdict"] in WRONG for row in summary):
+        message += unseen(audit, results)
     if summary and not any(row["score_drift_max"] is not None for row in summary):
         message.append(
             "q and k could not be seen: this model's attention does not go through transformers' interface"
@@ -182,6 +252,7 @@ def notes(
         message.append(
             f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
         )
+    message += decode_notes(audit)
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.conformance.returned_subject import CaseVectors
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.model.held import UNKNOWN
 from ropeaudit.features.model.layers import LayerVectors
 from ropeaudit.features.model.load import Folder, known_type
-from ropeaudit.recognition import verification
+from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import Places
-from ropeaudit.rope import hf_config, layer_kinds
+from ropeaudit.rope import hf_config, hf_json, layer_kinds, layers_of_models
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
@@ -28,6 +30,7 @@ from ropeaudit.subjects.calling.code import Rotator
 if TYPE_CHECKING:
     from ropeaudit.features.model.forward_pass import Pass, Runner
 
+Both = tuple[Array, Array]  # q and k
 _MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them
 _LEAST = 3  # positions: two tell no frequency from another
 
@@ -40,7 +43,8 @@ class _Unanswered(LookupError):
 class _LayerRotator(Rotator):
     """A layer as what rotates, by running the model at the positions of a call.
 
-    vectors: of the first call, which was made. again: whether the model may be run for others.
+    vectors: of the first call, which was made. again: whether the model may be run for others. joined: as in
+    `_rotation`.
     """
 
     number: int
@@ -49,14 +53,16 @@ class _LayerRotator(Rotator):
     ids: list[int]
     vectors: LayerVectors | None
     again: bool
+    joined: bool = False
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as attention gets them. Raises: _Unanswered."""
         vectors = self.vectors or self._run(int(at[0]))
         self.vectors = None
-        if vectors.before is None or not all(map(np.array_equal, vectors.before, (q[0], k[0]))):
+        found = _rotation(vectors, self.setting, self.joined)
+        if found is None or not all(map(np.array_equal, found[0], (q[0], k[0]))):
             raise _Unanswered
-        return vectors.q[None], vectors.k[None]
+        return found[1][0][None], found[1][1][None]
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Raise _Unanswered: attention gets both at once."""
@@ -72,8 +78,11 @@ class _LayerRotator(Rotator):
             raise _Unanswered from None
 
 
-def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting]:
-    """Return layer -> its setting, as far as config.json says it of a type that transformers knows."""
+def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
+    """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows.
+
+    As far as config.json says it.
+    """
     try:
         rope = hf_config.read(str(folder.path)) if known_type(folder.config) else None
     except RopeAuditError:  # it is refused with its reason by whoever reads it
@@ -81,43 +90,119 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting]:
     if rope is None:
         return {}
     if len(rope.layers) == 1:
-        return dict.fromkeys(layers, *rope.layers.values())
-    kinds = layer_kinds.of_each(folder.config, rope)
-    return {n: rope.layers[kinds[n]] for n in layers if kinds.get(n) in rope.layers}
+        results: dict[int, RopeSetting | None] = dict.fromkeys(layers, *rope.layers.values())
+    else:
+        kinds = layer_kinds.of_each(folder.config, rope)
+        results = {n: rope.layers[kinds[n]] for n in layers if kinds.get(n) in rope.layers}
+    text = folder.text
+    still = layers_of_models.unrotated_layers(text, hf_json.model_type(text))
+    return results | {n: None for n in still if n in layers}
 
 
 def check_layers(
-    folder: Folder, runner: Runner, ids: list[int], offset: int, seen: Pass, dtype: Format
+    folder: Folder,
+    runner: Runner,
+    ids: list[int],
+    offset: int,
+    seen: Pass,
+    dtype: Format,
+    held: Diagnosis | None = None,
 ) -> dict[int, Places]:
     """Return layer -> where its worst rotated pair stands, of the layers whose q and k before are seen.
 
-    What explains a later layer as it does the first wrong one is said so.
+    What explains a later layer as it does the first wrong one is said so. held: what is wrong with the
+    frequencies that the model holds; where no setting has those, they explain each wrong layer.
     """
     given = _settings(folder, seen.layers)
     results: dict[int, Places] = {}
     first: Diagnosis | None = None
     rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
+    known = held if held is not None and held.code in UNKNOWN else None
     for layer, vectors in sorted(seen.layers.items()):
         setting = given.get(layer)
-        if setting is None or vectors.before is None or not _comparable(vectors, setting):
+        if layer in given and setting is None and vectors.before is not None:
+            results[layer] = _unasked(vectors.before, (vectors.q, vectors.k), rule, offset)
+            first = first or results[layer].diagnosis
+        found = None if setting is None else _compared(vectors, setting, len(ids) + offset, rule, offset)
+        if found is None:
             continue
-        setting = replace(setting, length=setting.scaling.length_for(len(ids) + offset))
-        rotator = _LayerRotator(layer, setting, runner, ids, vectors, again=first is None)
-        q, k = vectors.before
-        one = verification.check(rotator, setting, rule, CaseVectors((q[None], k[None]), 0), offset)
+        setting, joined, (q, k) = found
+        rotator = _LayerRotator(layer, setting, runner, ids, vectors, first is None, joined)
+        vectors_given = CaseVectors((q[None], k[None]), 0)
+        one = verification.check(rotator, setting, rule, vectors_given, offset, explain=known is None)
+        if known and one.wrong_rotation:
+            one = replace(one, diagnosis=known)
         if one.diagnosis and first and _same(first, one.diagnosis):
             one = replace(one, diagnosis=first)
         first = first or one.diagnosis
         results[layer] = one
-        found = [one.diagnosis for one in results.values() if one.diagnosis]
-        in_vain = sum(not one.explains for one in found)
-        if in_vain >= _MOST_UNEXPLAINED or any(one.code == "random" for one in found):
+        causes = [one.diagnosis for one in results.values() if one.diagnosis]
+        in_vain = sum(not one.explains for one in causes)
+        if not known and (in_vain >= _MOST_UNEXPLAINED or any(one.code == "random" for one in causes)):
             break  # what comes after is of chance too; the search for what explains it is long
     return results
 
 
-def _comparable(vectors: LayerVectors, setting: RopeSetting) -> bool:
-    q, k = vectors.before or (vectors.q, vectors.k)
+def _compared(
+    vectors: LayerVectors, setting: RopeSetting, length: int, rule: Format, offset: int
+) -> tuple[RopeSetting, bool, Both] | None:
+    """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before.
+
+    None where those are not seen, or are not those of the setting.
+    """
+    setting = replace(setting, length=setting.scaling.length_for(length))
+    rotated = vectors.before is None and not vectors.still and vectors.called is not None
+    if rotated and vectors.called and vectors.called[0][0].shape[-1] == setting.rotary_dim:
+        setting = replace(setting, head_dim=setting.rotary_dim)  # those dims alone were given
+    tried = []
+    for joined in (False, True) if rotated and setting.layout == "interleaved" else (False,):
+        own = replace(setting, layout="half") if joined else setting
+        found = _rotation(vectors, own, joined)
+        if found is None or not _comparable(found[0], own):
+            return None
+        at = np.arange(found[0][0].shape[-2])[None] + offset
+        off = [
+            verification.excess(x[None], y[None], at, own, rule, allowance.careful(rule)).max()
+            for x, y in zip(*found, strict=True)
+        ]
+        tried.append((float(max(off)), joined, own, found[0]))
+    _, joined, setting, given = min(tried, key=lambda one: one[0])
+    return setting, joined, given
+
+
+def _rotation(vectors: LayerVectors, setting: RopeSetting, joined: bool) -> tuple[Both, Both] | None:
+    """Return q and k before and after rotation; None where they are not seen.
+
+    joined: whether pairs that lie side by side come back in halves; then they are given so too.
+    """
+    if vectors.before is not None:
+        return vectors.before, (vectors.q, vectors.k)
+    if vectors.still:
+        return (vectors.q, vectors.k), (vectors.q, vectors.k)
+    if vectors.called is None:
+        return None
+    given, rotated = vectors.called
+    if joined:
+        q, k = (np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1) for x in given)
+        given = q, k
+    return given, rotated
+
+
+def _unasked(given: Both, rotated: Both, rule: Format, offset: int) -> Places:
+    """Return where a layer that is not to rotate changes q and k most, over what one rounding may."""
+    sizes = []
+    for x, y in zip(given, rotated, strict=True):
+        with np.errstate(invalid="ignore"):
+            sizes.append(np.abs(y - x) / (2 * rule.unit_roundoff * np.abs(x) + rule.smallest_subnormal))
+    side = int(np.argmax([size.max(initial=0.0) for size in sizes]))
+    excess = float(sizes[side].max(initial=0.0))
+    head, position, dim = (int(n) for n in np.unravel_index(int(sizes[side].argmax()), sizes[side].shape))
+    found = Diagnosis("rotation-unasked") if excess > 1 else None
+    return Places(excess, "qk"[side], 0, head, position + offset, dim // 2, found, offset if found else -1)
+
+
+def _comparable(given: Both, setting: RopeSetting) -> bool:
+    q, k = given
     sizes = q.shape[-1] == k.shape[-1] == setting.head_dim and q.shape[-2] >= _LEAST
     return sizes and all(bool(np.isfinite(x).all()) for x in (q, k))
 

@@ -1,0 +1,182 @@
+"""What the rotary modules of a loaded model hold, beside what their own class builds from the config.
+
+Loading may leave other numbers than the class would build: a buffer that is in no file and was never written,
+one that a later step sets again, a cast. A shift of the positions sees none of them.
+Letters: p pairs. Frequencies in radians per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.model import float64_mode
+from ropeaudit.features.model.load import Folder
+from ropeaudit.recognition import allowance
+from ropeaudit.recognition.check import check
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.variants import of_frequencies
+from ropeaudit.rope import hf_config
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files.tables import Dump
+
+_NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
+_LEAST, _MOST = 1e-25, 1e4  # radians per token: no model has slower or faster pairs
+_FEWEST = 2  # pairs that show a base
+UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # no frequencies with which q and k could be compared
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A buffer or a factor that is not what the module's class builds. name: as the model calls it.
+
+    layer: the number in that name, None where layers share the module.
+    """
+
+    name: str
+    diagnosis: Diagnosis
+
+    @property
+    def layer(self) -> int | None:
+        """The number of the layer that the module belongs to."""
+        return next((int(part) for part in self.name.split(".") if part.isdecimal()), None)
+
+
+def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
+    """Return what a freshly loaded model holds that is not of its config; nothing where all of it is.
+
+    Where a module's class cannot be called with a config alone, what config.json says stands for what it
+    would build.
+    """
+    settings = _settings(folder)
+    results = []
+    for name, module in float64_mode.rotaries(model).items():
+        built = float64_mode.rebuilt(module, model.config)
+        for key, values in _frequencies(module):
+            full = f"{name}.{key}".lstrip(".")
+            expected = None if built is None else dict(_frequencies(built)).get(key)
+            found = _of_frequencies(values, expected, settings)
+            results += [] if found is None else [Held(full, found)]
+            if built is not None and (found := _of_factors(module, built, key)):
+                results.append(Held(full.replace("inv_freq", "attention_scaling"), found))
+    for name, module in float64_mode.tabled(model).items():
+        built = float64_mode.rebuilt(module, model.config)
+        for key, table in float64_mode.computed_tables(module):
+            expected_table = None if built is None else built._buffers.get(key)
+            if (found := _of_table(table, expected_table)) is not None:
+                results.append(Held(f"{name}.{key}".lstrip("."), found))
+    return tuple(results)
+
+
+def together(held: Sequence[Held]) -> Diagnosis | None:
+    """Return the diagnosis of the first, with the layers that share it; None without any."""
+    if not held:
+        return None
+    first = held[0].diagnosis
+    layers = [one.layer for one in held if one.diagnosis == first]
+    own = tuple(sorted({layer for layer in layers if layer is not None}))
+    return replace(first, where=Where(layers=own if None not in layers else ()))
+
+
+def _settings(folder: Folder) -> list[RopeSetting]:
+    """Return what config.json says of each kind of layer, for short and long texts; nothing if unreadable."""
+    try:
+        read = hf_config.read(str(folder.path)).layers.values()
+    except RopeAuditError:  # it is refused with its reason by whoever reads it
+        return []
+    results = [setting for setting in read if setting.pairs]
+    for setting in read:
+        if setting.scaling.kind == "longrope":
+            results.append(replace(setting, length=int(setting.scaling.original or 0) + 1))
+    return results
+
+
+def _frequencies(module: Any) -> Iterator[tuple[str, Array]]:
+    for key, values in module._buffers.items():
+        if values is not None and key.endswith("inv_freq") and "original" not in key:
+            yield key, values.detach().to("cpu", torch.float64).numpy().reshape(-1)
+
+
+def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:
+    """Return what explains that frequencies are not those that are built; None where they are."""
+    if built is None:
+        fitting = [one for one in settings if one.pairs == values.size]
+        if any(_near(values, allowance.frequencies(one)) for one in fitting):
+            return None
+        return _wild(values) or (_explained(values, fitting[0]) if fitting else None)
+    if _near(values, built):
+        return None
+    fitting = [one for one in settings if _near(allowance.frequencies(one), built)]
+    if found := _wild(values):
+        return found
+    setting = fitting[0] if fitting else _setting(built)
+    return Diagnosis("unexplained") if setting is None else _explained(values, setting)
+
+
+def _near(values: Array, built: Array) -> bool:
+    """Return whether frequencies are alike within float32 rounding. Shapes: (p,), (p,)."""
+    sizes = np.where(built == 0, np.abs(built).max(initial=0.0), np.abs(built))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return values.shape == built.shape and bool((np.abs(values - built) <= _NEAR * sizes).all())
+
+
+def _wild(values: Array) -> Diagnosis | None:
+    """Return that numbers are none that any model has, with the wildest of them; None where they may be."""
+    sizes = np.abs(values)
+    if not np.isfinite(values).all():
+        return Diagnosis("nonfinite")
+    if sizes.size and not _LEAST <= sizes.max() <= _MOST:
+        return Diagnosis("uninitialised", {"value": float(values[int(sizes.argmax())])})
+    tiny = sizes[(sizes > 0) & (sizes < _LEAST)]
+    return Diagnosis("uninitialised", {"value": float(tiny.min())}) if tiny.size else None
+
+
+def _setting(built: Array) -> RopeSetting | None:
+    """Return a setting with these frequencies: of a base where they are its powers. Shapes: (p,)."""
+    p = built.size
+    try:
+        if p >= _FEWEST and built[0] > 0 and built[1] > 0:
+            plain = RopeSetting.of(2 * p, base=float((built[0] / built[1]) ** p))
+            if _near(allowance.frequencies(plain), built):
+                return plain
+        return of_frequencies(RopeSetting.of(2 * p), built)
+    except RopeAuditError:  # numbers that no setting may have
+        return None
+
+
+def _explained(values: Array, setting: RopeSetting) -> Diagnosis | None:
+    try:
+        finding = check(Dump("", "inv_freq", frequencies=values), setting)
+    except RopeAuditError:  # of other dims
+        return Diagnosis("unexplained")
+    return None if finding.agrees else finding.diagnosis or Diagnosis("unexplained")
+
+
+def _of_factors(module: Any, built: Any, key: str) -> Diagnosis | None:
+    """Return that cos and sin are multiplied by a factor that the class does not set; None otherwise."""
+    own = key.replace("inv_freq", "attention_scaling")
+    name = own if hasattr(built, own) else "attention_scaling"
+    seen, asked = getattr(module, name, None), getattr(built, name, None)
+    if not (isinstance(seen, (int, float)) and isinstance(asked, (int, float))):
+        return None
+    if abs(seen - asked) <= _NEAR * abs(asked):
+        return None
+    return Diagnosis("attention-factor", {"seen": float(seen), "asked": float(asked)})
+
+
+def _of_table(table: Any, built: Any) -> Diagnosis | None:
+    """Return what is wrong with a table of cosines and sines that was computed; None where nothing is."""
+    values = table.detach().to("cpu", torch.float64)
+    if not bool(torch.isfinite(values).all()):
+        return Diagnosis("nonfinite")
+    if built is None or built.shape != table.shape or float64_mode.agree(table, built):
+        return None
+    if float(values.abs().max()) > max(_MOST, 2 * float(built.abs().max())):
+        return Diagnosis("uninitialised", {"value": float(values.flatten()[values.abs().argmax()])})
+    return Diagnosis("unexplained")

@@ -1,0 +1,667 @@
+"""Faults planted in loaded models: each is named, with its layer where it is one; right models stay right."""
+
+import json
+import shutil
+import warnings
+
+import architectures
+import pytest
+import torch
+from tiny_models import change_config
+
+from ropeaudit.features.model import float64_mode, held, routing
+from ropeaudit.features.model import load as model_load
+from ropeaudit.features.model.analysis import WRONG
+from ropeaudit.features.model.analysis import model as model_audit
+from ropeaudit.features.model.report import report
+from ropeaudit.main import main
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Diagnosis, codes
+
+transformers = pytest.importorskip("transformers")
+LAYER = 2  # of four
+PLAIN = ["llama", "deepseek_v3", "gpt_neox", "phi3"]  # as most, latent attention, partial, fused projections
+TWELVE = ["llama", "llama, llama3", "deepseek_v3, yarn", "gpt_neox", "phi3, longrope", "qwen3", "gemma3_text"]
+TWELVE += ["glm", "mixtral", "smollm3", "cohere2", "gptj", "granitemoehybrid, rope", "olmo2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny matrices: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a function that makes a small model of a type once."""
+    folders = {}
+
+    def get(name):
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp("model")
+            assert architectures.build(name, folders[name]) is None
+        return folders[name]
+
+    return get
+
+
+def audited(monkeypatch, folder, plant, *, dtypes="bf16", offset=1000):
+    """Return the audit of a model that is spoilt after each loading, and what is said of it."""
+    real = model_load.load
+
+    def spoilt(*arguments):
+        model = real(*arguments)
+        plant(model)
+        return model
+
+    monkeypatch.setattr(model_load, "load", spoilt)
+    audit = model_audit(str(folder), offset, dtypes, tokens="24")
+    shifted = list(audit)
+    return shifted[0], report([audit], None, {}, shifted=shifted)
+
+
+def wrong_layers(one):
+    return {layer for layer, places in one.places.items() if places.diagnosis is not None}
+
+
+# -------------------------------------------------------------------------- what loading leaves behind
+
+
+def frequencies(model):
+    """Yield every module that holds frequencies, with the name of the buffer."""
+    for module in float64_mode.rotaries(model).values():
+        for key in list(module._buffers):
+            if key.endswith("inv_freq") and "original" not in key:
+                yield module, key
+
+
+def filled(change):
+    """Return what sets all frequencies to those that `change` makes of them."""
+
+    def plant(model):
+        for module, key in frequencies(model):
+            module._buffers[key] = change(module._buffers[key])
+
+    return plant
+
+
+def of_base(base):
+    def change(old):
+        pairs = old.numel()
+        return (base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)).to(old.dtype)
+
+    return change
+
+
+def of_original(length):
+    """Return what builds the frequencies of a config with another original length."""
+
+    def plant(model):
+        for module, key in frequencies(model):
+            config = type(module.config)(**module.config.to_dict())
+            config.rope_parameters = {**config.rope_parameters, "original_max_position_embeddings": length}
+            module._buffers[key] = type(module)(config)._buffers[key].to(module._buffers[key].dtype)
+
+    return plant
+
+
+def no_factor(model):
+    for module, _ in frequencies(model):
+        module.attention_scaling = 1.0
+
+
+LOADED = {
+    "wrong-base": filled(of_base(5e5)),
+    "uninitialised": filled(lambda old: torch.full_like(old, 1.1e24)),
+    "narrow-frequencies": filled(lambda old: old.bfloat16().to(old.dtype)),
+}
+
+
+@pytest.mark.parametrize("code", LOADED)
+@pytest.mark.parametrize("name", PLAIN)
+def test_frequencies_that_loading_spoilt_are_the_first_line(name, code, built, monkeypatch) -> None:
+    one, said = audited(monkeypatch, built(name), LOADED[code], dtypes="fp32")
+    assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", code)
+    assert wrong_layers(one) == {0, 1, 2, 3}
+    assert said.headline.startswith("The loaded frequencies are not those of its config: ")
+    assert "Precision" not in said.headline
+    assert one.held[0].name.endswith("rotary_emb.inv_freq")
+
+
+def test_the_first_line_has_both_numbers(built, monkeypatch) -> None:
+    _, said = audited(monkeypatch, built("llama"), LOADED["wrong-base"], dtypes="fp32")
+    assert said.headline.startswith(
+        "The loaded frequencies are not those of its config: base 500000 instead of 10000 "
+        "(model.rotary_emb.inv_freq, float32). A shift of the positions shows no more of it than a change of "
+    )
+    _, said = audited(monkeypatch, built("llama"), LOADED["uninitialised"], dtypes="fp32")
+    assert "its config: uninitialised: 1.1e+24 (model.rotary_emb.inv_freq" in said.headline
+
+
+def test_a_buffer_that_nothing_reads_is_a_note(built, monkeypatch) -> None:
+    """A model's own code may compute its frequencies at each call, beside those that its class holds."""
+
+    def plant(model):
+        LOADED["uninitialised"](model)
+        module, _ = next(frequencies(model))
+        right = type(module)(module.config)
+        module.forward = lambda x, position_ids: right(x, position_ids)
+
+    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    assert (one.word, one.held, one.diagnosis) == ("precision", (), None)
+    note = "model.rotary_emb.inv_freq: not as the config builds it; no logit is seen to depend on it"
+    assert note in said.notes
+
+
+@pytest.mark.parametrize("value", [4.6e-41, 0.0, float("nan"), -float("inf")])
+def test_numbers_that_no_model_has_are_named_so(value, built, monkeypatch) -> None:
+    plant = filled(lambda old: torch.full_like(old, value))
+    one, _ = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    expected = "uninitialised" if abs(value) < 1 else "nonfinite"
+    assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", expected)
+
+
+def test_a_single_wild_number_is_seen(built, monkeypatch) -> None:
+    def change(old):
+        new = old.clone()
+        new[-1] = 4.6e-41
+        return new
+
+    one, _ = audited(monkeypatch, built("llama"), filled(change), dtypes="fp32")
+    assert wording.sentence(one.diagnosis) == "uninitialised: 4.6e-41"
+
+
+def test_each_of_two_tables_is_compared_with_its_own(built, monkeypatch) -> None:
+    """Gemma 3 holds a table for each kind of layer; the global one is set to the local base."""
+
+    def plant(model):
+        for module, key in frequencies(model):
+            if key.startswith("full"):
+                module._buffers[key] = of_base(1e4)(module._buffers[key])
+
+    one, _ = audited(monkeypatch, built("gemma3_text"), plant, dtypes="fp32")
+    assert [found.name for found in one.held] == ["model.rotary_emb.full_attention_inv_freq"]
+    assert wording.sentence(one.diagnosis) == "base 10000 instead of 1000000"
+    kinds = transformers.AutoConfig.from_pretrained(built("gemma3_text")).layer_types
+    assert wrong_layers(one) == {n for n, kind in enumerate(kinds) if kind == "full_attention"}
+
+
+@pytest.mark.parametrize("name", ["llama, yarn", "phi3, longrope"])
+def test_a_factor_that_loading_dropped(name, built, monkeypatch) -> None:
+    one, said = audited(monkeypatch, built(name), no_factor, dtypes="fp32")
+    assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", "attention-factor")
+    assert one.diagnosis.values["seen"] == 1.0
+    assert said.headline.startswith("The loaded tables or factors are not those of its config: ")
+
+
+@pytest.mark.parametrize("name", ["llama, yarn", "deepseek_v3, yarn", "llama, llama3"])
+def test_a_scaling_of_another_original_length(name, built, monkeypatch) -> None:
+    one, _ = audited(monkeypatch, built(name), of_original(2048), dtypes="fp32")
+    assert one.word == "wrong_frequencies"
+    assert "other-scaling" in codes(one.diagnosis)
+    assert wrong_layers(one) == {0, 1, 2, 3}
+
+
+def test_the_model_s_own_module_of_one_layer(built, monkeypatch) -> None:
+    """A layer that has a rotary module of its own, with frequencies of another base."""
+    plant = own_module(LOADED["wrong-base"])
+    for name in PLAIN:
+        one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+        assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", "wrong-base")
+        assert one.diagnosis.where.layers == (LAYER,)
+        assert wrong_layers(one) == {LAYER}
+        assert f"layer {LAYER}: base 500000 instead of 10000" in said.headline
+
+
+def test_what_the_float64_run_holds_is_what_was_loaded(built) -> None:
+    folder = model_load.open_folder(str(built("llama")), False)
+    from ropeaudit.arithmetic.formats import parse
+    from ropeaudit.features.model.forward_pass import Runner
+
+    loaded = model_load.load(folder, parse("fp64"))
+    LOADED["wrong-base"](loaded)
+    no_factor(loaded)
+    rotary = next(iter(float64_mode.rotaries(Runner(loaded, wide=True).model).values()))
+    assert rotary.inv_freq[1].item() == pytest.approx(5e5 ** (-1 / 8))
+    assert rotary.attention_scaling == 1.0
+
+
+def test_float32_that_is_not_the_float64_run_fails(built, monkeypatch) -> None:
+    """A buffer that is other memory at each loading: here the weights of a norm in float32 alone."""
+
+    def plant(model):
+        if next(model.parameters()).dtype == torch.float32:
+            model.model.norm.weight.data *= 1.01
+
+    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    assert (one.word, one.diagnosis) == ("inaccurate", None)
+    assert said.headline.startswith(
+        "Float32 is not the float64 run: in float32 at offset 1000 logits are off"
+    )
+
+
+# -------------------------------------------------------------------------- positions and the rotation
+
+
+def attention(model, number):
+    return next(one for one in model.modules() if getattr(one, "layer_idx", None) == number)
+
+
+def in_layer(change, number=LAYER):
+    """Return what gives one layer other cosines and sines: change(cos, sin, frequencies)."""
+
+    def plant(model):
+        module, key = next(frequencies(model))
+
+        def other(_, args, kwargs):
+            found = kwargs["position_embeddings"]
+            return args, kwargs | {"position_embeddings": change(*found, module._buffers[key])}
+
+        attention(model, number).register_forward_pre_hook(other, with_kwargs=True)
+
+    return plant
+
+
+def own_module(spoil):
+    """Return what gives one layer a rotary module of its own, spoilt."""
+
+    def plant(model):
+        module, _ = next(frequencies(model))
+        layer = attention(model, LAYER)
+        layer.rotary_emb = type(module)(module.config)
+        spoil(layer)
+
+        def other(_, args, kwargs):
+            hidden = kwargs.get("hidden_states", args[0] if args else None)
+            at = model.given
+            return args, kwargs | {"position_embeddings": layer.rotary_emb(hidden, at)}
+
+        def keep(_, args, kwargs):
+            model.given = kwargs["position_ids"]
+
+        model.register_forward_pre_hook(keep, with_kwargs=True)
+        layer.register_forward_pre_hook(other, with_kwargs=True)
+
+    return plant
+
+
+def later(cos, sin, theta):
+    """Return cos and sin of the next position."""
+    turn = theta if cos.shape[-1] == theta.numel() else torch.cat((theta, theta))
+    more_cos, more_sin = turn.cos().to(cos.dtype), turn.sin().to(cos.dtype)
+    return cos * more_cos - sin * more_sin, sin * more_cos + cos * more_sin
+
+
+def cast_positions(model):
+    """Let each rotary module cast the positions to bfloat16."""
+
+    def cast(_, args, kwargs):
+        args = tuple(x if x.is_floating_point() else x.to(torch.bfloat16) for x in args)
+        return args, {k: x.to(torch.bfloat16) if k == "position_ids" else x for k, x in kwargs.items()}
+
+    for module in float64_mode.rotaries(model).values():
+        module.register_forward_pre_hook(cast, with_kwargs=True)
+
+
+ROTATED = {
+    "positions-off": in_layer(later),
+    "cos-sin-swapped": in_layer(lambda cos, sin, theta: (sin, cos)),
+    "no-rotation": in_layer(lambda cos, sin, theta: (torch.ones_like(cos), torch.zeros_like(sin))),
+}
+
+
+@pytest.mark.parametrize("code", ROTATED)
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_layer_that_rotates_otherwise_is_named(name, code, built, monkeypatch) -> None:
+    one, said = audited(monkeypatch, built(name), ROTATED[code])
+    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", code)
+    assert one.diagnosis.where.layers == (LAYER,)
+    assert wrong_layers(one) == {LAYER}
+    assert f", layer {LAYER}" in said.headline
+    assert "Precision" not in said.headline
+
+
+@pytest.mark.parametrize("offset", [1000, 32768])
+@pytest.mark.parametrize("name", PLAIN)
+def test_positions_cast_in_the_model_are_precision_with_their_code(name, offset, built, monkeypatch) -> None:
+    one, said = audited(monkeypatch, built(name), cast_positions, offset=offset)
+    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "narrow-positions")
+    assert one.cause == "rounding"
+    assert one.change.structural_largest < 1e-8
+    assert wrong_layers(one) == {0, 1, 2, 3}
+    assert "Structure" not in said.headline
+
+
+def test_a_fault_of_a_layer_beside_one_of_loading(built, monkeypatch) -> None:
+    def plant(model):
+        LOADED["wrong-base"](model)
+        ROTATED["cos-sin-swapped"](model)
+
+    one, said = audited(monkeypatch, built("llama"), plant)
+    assert one.word == "wrong_frequencies"
+    assert wrong_layers(one) == {0, 1, 2, 3}
+    assert said.headline.startswith("The loaded frequencies are not those of its config: base 500000")
+
+
+UNASKED = {  # type -> what lets a layer of its code rotate, and what keeps it
+    "smollm3": ({"use_rope": 1}, {"use_rope": 0}),
+    "cohere2": ({"sliding_window": 8}, {"sliding_window": None}),
+    "exaone4": ({"is_sliding": True}, {"is_sliding": False}),
+    "flint": ({"sliding_window": 8}, {"sliding_window": None}),
+}
+
+
+def first_layer(folder, *, rotates):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    if config.model_type == "smollm3":
+        return config.no_rope_layers.index(int(rotates))  # 1 for a layer that rotates
+    return config.layer_types.index("sliding_attention" if rotates else "full_attention")
+
+
+@pytest.mark.parametrize("name", UNASKED)
+def test_a_layer_without_rope_that_rotates(name, built, monkeypatch) -> None:
+    layer, values = first_layer(built(name), rotates=False), UNASKED[name][0]
+    one, _ = audited(monkeypatch, built(name), lambda model: vars(attention(model, layer)).update(values))
+    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "rotation-unasked")
+    assert wrong_layers(one) == {layer}
+    assert wording.sentence(one.diagnosis) == f"layer {layer}: rotates, though it is a layer without RoPE"
+
+
+@pytest.mark.parametrize("name", UNASKED)
+def test_a_layer_that_should_rotate_and_does_not(name, built, monkeypatch) -> None:
+    layer, values = first_layer(built(name), rotates=True), UNASKED[name][1]
+    one, _ = audited(monkeypatch, built(name), lambda model: vars(attention(model, layer)).update(values))
+    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "no-rotation")
+    assert wrong_layers(one) == {layer}
+
+
+# ---------------------------------------------------------------------------- positions of decode
+
+
+def given_positions(change):
+    """Return what changes the positions that the whole model is given: change(positions, ids, mask)."""
+
+    def plant(model):
+        def other(_, args, kwargs):
+            ids = kwargs.get("input_ids", args[0] if args else None)
+            at, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
+            return args, kwargs | {"position_ids": change(at, ids, mask)}
+
+        model.register_forward_pre_hook(other, with_kwargs=True)
+
+    return plant
+
+
+def one_more(at, ids, mask):
+    return at + 1 if ids.shape[1] == 1 else at
+
+
+def one_less_in_batches(at, ids, mask):
+    return at - 1 if len(ids) > 1 and ids.shape[1] == 1 else at
+
+
+def without_padding(at, ids, mask):
+    """Count from the first column of a batch, padding or not."""
+    if len(ids) == 1:
+        return at
+    return (torch.arange(ids.shape[1]) + mask.shape[-1] - ids.shape[1]).expand(len(ids), -1)
+
+
+def first_row(at, ids, mask):
+    return at[:1].expand(len(ids), -1)
+
+
+DECODED = {  # what is wrong -> how, by how many tokens, in which row
+    "decode off by one": (one_more, 1, "with a cache"),
+    "a batch off by one": (one_less_in_batches, -1, "in a batch"),
+}
+MOVED = {"left padding ignored": without_padding, "positions of the first row": first_row}
+
+
+@pytest.mark.parametrize("fault", DECODED)
+@pytest.mark.parametrize("name", PLAIN)
+def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, monkeypatch) -> None:
+    change, by, way = DECODED[fault]
+    one, said = audited(monkeypatch, built(name), given_positions(change), dtypes="fp32")
+    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
+    assert (one.decoded.way, one.decoded.layer) == (way, 0)
+    assert one.diagnosis.values["by"] == by
+    assert said.headline.startswith(
+        f"Wrong positions in decode, layer 0: positions {by:+d}; logits are off by"
+    )
+    assert any(f"decode of a row {way} is not one pass" in note for note in said.notes)
+
+
+@pytest.mark.parametrize("fault", MOVED)
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, built, monkeypatch) -> None:
+    """Scores depend on distances: no logit changes, whatever the padding is taken for."""
+    one, said = audited(monkeypatch, built(name), given_positions(MOVED[fault]), dtypes="fp32")
+    assert (one.word, one.diagnosis) == ("precision", None)
+    assert (one.decoded.way, one.decoded.layer, one.decoded.differs) == ("padded on the left", 0, False)
+    assert (
+        "decode of a row padded on the left rotates otherwise than one pass over its tokens, layer 0: "
+        "positions +5; scores depend on distances, and float64 logits stay"
+    ) in said.notes
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_one_layer_of_decode_at_other_positions(name, built, monkeypatch) -> None:
+    def plant(model):
+        module, key = next(frequencies(model))
+
+        def other(_, args, kwargs):
+            cos, sin = kwargs["position_embeddings"]
+            turned = later(cos, sin, module._buffers[key])
+            return args, kwargs | ({"position_embeddings": turned} if cos.shape[-2] == 1 else {})
+
+        attention(model, LAYER).register_forward_pre_hook(other, with_kwargs=True)
+
+    one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
+    assert (one.decoded.way, one.decoded.layer) == ("with a cache", LAYER)
+    assert f"Wrong positions in decode, layer {LAYER}: positions +1" in said.headline
+
+
+def test_what_generates_nothing_is_said(built, monkeypatch) -> None:
+    def plant(model):
+        def generate(*_, **__):
+            raise RuntimeError("not for this model")
+
+        model.generate = generate
+
+    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    assert one.decoded is None
+    assert "decode with a cache was not compared: RuntimeError: not for this model" in said.notes
+
+
+# ------------------------------------------------------------------------------------ nothing is wrong
+
+
+@pytest.mark.parametrize("name", TWELVE)
+def test_a_right_model_gets_no_alarm(name, built) -> None:
+    offsets = (3, 1000) if name == "gptj" else (1000, 32768)
+    for one in model_audit(str(built(name)), offsets, ("fp32", "bf16"), tokens="24"):
+        assert (one.held, one.diagnosis) == ((), None)
+        assert one.word not in WRONG
+        assert one.decoded is None or one.decoded.way == ""
+        if one.dtype.name == "float32" and not one.rerouted:
+            change = one.change
+            size = change.rms(change.reference_squares)
+            assert change.rms(change.base_error_squares) < 1e-5 * size
+            assert change.rms(change.error_squares) < 1e-3 * size  # angles at 32768 are off by 2^-9
+
+
+# ------------------------------------------------------------------------------------- mixtures of experts
+
+
+def test_experts_that_flip_are_counted_and_the_rest_stands_beside(built) -> None:
+    audit = model_audit(str(built("qwen3_next")), 1000, "bf16", tokens="24")
+    [one] = audit
+    said = report([audit], None, {}, shifted=[one])
+    flips, change = one.flips, one.change.rms(one.change.squares)
+    assert flips.choices == 4 * 24
+    assert 0 < flips.flipped <= 3
+    assert 0 < flips.rest < change / 2
+    assert f"{flips.flipped} of 96 choices of experts flip, and with the experts of offset 0" in said.headline
+    [row] = said.rows
+    assert (row["routing_choices"], row["routing_flips"]) == (96, flips.flipped)
+    assert row["change_rms_routed"] == flips.rest
+
+
+def test_a_model_without_experts_has_no_choices(built) -> None:
+    [one] = model_audit(str(built("llama")), 1000, "bf16", tokens="24")
+    assert one.flips is None
+
+
+def test_choices_that_were_made_are_made_again() -> None:
+    numbers = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    with routing.Routing() as first:
+        numbers.topk(2)
+    with routing.Routing(first.choices) as again:
+        values, indices = torch.topk(numbers.flip(-1), 2, dim=-1)
+    assert indices.tolist() == first.choices[0][0].tolist() == [[0, 2], [3, 2]]
+    assert values.tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    assert routing.compare(first.choices, again.choices, 4, 2) == routing.Flips(2, 0, 0)
+    with routing.Routing() as other:
+        torch.topk(torch.tensor([[0.0, 1.0, 2.0, 3.0]] * 2), 2)
+    flips = routing.compare(first.choices, other.choices, 4, 2)
+    assert (flips.choices, flips.flipped, flips.tokens) == (2, 1, 1)  # in whatever order they are chosen
+    assert routing.compare(first.choices, other.choices, 8, 2) is None
+
+
+def test_the_exit_code_and_stderr_say_it(built, monkeypatch, capsys) -> None:
+    real = model_load.load
+    arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "fp32", "-f"]
+    assert main([*arguments, "json"]) == 0
+
+    def spoilt(*given):
+        model = real(*given)
+        LOADED["wrong-base"](model)
+        return model
+
+    monkeypatch.setattr(model_load, "load", spoilt)
+    capsys.readouterr()
+    assert main([*arguments, "json"]) == 1
+    out, error = capsys.readouterr()
+    [row] = json.loads(out)["records"]
+    assert (row["verdict"], row["diagnosis"], row["held"]) == (
+        "wrong_frequencies",
+        "wrong-base",
+        "model.rotary_emb.inv_freq",
+    )
+    assert "ropeaudit: failed: wrong_frequencies" in error
+
+
+# ------------------------------------------------------------------------------------- held, by itself
+
+
+OWN_CODE = """
+import torch
+from transformers import LlamaForCausalLM, LlamaModel
+
+class OwnRotary(torch.nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.dims = dims
+        self.register_buffer("inv_freq", self.built(), persistent=False)
+
+    def built(self):
+        return 1.0 / 10000.0 ** (torch.arange(0, self.dims, 2).float() / self.dims)
+
+    @torch.no_grad()
+    def forward(self, x, position_ids):
+        angles = position_ids[..., None].float() * self.inv_freq
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+class OwnForCausalLM(LlamaForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = OwnModel(config)
+
+class OwnModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.rotary_emb = OwnRotary(config.head_dim)
+"""
+INITIALISED = """
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, OwnRotary):
+            module.inv_freq.copy_(module.built())
+"""
+
+
+@pytest.mark.parametrize("initialised", [False, True])
+def test_a_model_s_own_code_whose_buffer_loading_never_writes(
+    initialised, built, tmp_path, monkeypatch, capsys
+) -> None:
+    """It is made on `meta`; memory as it was is filled with nan here, so that it is the same each time."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    folder = shutil.copytree(built("llama"), tmp_path / f"own{initialised}")
+    (folder / "modeling_own.py").write_text(OWN_CODE + (INITIALISED if initialised else ""))
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
+    change_config(folder, **own, architectures=["OwnForCausalLM"])
+    torch.use_deterministic_algorithms(True)
+    try:
+        options = [
+            "--tokens",
+            "24",
+            "--offset",
+            "1000",
+            "--dtype",
+            "fp32",
+            "--trust-remote-code",
+            "-f",
+            "json",
+        ]
+        code = main(["model", str(folder), *options])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    said = json.loads(capsys.readouterr().out)
+    verdicts = [(row["verdict"], row["diagnosis"]) for row in said["records"]]
+    if initialised:
+        assert (code, verdicts) == (0, [("precision", None)])
+    else:
+        assert (code, verdicts) == (1, [("wrong_frequencies", "nonfinite")])
+        assert said["headline"].startswith("The loaded frequencies are not those of its config: nan or inf")
+
+
+class Rotary(torch.nn.Module):
+    """A rotary module of a model's own, whose constructor takes more than a config."""
+
+    def __init__(self, dims, base):
+        super().__init__()
+        exponents = torch.arange(0, dims, 2, dtype=torch.float32) / dims
+        self.register_buffer("inv_freq", base**-exponents, persistent=False)
+
+
+def of_own_code(tmp_path, base):
+    values = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "rope_theta": 5e5}
+    config = transformers.LlamaConfig(**values)
+    config.save_pretrained(tmp_path)
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Identity(), Rotary(16, base)])})
+    model.config = config
+    written = json.loads((tmp_path / "config.json").read_text())
+    return held.compare(model, model_load.Folder(tmp_path, written, [], True))
+
+
+def test_a_module_that_cannot_be_built_is_compared_with_the_config(tmp_path) -> None:
+    assert of_own_code(tmp_path, 5e5) == ()
+    [one] = of_own_code(tmp_path, 1e4)
+    assert (one.name, one.layer, one.diagnosis.code) == ("layers.1.inv_freq", 1, "wrong-base")
+    assert held.together((one,)).where.layers == (1,)
+
+
+def test_layers_that_share_a_fault_are_named_together() -> None:
+    same, other = Diagnosis("nonfinite"), Diagnosis("uninitialised", {"value": 1e24})
+    two = (held.Held("layers.1.a", same), held.Held("layers.0.a", same), held.Held("layers.3.a", other))
+    assert held.together(two).where.layers == (0, 1)
+    assert held.together((held.Held("rotary.inv_freq", same), *two)).where.layers == ()
+    assert held.together(()) is None
