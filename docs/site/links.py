@@ -1,8 +1,8 @@
-"""What the site needs beside docs/: pages of the repository's root, links out of docs/, pictures light and dark.
+"""What the site needs beside docs/: pages of the repository's root, links out of docs/, two pictures for one.
 
-A hook of MkDocs. On GitHub the pages are read as they are. On the site, a link to README, CONTRIBUTING or CHANGELOG
-leads to a page made of that file, any other link out of docs/ to the repository, at ROPEAUDIT_DOCS_REF (a tag) or main.
-A link to what is not there is left as it is, so that a strict build fails.
+A hook of MkDocs. On GitHub the pages are read as they are. On the site, a link to README, CONTRIBUTING or
+CHANGELOG leads to a page made of that file, any other link out of docs/ to the repository, at
+ROPEAUDIT_DOCS_REF (a tag) or main. A link to what is not there is left as it is: a strict build fails.
 """
 
 import os
@@ -29,7 +29,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Rewrite what leads elsewhere on the site than on GitHub."""
+    """Rewrite what leads elsewhere on the site than on GitHub; the first page has no pages beside it."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     sources = {name: source for source, name in PAGES.items()}
     return rewritten(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 

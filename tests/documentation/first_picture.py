@@ -1,4 +1,4 @@
-"""The picture of the first pages, light and dark: `python tests/documentation/first_picture.py` draws both anew."""
+"""The first picture, light and dark: `python tests/documentation/first_picture.py` draws both anew."""
 
 import re
 import shlex
@@ -10,16 +10,21 @@ from documented import ROOT, blocks
 from ropeaudit.main import main
 
 IMAGES = ROOT / "docs" / "images"
-# of the light picture -> on a dark page; what has no colour of its own is black
-_DARK = {"#ffffff": "none", "#000000": "#e2e4e9", "#dddddd": "#40444f", "#666666": "#a5a9b5", "#0072b2": "#56b4e9"}
-_DARK |= {"#d55e00": "#f2863b"}
+_DARK = {  # of the light picture -> on a dark page; what has no colour of its own is black
+    "#ffffff": "none",
+    "#000000": "#e2e4e9",
+    "#dddddd": "#40444f",
+    "#666666": "#a5a9b5",
+    "#0072b2": "#56b4e9",
+    "#d55e00": "#f2863b",
+}
 
 
 def commands() -> list[list[str]]:
-    """Return the arguments of the two commands with which docs/README.md measures and draws it."""
-    (text,) = (block.text for block in blocks() if block.page == "docs/README.md" and "plot first" in block.text)
-    line = next(line for line in text.splitlines() if "plot first" in line)
-    return [shlex.split(command)[1:] for command in line.split(" && ")]
+    """Return the arguments of the commands with which docs/README.md measures and draws it."""
+    first = (block.text for block in blocks() if block.page == "docs/README.md")
+    (text,) = (text for text in first if "ropeaudit plot " in text)
+    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("ropeaudit ")]
 
 
 def drawn(folder: Path) -> str:
