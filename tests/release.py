@@ -63,11 +63,12 @@ def of_tag(tag: str | None, expected: str) -> Iterator[str]:
 
 
 def notes(text: str, expected: str) -> str:
-    """Return what the CHANGELOG says of a version; empty where it has no section of it."""
+    """Return what the CHANGELOG says of a version, its links to files at that tag; empty without a section."""
     section = re.search(
         rf"^## {re.escape(expected)}(?: [^\n]*)?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
     )
-    return section[1].strip() if section else ""
+    files = f"https://github.com/ropeaudit/ropeaudit/blob/v{expected}/"
+    return re.sub(r"\]\((?!https?://|#)", f"]({files}", section[1].strip()) if section else ""
 
 
 def of_metadata(metadata: Message, expected: str) -> Iterator[str]:
