@@ -63,7 +63,7 @@ def of_tag(tag: str | None, expected: str) -> Iterator[str]:
 
 
 def notes(text: str, expected: str) -> str:
-    """Return what the CHANGELOG says of a version, its links to files at that tag; empty without a section."""
+    """Return what the CHANGELOG says of a version, its links to files at that tag; empty if nothing."""
     section = re.search(
         rf"^## {re.escape(expected)}(?: [^\n]*)?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
     )
