@@ -65,6 +65,7 @@ OF_A_SCHEMA = {
     "github-workflows": [*WORKFLOWS, ROOT / "examples" / "github-actions.yml"],
     "github-issue-forms": FORMS,
     "github-issue-config": [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"],
+    "dependabot": [ROOT / ".github" / "dependabot.yml"],
     "citation-file-format": [ROOT / "CITATION.cff"],
 }
 
