@@ -1,8 +1,8 @@
 """The release checklist: builds wheel and sdist, and says what keeps them from being released.
 
-Run it: python tests/release.py [--final] [--dist FOLDER]
---final: the CHANGELOG names the day too, and what a script cannot see is listed. Exit code 1 if something is
-missing.
+Run it: python tests/release.py [--final] [--tag TAG] [--dist FOLDER], or --notes
+--final: the CHANGELOG names the day too, and what a script cannot see is listed. --tag: that of the release.
+Exit code 1 if something is missing. --notes prints the CHANGELOG's section of this version, and does no more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 BY_HAND = (
     "the addresses of [project.urls] are those of the repository",
     "the exhaustive tests and the benchmarks were run, and docs/benchmarks.md is of this version",
-    "the tag is v and the version, on the commit that CI passed",
+    "the tag is v and the version, on the commit that CI passed; .github/workflows/release.yml does the rest",
 )
 IN_WHEEL = (
     "py.typed",
@@ -36,7 +36,7 @@ IN_WHEEL = (
 )
 IN_SDIST = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "constraints.txt"),
-    *("pyproject.toml", "tests/conftest.py", "docs/README.md", "examples/kernel.py"),
+    *("pyproject.toml", "mkdocs.yml", "tests/conftest.py", "docs/README.md", "examples/kernel.py"),
 )
 LINKS = ("Homepage", "Documentation", "Changelog", "Issues")
 
@@ -54,6 +54,21 @@ def of_changelog(text: str, expected: str, final: bool) -> Iterator[str]:
         yield f"CHANGELOG.md begins with {heading[1] if heading else 'no version'}, the package is {expected}"
     elif final and not re.fullmatch(r"\d{4}-\d\d-\d\d", heading[2] or ""):
         yield f"CHANGELOG.md: {expected} has no day; write '## {expected} (YEAR-MONTH-DAY)'"
+
+
+def of_tag(tag: str | None, expected: str) -> Iterator[str]:
+    """Yield that a tag is not the one of the version."""
+    if tag not in (None, f"v{expected}"):
+        yield f"the tag is {tag}, that of this version is v{expected}"
+
+
+def notes(text: str, expected: str) -> str:
+    """Return what the CHANGELOG says of a version, its links to files at that tag; empty if nothing."""
+    section = re.search(
+        rf"^## {re.escape(expected)}(?: [^\n]*)?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    files = f"https://github.com/ropeaudit/ropeaudit/blob/v{expected}/"
+    return re.sub(r"\]\((?!https?://|#)", f"]({files}", section[1].strip()) if section else ""
 
 
 def of_metadata(metadata: Message, expected: str) -> Iterator[str]:
@@ -75,7 +90,7 @@ def of_description(text: str) -> Iterator[str]:
     if len(text) < 1000:
         yield "the metadata has no description"
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)", prose) + re.findall(r'(?:src|href)="([^"]+)', prose):
+    for target in re.findall(r"\]\(([^)\s]+)", prose) + re.findall(r'(?:src|srcset|href)="([^"]+)', prose):
         if not target.startswith(("https://", "#")):
             yield f"the description links to {target}, which is nowhere on an index"
 
@@ -123,13 +138,19 @@ def main() -> int:
     """Build, check, and say what is missing; return 1 if something is."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--final", action="store_true", help="the CHANGELOG names the day too")
+    parser.add_argument("--tag", help="the tag of the release")
     parser.add_argument("--dist", type=Path, help="where wheel and sdist go")
+    parser.add_argument("--notes", action="store_true", help="print the CHANGELOG's section, and do no more")
     options = parser.parse_args()
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    if options.notes:
+        print(notes(changelog, version()))
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.dist or Path(scratch)
         subprocess.run([sys.executable, "-m", "build", "-q", "--outdir", str(folder), str(ROOT)], check=True)
-        changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
         wrong = [
+            *of_tag(options.tag, version()),
             *of_changelog(changelog, version(), options.final),
             *of_project(),
             *of_archives(folder, version()),

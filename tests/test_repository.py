@@ -1,10 +1,14 @@
-"""The files beside the package say what is so: paths that exist, the version, the floors, the hooks."""
+"""The files beside the package say what is so: paths that exist, the version, the floors, the workflows."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from email import message_from_string
 from pathlib import Path
 
+import other_machine
 import pytest
 import release
 from test_layers import HOUSE
@@ -40,16 +44,75 @@ def test_the_picture_of_the_floors_is_that_of_the_layer_test() -> None:
         assert seen == set(rooms) - {""}, level
 
 
-def test_the_citation_has_what_its_schema_needs_and_the_version_of_the_package() -> None:
+def test_the_citation_and_the_record_of_zenodo_are_of_the_package() -> None:
     yaml = pytest.importorskip("yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["type"] == "software"
-    assert all(set(author) in ({"name"}, {"given-names", "family-names"}) for author in citation["authors"])
     assert citation["version"] == ropeaudit.__version__
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert citation["license"] == project["license"]
+    zenodo = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    assert (zenodo["upload_type"], zenodo["access_right"]) == ("software", "open")
+    assert zenodo["license"] == project["license"]
+    assert "version" not in zenodo  # Zenodo takes it from the tag
+    for ours, theirs in (("title", "title"), ("abstract", "description"), ("keywords", "keywords")):
+        assert citation[ours] == zenodo[theirs]
+    assert citation["authors"] == zenodo["creators"]
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+OF_A_SCHEMA = {
+    "github-workflows": [*WORKFLOWS, ROOT / "examples" / "github-actions.yml"],
+    "github-issue-forms": FORMS,
+    "github-issue-config": [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"],
+    "dependabot": [ROOT / ".github" / "dependabot.yml"],
+    "citation-file-format": [ROOT / "CITATION.cff"],
+}
+
+
+def fits(schema: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("check_jsonschema")
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.{schema}",
+        *map(str, paths),
+    ]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("schema", OF_A_SCHEMA)
+def test_files_that_services_read_fit_their_schemas(schema: str, tmp_path: Path) -> None:
+    paths = OF_A_SCHEMA[schema]
+    assert len(paths) >= {"github-workflows": 4, "github-issue-forms": 3}.get(schema, 1)
+    done = fits(schema, *paths)
+    assert done.returncode == 0, done.stdout
+    broken = tmp_path / f"broken{paths[0].suffix}"
+    broken.write_text(paths[0].read_text(encoding="utf-8") + "\nno-such-key: [1]\n", encoding="utf-8")
+    assert fits(schema, broken).returncode == 1
+
+
+def test_workflows_may_do_no_more_than_they_must() -> None:
+    yaml = pytest.importorskip("yaml")
+    writing = set()
+    for path in WORKFLOWS:
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert workflow["permissions"] in ({}, {"contents": "read"}), path.name
+        for name, job in workflow["jobs"].items():
+            assert "uses" in job or job["timeout-minutes"] <= 120
+            assert not [step for step in job.get("steps", []) if "${{" in step.get("run", "")]  # through env
+            allowed = {key for key, value in job.get("permissions", {}).items() if value == "write"}
+            writing |= {(path.stem, name, key) for key in allowed}
+    assert writing == {
+        ("release", "build", "id-token"),
+        ("release", "build", "attestations"),
+        ("release", "pypi", "id-token"),
+        ("release", "github", "contents"),
+        ("release", "site", "contents"),
+        ("docs", "deploy", "contents"),
+    }
 
 
 def test_the_hooks_before_a_commit_are_the_checks_of_ci() -> None:
@@ -70,19 +133,21 @@ def test_the_workflow_runs_ci_on_the_versions_of_python_that_are_declared() -> N
     declared = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
     assert jobs["whole"]["strategy"]["matrix"]["python"] == declared
     assert ".ci/run" in [step.get("run") for step in jobs["whole"]["steps"]]
-    assert jobs["fast"]["strategy"]["matrix"]["os"] == ["macos-latest", "windows-latest"]
+    fast = jobs["fast"]["strategy"]["matrix"]
+    assert fast["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    assert fast["python"] == [*declared, "3.14"]
+    assert fast["exclude"] == [{"os": "ubuntu-latest", "python": version} for version in declared]
+    assert jobs["machines"]["strategy"]["matrix"]["machine"] == list(other_machine.MACHINES)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*-*.yml")), ids=lambda p: p.stem
-)
-def test_an_issue_form_has_what_its_schema_needs_and_asks_for_the_environment(path: Path) -> None:
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_asks_for_what_one_needs(path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     form = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert {"name", "description", "body"} <= set(form)
-    assert len({field["id"] for field in form["body"]}) == len(form["body"])
-    assert all(field["attributes"]["label"] for field in form["body"])
-    assert "`ropeaudit list environment`" in str(form)
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields)
+    if path.stem != "recipe":
+        assert "`ropeaudit list environment`" in str(form)
 
 
 def test_the_release_checklist_sees_what_is_missing() -> None:
@@ -92,6 +157,11 @@ def test_the_release_checklist_sees_what_is_missing() -> None:
     assert "begins with" in next(release.of_changelog(changelog, "9.9", final=False))
     assert "has no day" in next(release.of_changelog("## 1.0 (unreleased)\n", "1.0", final=True))
     assert list(release.of_changelog("## 1.0 (2026-12-01)\n", "1.0", final=True)) == []
+    assert list(release.of_tag("v1.0", "1.0")) == list(release.of_tag(None, "1.0")) == []
+    assert "is v1.1" in next(release.of_tag("v1.1", "1.0"))
+    assert release.notes("# C\n\n## 1.0 (2026-12-01)\n\nb\n\n### c\n\n## 0.9\n\nd\n", "1.0") == "b\n\n### c"
+    assert release.notes("## 1.0\n\nb\n", "1") == ""
+    assert release.notes("## 1.0\n[b](c.md) [d](https://e)\n", "1.0").endswith("/v1.0/c.md) [d](https://e)")
     text = "a" * 1000 + '[b](docs/b.md) [c](#c) [d](https://d) <img src="e.png">\n```\n[f](g)\n```\n'
     assert [line.split()[4].strip(",") for line in release.of_description(text)] == ["docs/b.md", "e.png"]
     assert list(release.of_names(["a", "b/__pycache__/c.pyc"], ["a", "d"], "wheel")) == [

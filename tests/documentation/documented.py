@@ -26,7 +26,8 @@ from safetensors.numpy import save_file
 from ropeaudit.main import cli, main
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WAS = ROOT / "docs" / "history.md"  # says what was so, with names and sentences of then
+PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path != WAS)]
 EXAMPLES = ROOT / "examples"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What stands right beneath a block of code is what it prints.

@@ -16,6 +16,7 @@ NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[test]' ": NETWORK
     + "; .ci/run runs it",
     "pip install 'ropeaudit[cluster]'": NETWORK,
+    "pip install 'ropeaudit[plot]'": NETWORK,
     "ropeaudit shift --model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4 -q ": "needs"
     " an array of jobs on SLURM; test_sweep.py runs it as three jobs",
     "ropeaudit report shard-": "reads what that job array wrote; test_sweep.py runs it",

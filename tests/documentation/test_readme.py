@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, marked, shell
+from documented import PAGES, PRINTED, ROOT, WAS, Block, blocks, furnish, marked, shell
 from figures import differences
 
 from ropeaudit.main import main
@@ -100,8 +100,8 @@ def test_both_commands_are_one_line_each() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
-    for path in PAGES:
+    pages = [*PAGES, WAS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    for path in pages:
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
             assert target.startswith("http") or not target or (path.parent / target).exists(), (
