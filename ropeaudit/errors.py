@@ -32,12 +32,13 @@ _ARGUMENTS = {
 }
 _COMMAND_LINE = (
     "fail-if",
+    "force-reinstall",
     "jobs",
     "resume",
     "scheduler",
     "shard",
     "write-wrapper",
-)  # what no Python function takes
+)  # what no function of this package takes
 _OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?:-[a-z]+)*)")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import ParamSpec, TypedDict, TypeVar
+from types import GeneratorType
+from typing import ParamSpec, TypedDict, TypeVar, cast
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
@@ -15,6 +16,7 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout
+from ropeaudit.runtime import packages
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +65,10 @@ class GridArguments(CaseArguments, total=False):
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse an argument that it does not have, with a message that names the nearest."""
+    """Let a function refuse an argument that it does not have, with a message that names the nearest.
+
+    Where torch or pandas cannot be used, what needs them raises MissingPackage.
+    """
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
@@ -75,9 +80,17 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         for name in kwargs:
             if name not in known:
                 raise UnknownName(f"argument of {code.co_name}", name, known)
-        return function(*args, **kwargs)
+        with packages.required():
+            result = function(*args, **kwargs)
+        return cast(T, _iterated(result)) if isinstance(result, GeneratorType) else result
 
     return called
+
+
+def _iterated(results: Iterator[T]) -> Iterator[T]:
+    """Yield results, of which each may be the first that needs a package."""
+    with packages.required():
+        yield from results
 
 
 def cases_of(
