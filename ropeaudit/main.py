@@ -18,7 +18,7 @@ import click
 
 from ropeaudit import __version__
 from ropeaudit.console.help import NamedCommands
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, unusable
 from ropeaudit.runtime import streams
 
 # One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
@@ -121,11 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _unforeseen(error: Exception) -> int:
     """Say what an error that is not of this package comes of, and return the exit code."""
-    from ropeaudit.runtime import packages  # in-function: most runs end without an error
-
     if isinstance(error, MemoryError):
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
-    if (missing := packages.unusable(error)) is not None:
+    if (missing := unusable(error)) is not None:
         return _refuse(missing.typed)
     if isinstance(error, OSError):
         if _homeless():

@@ -12,11 +12,10 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import case_axes
 from ropeaudit.audits.cases import Case, Length
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import UnknownName, UsageError, required_packages
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout
-from ropeaudit.runtime import packages
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +79,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         for name in kwargs:
             if name not in known:
                 raise UnknownName(f"argument of {code.co_name}", name, known)
-        with packages.required():
+        with required_packages():
             result = function(*args, **kwargs)
         return cast(T, _iterated(result)) if isinstance(result, GeneratorType) else result
 
@@ -89,7 +88,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 def _iterated(results: Iterator[T]) -> Iterator[T]:
     """Yield results, of which each may be the first that needs a package."""
-    with packages.required():
+    with required_packages():
         yield from results
 
 

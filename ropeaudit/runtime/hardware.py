@@ -13,9 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ropeaudit.errors import one_line
-from ropeaudit.runtime import packages
-
 # beside the packages under audit: what decides which kernels run, and in which dtype weights are loaded
 _BESIDE = ("accelerate", "flash-attn", "safetensors", "triton", "vllm", "xformers")
 
@@ -25,9 +22,11 @@ def environment(audited: tuple[str, ...] = ()) -> dict[str, str]:
 
     audited: names of packages under audit.
     """
-    broken = packages.failure("torch")
-    told = {"torch import": f"fails: {one_line(broken)}"} if broken is not None else dict(_torch())
-    results = {"cpu": _cpu()} | told | {"blas": _blas(broken is None)}
+    try:
+        torch = dict(_torch())
+    except Exception as error:  # of many kinds, by what is broken
+        torch = {"torch import": f"fails: {type(error).__name__}: {error}".partition("\n")[0]}
+    results = {"cpu": _cpu()} | torch | {"blas": _blas("torch import" not in torch)}
     for package in sorted({*audited, *_BESIDE}):
         with contextlib.suppress(metadata.PackageNotFoundError):
             results[package] = metadata.version(package)

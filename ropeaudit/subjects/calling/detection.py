@@ -18,11 +18,10 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageError, one_line
+from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageError, one_line, unusable
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.runtime import packages
 from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import Convention
@@ -183,7 +182,7 @@ def _try(
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises is a finding
-        return packages.unusable(error) or error.with_traceback(None)
+        return unusable(error) or error.with_traceback(None)
     return fit
 
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
-from ropeaudit.runtime import digests, own_modules, packages, process_state
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line, required_packages
+from ropeaudit.runtime import digests, own_modules, process_state
 from ropeaudit.runtime.own_modules import OwnModules
 from ropeaudit.subjects.calling import anew
 from ropeaudit.subjects.calling.anew import Source
@@ -101,7 +101,7 @@ def imported(where: str, endless: bool = False) -> tuple[Any, process_state.Stat
         process_state.seed_if_chance()
         return module, process_state.now()
 
-    with packages.required(where):
+    with required_packages(where):
         return patiently(executed, f"import of {where}", endless)  # type: ignore[no-any-return]
 
 

@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module, resources
 from typing import Any
 
-from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName
-from ropeaudit.runtime import packages
+from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, check_usable, required_packages
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.third_party.entries import Entry as Entry
 from ropeaudit.subjects.third_party.entries import EntryFields as EntryFields
@@ -165,7 +164,7 @@ def _loaded(entry: Entry, device: str | None) -> Code:
     if not entry.installed:
         raise MissingPackage(f"--impl {entry.name} needs {' and '.join(entry.needs)}; {entry.install}")
     try:
-        with warnings.catch_warnings(), packages.required(f"--impl {entry.name}"):
+        with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
             adapters: Any = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS
     except RopeAuditError:
@@ -176,6 +175,6 @@ def _loaded(entry: Entry, device: str | None) -> Code:
     family = entry.name.partition(":")[0] if entry.target else ""
     adapter = adapters[family or entry.name](entry)
     if adapter.engine == "torch":
-        packages.check("torch", f"--impl {entry.name}")
+        check_usable("torch", f"--impl {entry.name}")
     loaded: Code = adapter.on(device)
     return loaded

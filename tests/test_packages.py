@@ -1,4 +1,4 @@
-"""Where torch and pandas are missing, broken or hidden: what needs neither runs, the rest says what to type."""
+"""torch and pandas that cannot be used: what needs neither runs, and the rest says what to type."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SMALL = ("--heads", "1", "--seq-len", "8", "--dtype", "bf16")
 FREE = (  # with NumPy alone
     ("shift", *SMALL, "--offset", "0,1000"),
@@ -117,15 +117,15 @@ def test_what_needs_a_package_that_cannot_be_used_says_so_and_the_rest_runs(kind
 
 
 def test_errors_that_come_of_neither_stay_what_they_are() -> None:
-    from ropeaudit.runtime import packages
+    from ropeaudit.errors import unusable
 
     class Torched(AttributeError):
         pass
 
     for error in (ValueError("torch"), ImportError("no", name="tomlx"), Torched("torch", obj=None)):
-        assert packages.unusable(error) is None
+        assert unusable(error) is None
     import torch
 
     with pytest.raises(AttributeError) as raised:
         torch.no_such_name  # noqa: B018
-    assert packages.unusable(raised.value) is None, "torch itself can be used"
+    assert unusable(raised.value) is None, "torch itself can be used"
