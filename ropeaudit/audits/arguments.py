@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import GeneratorType
 from typing import ParamSpec, TypedDict, TypeVar, cast
 
@@ -81,12 +83,35 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
                 raise UnknownName(f"argument of {code.co_name}", name, known)
         with required_packages():
             result = function(*args, **kwargs)
-        return cast(T, _iterated(result)) if isinstance(result, GeneratorType) else result
+        return cast(T, Results(result)) if isinstance(result, GeneratorType) else result
 
     return called
 
 
-def _iterated(results: Iterator[T]) -> Iterator[T]:
+class Results(Iterator[T]):
+    """Results, each computed when it is asked for; a notebook shows those to come as their report."""
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._source, self._ready = _iterated(source), deque[T]()
+
+    def __next__(self) -> T:
+        return self._ready.popleft() if self._ready else next(self._source)
+
+    def close(self) -> None:
+        """Compute no more of them."""
+        self._source.close()
+
+    def _repr_html_(self) -> str | None:
+        """Return the report of all that are to come, which can be iterated over as before."""
+        self._ready.extend(self._source)
+        module = getattr(self._ready[0], "report_module", None) if self._ready else None
+        if module is None:
+            return None
+        shown: str = import_module(module).report(list(self._ready), None, {})._repr_html_()
+        return shown
+
+
+def _iterated(results: Iterator[T]) -> Generator[T, None, None]:
     """Yield results, of which each may be the first that needs a package."""
     with required_packages():
         yield from results

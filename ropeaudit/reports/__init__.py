@@ -110,6 +110,12 @@ class Report:
     said_once: Mapping[str, str] = field(default_factory=dict)
     faults: Sequence[Fault] | None = None
 
+    def _repr_html_(self) -> str:
+        """Return the report as notebooks show it."""
+        from ropeaudit.reports.forms import html  # in-function: it is needed in notebooks alone
+
+        return html.fragment(self)
+
     def for_readers(self) -> Report:
         """Return the report as tables show it: rows folded, scalings in a few words, constants said once."""
         from ropeaudit.rope.scaling_names import shortened
