@@ -22,15 +22,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def rope_check(
-    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> Callable[..., list[Checked]]:
+def rope_check(request: pytest.FixtureRequest) -> Callable[..., list[Checked]]:
     """Check that code rotates right, as `ropeaudit.testing.assert_rope` does, and record what was seen.
 
     Options are those of `assert_rope`; a marker `rope` gives them for a test, a class or a module. Properties
     of the test in JUnit XML: ropeaudit.diagnosis (codes, where it fails) and ropeaudit.worst (the largest
     error ÷ what is allowed, of all checks). Raises: WrongRope, an AssertionError; RopeAuditError.
     """
+    properties: list[tuple[str, object]] = request.node.user_properties  # record_property warns of xunit2
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("rope"))):  # the closest comes last, and wins
         options |= marker.kwargs
@@ -42,10 +41,10 @@ def rope_check(
         try:
             results = assert_rope(function, *dtypes, **{**named, **given})
         except WrongRope as error:
-            record_property("ropeaudit.diagnosis", error.diagnosis)
-            record_property("ropeaudit.worst", f"{error.worst:.3g}")
+            properties.append(("ropeaudit.diagnosis", error.diagnosis))
+            properties.append(("ropeaudit.worst", f"{error.worst:.3g}"))
             raise
-        record_property("ropeaudit.worst", f"{worst(results):.3g}")
+        properties.append(("ropeaudit.worst", f"{worst(results):.3g}"))
         return results
 
     return check

@@ -65,7 +65,7 @@ def pytested(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
 def project(tmp_path) -> Path:
     (tmp_path / "kernel.py").write_text(KERNEL)
     (tmp_path / "test_kernel.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
     return tmp_path
 
 
