@@ -18,7 +18,7 @@ import click
 
 from ropeaudit import __version__
 from ropeaudit.console.help import NamedCommands
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, unusable
 from ropeaudit.runtime import streams
 
 # One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
@@ -113,18 +113,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("interrupted", INTERRUPTED)
     except RopeAuditError as error:
         return _refuse(error.typed)
-    except MemoryError:
+    except Exception as error:
+        return _unforeseen(error)
+    except BaseException as error:
+        return _fault(error)
+
+
+def _unforeseen(error: Exception) -> int:
+    """Say what an error that is not of this package comes of, and return the exit code."""
+    if isinstance(error, MemoryError):
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
-    except OSError as error:
+    if (missing := unusable(error)) is not None:
+        return _refuse(missing.typed)
+    if isinstance(error, OSError):
         if _homeless():
             return _refuse("the folder that this was started in is gone; go to another one")
         return _refuse(f"cannot write the report: {error.strerror or error}")
-    except Exception as error:
-        if os.environ.get("ROPEAUDIT_DEBUG"):
-            raise
-        return _fault(error)
-    except BaseException as error:
-        return _fault(error)
+    if os.environ.get("ROPEAUDIT_DEBUG"):
+        raise error
+    return _fault(error)
 
 
 def _homeless() -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, RopeArguments
 from ropeaudit.conformance.environments import DEFAULT
+from ropeaudit.conformance.finding import JUDGED
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
 from ropeaudit.engine import measure
 from ropeaudit.engine import scores as forming
@@ -28,7 +30,7 @@ from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.features.check import code_target
-from ropeaudit.features.check.checked import CheckOptions
+from ropeaudit.features.check.checked import Checked, CheckOptions
 from ropeaudit.features.check.sentences import seen
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
@@ -58,12 +60,15 @@ _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
 class WrongRope(AssertionError):
-    """What `assert_rope` raises; diagnosis holds codes of `ropeaudit list diagnoses`."""
+    """What `assert_rope` raises; diagnosis holds codes of `ropeaudit list diagnoses`.
 
-    def __init__(self, message: str, diagnosis: str = "") -> None:
+    worst: the largest error ÷ what is allowed; nan where that is no number.
+    """
+
+    def __init__(self, message: str, diagnosis: str = "", worst: float = math.nan) -> None:
         """Keep the codes: `a+b` are two faults together, `a|b` explain as much, empty where code raises."""
         super().__init__(message)
-        self.diagnosis = diagnosis
+        self.diagnosis, self.worst = diagnosis, worst
 
 
 class NotShiftInvariant(WrongRope):
@@ -84,7 +89,7 @@ def assert_rope(
     under: Names = (),
     head_dims: bool = False,
     **rope: Unpack[RopeArguments],
-) -> None:
+) -> list[Checked]:
     """Raise WrongRope unless code passes the checks of `ropeaudit check`: called as servers and trainers do.
 
     function: as in `assert_shift_invariant`; one that takes k and returns q alone is warned of, for its k is
@@ -96,6 +101,7 @@ def assert_rope(
     in too, such as "tf32". head_dims: heads of other sizes too. rope: the setting, as in `ropeaudit.check`.
     Raises: WrongRope, an AssertionError: each check that fails, with what it takes, and what it behaves like;
     its `diagnosis` holds the codes. RopeAuditError: an argument is wrong, or no known way to call it works.
+    Returns: the checks, none of which failed.
     """
     own = OwnCode(_name(function), function, order, device=device)
     own.source = loading.source_of(function)
@@ -128,7 +134,19 @@ def assert_rope(
         told = [f"{own.name} fails {len(failed)} of {len(results)} checks"]
         told += [f"{one.finding.check} in {one.dtype}: {seen(one)}" for one in failed]
         found = dict.fromkeys(codes(one.finding.diagnosis) for one in failed if one.finding.diagnosis)
-        raise WrongRope("; ".join(told) + f" [{'+'.join(found)}]" * bool(found), "+".join(found))
+        named = f" [{'+'.join(found)}]" * bool(found)
+        raise WrongRope("; ".join(told) + named, "+".join(found), worst(results))
+    return results
+
+
+def worst(results: Iterable[Checked]) -> float:
+    """Return the largest error ÷ what is allowed of checks of code; nan where none has a number."""
+    ratios = [
+        one.finding.measured / one.finding.allowed
+        for one in results
+        if one.finding.status in JUDGED and one.finding.allowed > 0
+    ]
+    return max((ratio for ratio in ratios if not math.isnan(ratio)), default=math.nan)
 
 
 def assert_shift_invariant(

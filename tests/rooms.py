@@ -26,7 +26,7 @@ ROOMS = {
     "reports": ("reports", "rendering.py"),
     "console, main": ("console", "main.py", "__main__.py"),
     "features": ("features",),
-    "API, testing, data": ("__init__.py", "_version.py", "testing.py", "data"),
+    "API, testing, data": ("__init__.py", "_version.py", "testing.py", "pytest_plugin.py", "data"),
 }
 
 

@@ -83,8 +83,8 @@ _NUMPY = _NumPy()
 
 def is_tensor(x: Any) -> bool:
     """Return whether x is a tensor of torch's."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    torch: Any = sys.modules.get("torch")
+    return hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)  # else another module has its name
 
 
 def of(x: Any) -> Operations:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import ParamSpec, TypedDict, TypeVar
+from importlib import import_module
+from types import GeneratorType
+from typing import ParamSpec, TypedDict, TypeVar, cast
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import case_axes
 from ropeaudit.audits.cases import Case, Length
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import UnknownName, UsageError, required_packages
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout
@@ -63,7 +66,10 @@ class GridArguments(CaseArguments, total=False):
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse an argument that it does not have, with a message that names the nearest."""
+    """Let a function refuse an argument that it does not have, with a message that names the nearest.
+
+    Where torch or pandas cannot be used, what needs them raises MissingPackage.
+    """
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
@@ -75,9 +81,40 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         for name in kwargs:
             if name not in known:
                 raise UnknownName(f"argument of {code.co_name}", name, known)
-        return function(*args, **kwargs)
+        with required_packages():
+            result = function(*args, **kwargs)
+        return cast(T, Results(result)) if isinstance(result, GeneratorType) else result
 
     return called
+
+
+class Results(Iterator[T]):
+    """Results, each computed when it is asked for; a notebook shows those to come as their report."""
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._source, self._ready = _iterated(source), deque[T]()
+
+    def __next__(self) -> T:
+        return self._ready.popleft() if self._ready else next(self._source)
+
+    def close(self) -> None:
+        """Compute no more of them."""
+        self._source.close()
+
+    def _repr_html_(self) -> str | None:
+        """Return the report of all that are to come, which can be iterated over as before."""
+        self._ready.extend(self._source)
+        module = getattr(self._ready[0], "report_module", None) if self._ready else None
+        if module is None:
+            return None
+        shown: str = import_module(module).report(list(self._ready), None, {})._repr_html_()
+        return shown
+
+
+def _iterated(results: Iterator[T]) -> Generator[T, None, None]:
+    """Yield results, of which each may be the first that needs a package."""
+    with required_packages():
+        yield from results
 
 
 def cases_of(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits import judging, records
+from ropeaudit.audits import arguments, judging, records
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.engine import choice
@@ -198,11 +198,13 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
         yield replace(case, layout=layout), list(some)
 
 
+@arguments.checked
 def to_frame(results: Iterable[Record], columns: Sequence[str] = ()) -> pd.DataFrame:
     """Return records as a pandas DataFrame, one row each.
 
     columns: names, groups, "core" or "all"; by default those of a JSON report of these rows.
     Numbers are of pandas' nullable kinds, words of a closed set are categories; <NA> is what does not apply.
+    Raises: MissingPackage.
     """
     import pandas as pd
 

@@ -28,11 +28,11 @@ from ropeaudit.console.parameters import (
     one_of,
 )
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.reports import FORMS, REGISTRY, form_named
+from ropeaudit.reports import FORMS, REGISTRY, form_named, forms_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
+_TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values() if not form.command)
 
 
 EXECUTED = "It is executed with your rights: name no file that you do not trust."
@@ -115,19 +115,25 @@ def grouped(group: type[Any], name: str) -> Decorator:
     return decorate
 
 
+def form_option(command: str = "") -> Any:
+    """Return the field that says how the report of a command is printed."""
+    forms = forms_of(command)
+    return option(
+        "-f",
+        "--format",
+        "form",
+        type=one_of("report format", forms),
+        default=FORMS[0],
+        metavar="FORM",
+        help=f"Print as {', '.join(forms)}.  [default: {FORMS[0]}]",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
     """How a report is printed. color: None by default, on a terminal."""
 
-    form: str = option(
-        "-f",
-        "--format",
-        "form",
-        type=one_of("report format", FORMS),
-        default=FORMS[0],
-        metavar="FORM",
-        help=f"Print as {', '.join(FORMS)}.  [default: {FORMS[0]}]",
-    )
+    form: str = form_option()
     color: bool | None = option(
         "--color/--no-color",
         default=None,

@@ -9,12 +9,15 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ropeaudit import reports
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths, streams
+
+if TYPE_CHECKING:
+    from click import Context
 
 _READER_SECONDS = 10.0  # that a pipe may wait for somebody who reads it
 
@@ -148,14 +151,27 @@ def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:
     try:
-        return form_of(path)
+        form = form_of(path)
+        _check_command(path, form)
+        return form
     except UnknownName:
         if form_of is not reports.form_of or not paths.is_stream(path):
             raise
+    context = _context()
+    return str(context.params.get("form", reports.FORMS[0])) if context else reports.FORMS[0]
+
+
+def _context() -> Context | None:
     import click
 
-    context = click.get_current_context(silent=True)
-    return str(context.params.get("form", reports.FORMS[0])) if context else reports.FORMS[0]
+    return click.get_current_context(silent=True)
+
+
+def _check_command(path: str, form: str) -> None:
+    """Raise UsageError if a form holds the reports of another command alone."""
+    command = reports.REGISTRY[form].command if form in reports.REGISTRY else ""
+    if command and (context := _context()) is not None and context.info_name != command:
+        raise UsageError(f"-o {path!r}: {form} holds the report of `ropeaudit {command}` alone; try .json")
 
 
 def _beside(target: Path, about: str = "") -> IO[bytes]:

@@ -13,6 +13,7 @@ from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.reports import numbers
 
 if TYPE_CHECKING:
+    from ropeaudit.reports.faults import Fault
     from ropeaudit.runtime.columns import Column, Columns
 
 Row = Mapping[str, Any]
@@ -22,11 +23,13 @@ R = TypeVar("R")
 class ListedForm(NamedTuple):
     """What is known of a form before its file is loaded. suffixes: of the files that hold it.
 
-    binary: it goes into files alone, and a run that was broken off does not go on from one.
+    binary: it goes into files alone, and a run that was broken off does not go on from one. command: the one
+    whose reports it holds; empty where it is for all.
     """
 
     suffixes: tuple[str, ...]
     binary: bool = False
+    command: str = ""
 
 
 # The one list of forms, a line each: the rest is said by FORM in forms/NAME.py.
@@ -38,6 +41,7 @@ REGISTRY = {
     "parquet": ListedForm((".parquet",), binary=True),
     "markdown": ListedForm((".md", ".markdown")),
     "html": ListedForm((".html", ".htm")),
+    "sarif": ListedForm((".sarif",), command="check"),
 }
 FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
 
@@ -86,6 +90,7 @@ class Report:
     constant: columns that readers are told once, beneath the table, where all rows agree on them.
     refusals: why rows have no numbers; said even where notes are not wanted.
     said_once: those columns with their text, once they are no more on the screen.
+    faults: what fails, for code hosts; None where the command judges nothing.
     """
 
     rows: Sequence[Row]
@@ -103,6 +108,13 @@ class Report:
     constant: Sequence[str] = ()
     refusals: Sequence[str] = ()
     said_once: Mapping[str, str] = field(default_factory=dict)
+    faults: Sequence[Fault] | None = None
+
+    def _repr_html_(self) -> str:
+        """Return the report as notebooks show it."""
+        from ropeaudit.reports.forms import html  # in-function: it is needed in notebooks alone
+
+        return html.fragment(self)
 
     def for_readers(self) -> Report:
         """Return the report as tables show it: rows folded, scalings in a few words, constants said once."""
@@ -240,6 +252,11 @@ def needed(package: str, what: str, extra: str) -> None:
     """Raise MissingPackage if a package is not installed; `extra` is what to type for it."""
     if find_spec(package) is None:
         raise MissingPackage(f"{what} needs {package}; type: pip install 'ropeaudit[{extra}]'")
+
+
+def forms_of(command: str) -> list[str]:
+    """Return the names of the forms that a command prints; those for all commands where it is empty."""
+    return [name for name in FORMS if REGISTRY[name].command in ("", command)]
 
 
 def form_of(path: str) -> str:

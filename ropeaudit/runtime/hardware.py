@@ -1,6 +1,6 @@
 """What computes here: processor, devices, CUDA, torch's switches of precision, BLAS.
 
-Every value is text; what cannot be found out is "unknown". torch is imported.
+Every value is text; what cannot be found out is "unknown". torch is imported, and why it cannot be is said.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ def environment(audited: tuple[str, ...] = ()) -> dict[str, str]:
 
     audited: names of packages under audit.
     """
-    results = {"cpu": _cpu()} | dict(_torch()) | {"blas": _blas()}
+    try:
+        torch = dict(_torch())
+    except Exception as error:  # of many kinds, by what is broken
+        torch = {"torch import": f"fails: {type(error).__name__}: {error}".partition("\n")[0]}
+    results = {"cpu": _cpu()} | torch | {"blas": _blas("torch import" not in torch)}
     for package in sorted({*audited, *_BESIDE}):
         with contextlib.suppress(metadata.PackageNotFoundError):
             results[package] = metadata.version(package)
@@ -69,19 +73,24 @@ def _stated(query: Callable[[], Any]) -> str:
         return "unknown"
 
 
-def _blas() -> str:
+def _blas(with_torch: bool) -> str:
     """Return the libraries of linear algebra that are loaded, with their versions and threads."""
     import numpy  # noqa: F401
-    import torch
     from threadpoolctl import threadpool_info
 
-    built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     loaded = [
         f"{one['internal_api']} {one.get('version') or ''}".strip() + f" ({_counted(one['num_threads'])})"
         for one in threadpool_info()
         if one["user_api"] == "blas"
     ]
-    return ", ".join([f"torch: {built[1] if built else 'unknown'}", *dict.fromkeys(loaded)])
+    return ", ".join([*([f"torch: {_blas_of_torch()}"] if with_torch else []), *dict.fromkeys(loaded)])
+
+
+def _blas_of_torch() -> str:
+    import torch
+
+    built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return built[1] if built else "unknown"
 
 
 def _counted(threads: int) -> str:

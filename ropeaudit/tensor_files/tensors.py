@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput, MissingPackage
+from ropeaudit.errors import BadInput, MissingPackage, required_packages
 from ropeaudit.tensor_files import declared_sizes
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -47,7 +47,8 @@ def wrong(path: Path) -> str:
 def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
     """Return what `read` gives; whatever it raises becomes a BadInput that begins with `seen`."""
     try:
-        with warnings.catch_warnings():  # what a parser thinks of a file is in its error
+        with warnings.catch_warnings(), required_packages(seen):
+            # what a parser thinks of a file is in its error
             warnings.simplefilter("ignore")
             return read()
     except BadInput as error:

@@ -81,7 +81,7 @@ def test_python(block: Block, tmp_path: Path) -> None:
 
 
 def test_what_a_block_holds_is_known() -> None:
-    assert {block.language for block in RESULTS} == {"bash", "python", "text", "toml"}
+    assert {block.language for block in RESULTS} == {"bash", "python", "text", "toml", "yaml"}
 
 
 @pytest.mark.parametrize("block", SHELL, ids=lambda block: f"{block.page}:{block.line}")

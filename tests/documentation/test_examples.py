@@ -37,6 +37,7 @@ def test_every_other_example_has_a_test_of_its_own() -> None:
     others = {path.name for path in EXAMPLES.glob("*.*") if path.suffix not in PROGRAMS}
     assert others == {
         *("mine.toml", "github-actions.yml"),  # below, and test_ci_example.py
+        "drift.ipynb",  # test_notebook.py
         *("rotate_vectors.c", "rotate_vectors.js", "rotate_vectors.rs"),  # test_vector_programs.py
     }
 

@@ -58,7 +58,10 @@ def test_what_the_registry_says_of_a_form_is_so() -> None:
     suffixes = [suffix for listed in REGISTRY.values() for suffix in listed.suffixes]
     assert len(set(suffixes)) == len(suffixes)
     report = reports.Report(
-        [{"implementation": "hf", "offset": 1}], ["implementation", "offset"], ["implementation", "offset"]
+        [{"implementation": "hf", "offset": 1}],
+        ["implementation", "offset"],
+        ["implementation", "offset"],
+        faults=(),
     )
     for name, listed in REGISTRY.items():
         form = reports.form_named(name)

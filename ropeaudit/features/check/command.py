@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from ropeaudit.features.check.analysis import Checked
     from ropeaudit.reports import Report
     from ropeaudit.reports.tickets.ticket import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReportOptions(options.ReportOptions):
+    """Where a report goes that says what fails."""
+
+    form: str = options.form_option("check")
 
 
 @command(
@@ -76,7 +84,8 @@ if TYPE_CHECKING:
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
 )
 @options.rope_options
-@options.report_options
+@click.option("--github", is_flag=True, help="Print an annotation for each failure too, on stderr.")
+@options.grouped(CheckReportOptions, "output")
 @ticket_options
 def check(
     targets: tuple[str, ...],
@@ -95,8 +104,9 @@ def check(
     write_wrapper: str | None,
     junit: str | None,
     waive: str | None,
+    github: bool,
     rope: options.RopeOptions,
-    output: options.ReportOptions,
+    output: CheckReportOptions,
     ticketing: TicketOptions,
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
@@ -106,7 +116,7 @@ def check(
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
-    from ropeaudit.features.check import analysis, waivers
+    from ropeaudit.features.check import analysis, faults, waivers
     from ropeaudit.features.check import report as tables
 
     columns = output.chosen_columns(tables.COLUMNS)
@@ -154,6 +164,11 @@ def check(
             from ropeaudit.features.check import junit as junit_form
 
             file.fill([junit_form.content(checked)])
+        if github and code == delivery.DONE:
+            from ropeaudit.reports.faults import annotation
+
+            for fault in faults.of_checks(checked):
+                click.echo(annotation(fault), err=True)
         if code == delivery.DONE:
             tickets.write(ticketing, ticket_file, ticket, "no check fails")
     return code or int(any(one.finding.failed for one in checked))

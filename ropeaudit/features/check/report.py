@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.features.check import limits
+from ropeaudit.features.check import faults, limits
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import headline, notes
 from ropeaudit.recognition.diagnosis import codes
@@ -129,6 +129,7 @@ def report(
         declared=COLUMNS,
         folded=None if columns else folded(rows),
         further={} if columns else _read(results),
+        faults=faults.of_checks(results),
     )
 
 

@@ -21,7 +21,7 @@ def headline(results: Sequence[Checked]) -> str:
     targets = list(dict.fromkeys(one.target for one in judged))
     failed = [one for one in judged if one.finding.failed]
     if failed:
-        text = f"{_count(failed, judged, targets)}; {_place(failed[0])}: {seen(failed[0])}"
+        text = f"{_count(failed, judged, targets)}; {place(failed[0])}: {seen(failed[0])}"
         return text if text.endswith("?") else f"{text}."
     waived = sum(one.finding.status == "waived" for one in judged)
     aside = (
@@ -137,7 +137,8 @@ def measured_words(finding: Finding) -> str:
     return f"{shown(finding.measured)} {finding.unit}{allowed}"
 
 
-def _place(one: Checked) -> str:
+def place(one: Checked) -> str:
+    """Return the name of a check, with the layer type and the dtype that it is of."""
     layer = f" of {one.layer}" if one.layer not in (NONE, "full_attention") else ""
     return one.finding.check + layer + ("" if one.dtype == NONE else f" in {one.dtype}")
 
@@ -157,7 +158,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
         if one.finding.status == "info":
             noted.setdefault(
                 f"{one.target} {one.layer} {one.finding.check}",
-                f"{f'{one.target}, ' if several else ''}{_place(one)}: {one.finding.detail}",
+                f"{f'{one.target}, ' if several else ''}{place(one)}: {one.finding.detail}",
             )
     missing: dict[str, list[str]] = {}
     for one in results:
@@ -177,7 +178,7 @@ def _failures(failed: Sequence[Checked]) -> list[str]:
     for one in failed:
         known = _diagnosis(one.finding)
         told = _told(one, "" if (one.target, known) in shared else known)
-        messages.append(f"{one.target}, {_place(one)}: {told}")
+        messages.append(f"{one.target}, {place(one)}: {told}")
     for (target, known), group in shared.items():
         messages.append(f"{target}, {'; '.join(_places(group))}: {known}")
     return messages
@@ -187,7 +188,7 @@ def _places(some: Sequence[Checked]) -> list[str]:
     """Return the names of checks, together where layer type and dtype are one."""
     names: dict[str, list[str]] = {}
     for one in some:
-        names.setdefault(_place(one)[len(one.finding.check) :], []).append(one.finding.check)
+        names.setdefault(place(one)[len(one.finding.check) :], []).append(one.finding.check)
     return [", ".join(checks) + rest for rest, checks in names.items()]
 
 

@@ -28,14 +28,39 @@ _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 def draw(rows: Sequence[Row]) -> Picture:
     """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens."""
+    measured, lines, columns, notes = _read(rows)
+    title = _title(measured, [name for name in columns if name == "model"])
+    figure, (axes,) = style.figure(title)
+    notes += _drawn(axes, lines, measured)
+    style.legend(figure, axes)
+    if len(measured) < len(rows):
+        notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
+    return Picture(figure, title, notes)
+
+
+def on(axes: Axes, rows: Sequence[Row]) -> Axes:
+    """Draw the same on axes that are there, with a legend in them and without a title; return them."""
+    measured, lines, _, _ = _read(rows)
+    _drawn(axes, lines, measured)
+    if lines:
+        axes.legend(fontsize="small")
+    return axes
+
+
+def _read(rows: Sequence[Row]) -> tuple[list[Row], list[Series], Sequence[str], list[str]]:
+    """Return what was measured, the lines to draw, the settings in which rows differ, and notes."""
     measured = [row for row in rows if row.get("verdict") != "refused"]
     columns = varying_settings(measured)
     by_offset = sorted(measured, key=lambda row: row["offset"])
     named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns))}
     shown, notes = style.limited(_worst(named), style.MOST_LINES, "lines, those that drift least,")
     lines = [replace(line, label=name) for name, line in shown.items()]
-    title = _title(measured, [name for name in columns if name == "model"])
-    figure, (axes,) = style.figure(title)
+    return measured, lines, columns, notes
+
+
+def _drawn(axes: Axes, lines: Sequence[Series], measured: Sequence[Row]) -> list[str]:
+    """Draw lines and what goes with them; return notes."""
+    notes = []
     axes.set_yscale("log")
     for line in lines:
         _line(axes, line)
@@ -49,10 +74,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     _marks(axes, inexact_marks(measured))
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)")
-    style.legend(figure, axes)
-    if len(measured) < len(rows):
-        notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
-    return Picture(figure, title, notes)
+    return notes
 
 
 def _worst(named: Mapping[str, Series]) -> dict[str, Series]:

@@ -69,6 +69,31 @@ def render(report: Report) -> str:
     return ascii_only(page)
 
 
+def fragment(report: Report) -> str:
+    """Return the finding, the table, the notes and the legend as a part of another page, without style."""
+    shown = report.for_readers()
+    names = shown.screen
+    cells = [
+        "".join(element("td", text(shown.shown(name, row[name])), align=_side(shown, name)) for name in names)
+        for row in shown.rows
+    ]
+    head = "".join(
+        element("th", text(heading(name)), scope="col", align=_side(shown, name)) for name in names
+    )
+    table = element("table", "\n".join(element("tr", inside) for inside in (head, *cells))) if names else ""
+    parts = [
+        element("p", element("strong", text(shown.headline))) if shown.headline else "",
+        table,
+        _notes(shown.notes),
+        *(element("p", element("small", text(line))) for line in shown.full_legend().splitlines()),
+    ]
+    return ascii_only("\n".join(filter(None, parts)))
+
+
+def _side(report: Report, name: str) -> str:
+    return "right" if report.numeric(name) else "left"
+
+
 def _policy(style: str, script: str) -> str:
     """Allow the page's own style and script, and nothing else at all."""
     hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script)]

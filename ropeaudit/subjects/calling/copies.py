@@ -12,8 +12,8 @@ from typing import Any
 
 def is_module(thing: Any) -> bool:
     """Return whether it is an instance of torch.nn.Module; torch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.nn.Module)
+    torch: Any = sys.modules.get("torch")
+    return hasattr(torch, "nn") and isinstance(thing, torch.nn.Module)
 
 
 def can_be_copied(thing: Any) -> bool:
@@ -32,7 +32,8 @@ def copied(thing: Any) -> Any:
     Raises: whatever its parts raise that cannot be copied.
     """
     storages: dict[int, Any] = {}
-    if (torch := sys.modules.get("torch")) is not None:
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "Tensor"):
         for tensor in _tensors(thing, torch):
             # sparse tensors and those of odd backends have no lazy clone, an older torch has none at all
             with contextlib.suppress(AttributeError, RuntimeError, NotImplementedError):

@@ -19,7 +19,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
+from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageError, one_line, unusable
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -184,12 +184,14 @@ def _try(
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises is a finding
-        return error.with_traceback(None)
+        return unusable(error) or error.with_traceback(None)
     return fit
 
 
-def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device: Device) -> UsageError:
+def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device: Device) -> RopeAuditError:
     """Return that nothing that was tried worked: of the device in every dtype, else in this one."""
+    if missing := next((error for _, error in failed if isinstance(error, MissingPackage)), None):
+        return missing
     reasons = [
         (signature, str(error) if isinstance(error, arrays.WrongShape) else one_line(error))
         for signature, error in failed

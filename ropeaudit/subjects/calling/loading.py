@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line, required_packages
 from ropeaudit.runtime import digests, own_modules, process_state
 from ropeaudit.runtime.own_modules import OwnModules
 from ropeaudit.subjects.calling import anew
@@ -86,7 +86,8 @@ def _import(where: str) -> tuple[Any, process_state.State]:
 def imported(where: str, endless: bool = False) -> tuple[Any, process_state.State]:
     """Return what is imported by its name, from this folder too, or by its path, and the state it leaves.
 
-    endless: wait for ever. Raises: UsageError, and whatever importing it raises.
+    endless: wait for ever. Raises: UsageError, MissingPackage (of torch or pandas), and whatever
+    importing it raises.
     """
 
     def executed() -> tuple[Any, process_state.State]:
@@ -100,7 +101,8 @@ def imported(where: str, endless: bool = False) -> tuple[Any, process_state.Stat
         process_state.seed_if_chance()
         return module, process_state.now()
 
-    return patiently(executed, f"import of {where}", endless)  # type: ignore[no-any-return]
+    with required_packages(where):
+        return patiently(executed, f"import of {where}", endless)  # type: ignore[no-any-return]
 
 
 def _modules(where: str) -> OwnModules | None:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module, resources
 from typing import Any
 
-from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName
+from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, check_usable, required_packages
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.third_party.entries import Entry as Entry
 from ropeaudit.subjects.third_party.entries import EntryFields as EntryFields
@@ -164,12 +164,17 @@ def _loaded(entry: Entry, device: str | None) -> Code:
     if not entry.installed:
         raise MissingPackage(f"--impl {entry.name} needs {' and '.join(entry.needs)}; {entry.install}")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
             adapters: Any = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS
+    except RopeAuditError:
+        raise
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"--impl {entry.name} cannot be imported: {reason}; {entry.install}") from error
     family = entry.name.partition(":")[0] if entry.target else ""
-    loaded: Code = adapters[family or entry.name](entry).on(device)
+    adapter = adapters[family or entry.name](entry)
+    if adapter.engine == "torch":
+        check_usable("torch", f"--impl {entry.name}")
+    loaded: Code = adapter.on(device)
     return loaded

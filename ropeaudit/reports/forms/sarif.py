@@ -1,0 +1,98 @@
+"""SARIF 2.1.0, which code hosts read: a result for each failure, a rule for each code that occurs.
+
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ropeaudit import __version__
+from ropeaudit.errors import UsageError
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Kind, kinds
+from ropeaudit.reports import Report, ReportForm
+from ropeaudit.reports.faults import Fault
+
+_HOME = "https://github.com/ropeaudit/ropeaudit"
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_ROOT = "%SRCROOT%"  # what code hosts take for the root of the repository
+
+
+def render(report: Report) -> str:
+    """Return one run. Raises: UsageError where the report is of no command that judges."""
+    if report.faults is None:
+        raise UsageError("sarif holds what fails in `ropeaudit check`; give the results of check")
+    rules = list(dict.fromkeys(fault.rule for fault in report.faults))
+    driver = {
+        "name": "ropeaudit",
+        "version": __version__,
+        "informationUri": _HOME,
+        "rules": [_rule(rule) for rule in rules],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": True}],
+        "results": [_result(fault, rules) for fault in report.faults],
+    }
+    if report.headline:
+        run["properties"] = {"headline": report.headline}
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(rule: str) -> dict[str, Any]:
+    kind = kinds().get(rule)
+    page = f"{_HOME}/blob/main/docs/" + ("check.md" if kind is None else f"diagnoses.md#{rule}")
+    named = {"id": rule, "helpUri": page, "defaultConfiguration": {"level": "error"}}
+    if kind is None:  # a limit, a key of a config: what failed explains itself
+        return {**named, "shortDescription": {"text": rule.replace("-", " ")}}
+    return {
+        **named,
+        "shortDescription": {"text": kind.title},
+        "fullDescription": {"text": kind.shows},
+        "help": {"text": _help(kind)},
+        "properties": {"tags": [kind.group]},
+    }
+
+
+def _help(kind: Kind) -> str:
+    """Return how it looks, what it comes of and what to change."""
+    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": wording.template(kind.remedy)}
+    return "\n\n".join(f"{head}{text}" for head, text in parts.items() if text)
+
+
+def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": fault.rule,
+        "ruleIndex": rules.index(fault.rule),
+        "level": "error",
+        "message": {"text": f"{fault.target}, {fault.check}: {fault.message}"},
+        "partialFingerprints": {"fault/v1": _fingerprint(fault)},
+    }
+    if fault.file:
+        place: dict[str, Any] = {"artifactLocation": _artifact(fault.file)}
+        if fault.line:
+            place["region"] = {"startLine": fault.line}
+        result["locations"] = [{"physicalLocation": place}]
+    return result
+
+
+def _artifact(file: str) -> dict[str, str]:
+    if os.path.isabs(file):
+        return {"uri": Path(file).as_uri()}
+    return {"uri": quote(file), "uriBaseId": _ROOT}
+
+
+def _fingerprint(fault: Fault) -> str:
+    """Return what stays the same of a fault while lines move and figures change."""
+    return hashlib.sha256("\0".join((fault.target, fault.check, fault.rule)).encode()).hexdigest()[:32]
+
+
+FORM = ReportForm("SARIF", render)

@@ -1,0 +1,117 @@
+"""The GitHub Action and the hook of pre-commit: what they run is run here."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documented import EXAMPLES, ROOT, blocks, shell
+
+yaml = pytest.importorskip("yaml")
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+[HOOK] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+[CHECK] = [step for step in ACTION["runs"]["steps"] if step.get("id") == "check"]
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+UNUSED = CONFIG | {"rope_thetta": 5}  # a key that nothing reads fails
+
+
+def run(folder: Path, targets: str, options: str = "", dtype: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the step of the action that checks, with inputs as the runner would give them."""
+    inputs = {"targets": targets, "options": options, "dtype": dtype}
+    given = {name: inputs[value.split(".")[1].rstrip(" }")] for name, value in CHECK["env"].items()}
+    return shell(
+        CHECK["run"],
+        folder,
+        GITHUB_ACTION_PATH=str(ROOT),
+        GITHUB_OUTPUT=str(folder / "output"),
+        GITHUB_STEP_SUMMARY=str(folder / "summary.md"),
+        RUNNER_TEMP=str(folder),
+        **given,
+    )
+
+
+def test_the_action_annotates_what_fails(tmp_path) -> None:
+    (tmp_path / "my model").mkdir()
+    (tmp_path / "my model" / "config.json").write_text(json.dumps(UNUSED))
+    (tmp_path / "kernel.py").write_text((EXAMPLES / "kernel.py").read_text(encoding="utf-8"))
+    ran = run(tmp_path, "\n  kernel.py:careless\n\nmy model/config.json \n", "--up-to 1k --quiet", "bf16")
+    assert ran.returncode == 1, ran.stderr
+    lines = ran.stderr.splitlines()
+    assert any(line.startswith("::error file=kernel.py,line=16,title=ropeaudit%3A narrow-") for line in lines)
+    assert any(line.startswith("::error file=my model/config.json,title=ropeaudit%3A ") for line in lines)
+    [output] = (tmp_path / "output").read_text().splitlines()
+    found = json.loads(Path(output.removeprefix("sarif=")).read_text())
+    assert len(found["runs"][0]["results"]) == len(lines)
+    assert "2 of 2 targets fail" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert "2 of 2 targets fail" in ran.stdout
+
+
+def test_the_action_passes_and_refuses(tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    ran = run(tmp_path, "config.json", "--up-to 1k", "bf16")
+    assert (ran.returncode, "::error" in ran.stderr) == (0, False), ran.stderr
+    assert not run(tmp_path, "config.json", "--no-such-option").returncode < 2
+    empty = run(tmp_path, " \n")
+    assert (empty.returncode, "no targets" in empty.stderr) == (2, True)
+
+
+def test_every_input_of_the_action_is_used_and_none_is_pasted_into_a_script() -> None:
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    assert all(f"inputs.{name}" in text for name in ACTION["inputs"])
+    assert not any("${{" in step.get("run", "") for step in ACTION["runs"]["steps"])
+
+
+def test_the_page_names_inputs_and_hooks_that_are_there() -> None:
+    shown = [yaml.safe_load(block.text) for block in blocks() if block.language == "yaml"]
+    hooks = [hook for one in shown for repo in one.get("repos", ()) for hook in repo["hooks"]]
+    assert [hook["id"] for hook in hooks] == [HOOK["id"]] * 2
+    assert hooks[1]["entry"].split() == [*HOOK["entry"].split(), "--dtype", "bf16", "--quiet"]
+    steps = [step for one in shown for job in one.get("jobs", {}).values() for step in job["steps"]]
+    [step] = [step for step in steps if step["uses"].startswith("ropeaudit/ropeaudit@")]
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+
+
+def test_the_hook_checks_the_configs_that_changed(tmp_path) -> None:
+    """By pre-commit itself, with the environment of this test in place of one that it would make."""
+    if importlib.util.find_spec("pre_commit") is None:
+        pytest.skip("pre-commit is not installed")
+    assert HOOK["language"] == "python"
+    hook = HOOK | {"language": "system", "entry": f"{sys.executable} -m {HOOK['entry']}"}
+    hook["args"] = [*HOOK["args"], "--up-to", "1k"]
+    config = {"repos": [{"repo": "local", "hooks": [hook]}]}
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def hooked() -> subprocess.CompletedProcess[str]:
+        git("add", "-A")
+        command = f"{sys.executable} -m pre_commit run ropeaudit-config"
+        return shell(command, tmp_path, PRE_COMMIT_HOME=home, PYTHONPATH=path)
+
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    home = str(tmp_path / ".git" / "hooks-cache")
+    git("init", "-q")
+    (tmp_path / ".gitignore").write_text(".out\n.err\n")
+    (tmp_path / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "package.json").write_text("{}")
+    ran = hooked()
+    assert ran.returncode == 0, ran.stdout
+    assert "no files to check" in ran.stdout
+    (tmp_path / "right").mkdir()
+    (tmp_path / "right" / "config.json").write_text(json.dumps(CONFIG))
+    ran = hooked()
+    assert (ran.returncode, "Passed" in ran.stdout) == (0, True), ran.stdout
+    (tmp_path / "config.json").write_text(json.dumps(UNUSED))
+    ran = hooked()
+    assert ran.returncode == 1
+    assert "1 of 2 targets fails: config.json" in ran.stdout

@@ -1,0 +1,205 @@
+"""What fails in `check`, as code hosts read it: SARIF 2.1.0, and annotations of GitHub's runner."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import ropeaudit
+from ropeaudit.conformance.finding import Finding
+from ropeaudit.features.check.checked import Checked
+from ropeaudit.features.check.faults import of_checks, place
+from ropeaudit.main import main
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.reports.faults import Fault, annotation
+
+# What the schema of OASIS requires of the objects that are written, and the only other names that it allows
+# of them here; checked once against the schema itself.
+REQUIRED = {
+    "": ("version", "runs"),
+    "runs": ("tool",),
+    "driver": ("name",),
+    "rules": ("id",),
+    "results": ("message",),
+    "shortDescription": ("text",),
+    "fullDescription": ("text",),
+    "help": ("text",),
+    "message": ("text",),
+    "invocations": ("executionSuccessful",),
+}
+ALLOWED = {
+    "": {"$schema", "version", "runs"},
+    "runs": {"tool", "invocations", "results", "properties"},
+    "tool": {"driver"},
+    "driver": {"name", "version", "informationUri", "rules"},
+    "rules": {
+        *("id", "helpUri", "defaultConfiguration", "shortDescription"),
+        *("fullDescription", "help", "properties"),
+    },
+    "invocations": {"executionSuccessful"},
+    "results": {"ruleId", "ruleIndex", "level", "message", "partialFingerprints", "locations"},
+    "locations": {"physicalLocation"},
+    "physicalLocation": {"artifactLocation", "region"},
+    "artifactLocation": {"uri", "uriBaseId"},
+    "region": {"startLine"},
+}
+CONFIG = {  # a key that nothing reads
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "rope_thetta": 5,
+}
+KERNEL = """import torch
+
+
+class Rope:
+    def forward(self, x, positions):
+        return x
+
+
+if True:
+
+    def rotate(x, positions):
+        return x
+
+
+alias = Rope()
+"""
+
+
+def sarif_errors(value, name: str = "") -> list[str]:
+    """Return what the schema would say of an object, by the names above."""
+    if isinstance(value, list):
+        return [error for one in value for error in sarif_errors(one, name)]
+    if not isinstance(value, dict):
+        return []
+    found = [f"{name}: no {key}" for key in REQUIRED.get(name, ()) if key not in value]
+    found += [f"{name}: {key}" for key in value if key not in ALLOWED.get(name, value)]
+    inner = () if name in ("properties", "partialFingerprints") else value.items()
+    return found + [error for key, one in inner for error in sarif_errors(one, key)]
+
+
+def checked(target: str, kind: str = "code", check: str = "rotation", **finding) -> Checked:
+    one = Finding(check, **{"status": "fail", "detail": "it is wrong", **finding})
+    return Checked(target, kind, "none", "bfloat16", None, 4096, one)
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("my kernels").mkdir()
+    Path("my kernels/rope.py").write_text(KERNEL)
+    return "my kernels/rope.py"
+
+
+def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
+    lines = {"rotate": 11, "Rope": 4, "Rope.forward": 5, "Rope.other": 4, "alias": 15, "torch": 0}
+    assert {name: place(checked(f"{kernel}:{name}")) for name in lines} == {
+        name: (kernel, line) for name, line in lines.items()
+    }
+    assert place(checked("transformers-llama")) == place(checked("torch.nn:Linear")) == ("", 0)
+    Path("rope.py").write_text("def f(x, positions): return x\n")
+    Path("rope.py").rename(Path("mine.py"))
+    assert place(checked("mine:f")) == ("mine.py", 1)
+    Path("broken.py").write_text("def f(:\n")
+    assert place(checked("broken.py:f")) == ("broken.py", 0)
+    Path("model").mkdir()
+    assert place(checked("model", "config")) == ("", 0)
+    Path("model/config.json").write_text("{}")
+    assert place(checked("model", "config")) == ("model/config.json", 0)
+    outside = tmp_path.parent / "outside.json"
+    outside.write_text("{}")
+    assert place(checked("../outside.json", "config")) == (str(tmp_path / ".." / "outside.json"), 0)
+
+
+def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) -> None:
+    wrong = Diagnosis("wrong-base", {"base": 5e5, "asked": 1e4})
+    results = [
+        checked(f"{kernel}:rotate", diagnosis=wrong, measured=2.0, allowed=0.01, unit="of it", where="q"),
+        checked(f"{kernel}:rotate", check="served calls", diagnosis=wrong),
+        checked("config.json", "config", "config keys", detail="unused: roep_theta\nor so"),
+        checked("config.json", "config", "config", status="pass"),
+        checked(f"{kernel}:rotate", status="waived", diagnosis=wrong),
+    ]
+    log = json.loads(ropeaudit.render("sarif", ropeaudit.report(results)))
+    assert sarif_errors(log) == []
+    [run] = log["runs"]
+    base, keys = run["tool"]["driver"]["rules"]
+    assert (base["id"], keys["id"]) == ("wrong-base", "config-keys")
+    assert base["help"]["text"].count("Cause: ") == base["help"]["text"].count("Remedy: ") == 1
+    assert "<" not in ropeaudit.render("sarif", ropeaudit.report(results[2:3]))
+    assert [(one["ruleId"], one["ruleIndex"]) for one in run["results"]] == [
+        *[("wrong-base", 0)] * 2,
+        ("config-keys", 1),
+    ]
+    first, _, third = run["results"]
+    assert "base 500000 instead of 10000" in first["message"]["text"]
+    assert "2.00 of it, allowed 0.0100, q" in first["message"]["text"]
+    [location] = first["locations"]
+    assert location["physicalLocation"] == {
+        "artifactLocation": {"uri": "my%20kernels/rope.py", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 11},
+    }
+    assert "locations" not in third, "there is no such file"
+    prints = {json.dumps(one["partialFingerprints"]) for one in run["results"]}
+    assert len(prints) == 3
+    later = [checked(f"{kernel}:rotate", diagnosis=wrong, measured=9.0, allowed=0.01, unit="of it")]
+    again = json.loads(ropeaudit.render("sarif", ropeaudit.report(later)))
+    assert again["runs"][0]["results"][0]["partialFingerprints"] == first["partialFingerprints"]
+
+
+def test_what_the_schema_forbids_is_seen() -> None:
+    assert sarif_errors({"version": "2.1.0", "runs": [{"results": [{"line": 3}]}]}) == [
+        "runs: no tool",
+        "results: no message",
+        "results: line",
+    ]
+
+
+def test_an_annotation_is_escaped_as_the_runner_reads_it() -> None:
+    fault = Fault("a,b", "50 %\r\nat 1:2", "x.py:f", "rotation", "C:\\a,b%.py", 7)
+    line = annotation(fault)
+    assert line == (
+        "::error file=C%3A\\a%2Cb%25.py,line=7,title=ropeaudit%3A a%2Cb::x.py:f, rotation: 50 %25%0D%0Aat 1:2"
+    )
+    assert annotation(Fault("a", "b", "c", "d")) == "::error title=ropeaudit%3A a::c, d: b"
+
+
+def test_the_command_annotates_and_writes_sarif(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(CONFIG))
+    given = ["check", "config.json", "--up-to", "1k", "-q", "--github"]
+    code = main([*given, "-f", "sarif", "-o", "found.sarif"])
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert out == Path("found.sarif").read_text()
+    log = json.loads(out)
+    assert sarif_errors(log) == []
+    results = log["runs"][0]["results"]
+    assert results
+    lines = err.splitlines()
+    assert len(lines) == len(results)
+    assert all(
+        re.match(r"::error file=config\.json,title=ropeaudit%3A [\w-]+::config\.json, ", line)
+        for line in lines
+    )
+
+
+def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["shift", "--heads", "1", "--seq-len", "2"]
+    assert main([*small, "-f", "sarif"]) == 2
+    assert "unknown report format 'sarif'" in capsys.readouterr().err
+    assert main([*small, "-o", "a.sarif"]) == 2
+    assert "sarif holds the report of `ropeaudit check` alone; try .json" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ropeaudit.UsageError, match="give the results of check"):
+        ropeaudit.render("sarif", ropeaudit.report(ropeaudit.shift(heads=1, seq_len=2)))
+
+
+def test_what_is_waived_or_passes_is_no_fault() -> None:
+    assert of_checks([checked("a.py:f", status=status) for status in ("pass", "waived", "info")]) == []

@@ -1,0 +1,103 @@
+"""The pytest plugin, in a sample project of its own."""
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+KERNEL = """
+import numpy as np
+
+
+def rotate(x, positions, base=10000.0):
+    frequencies = base ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = positions[..., None].astype(np.float64) * frequencies
+    cos, sin = np.cos(angles), np.sin(angles)
+    first, second = np.split(x.astype(np.float64), 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def wrong(x, positions):
+    return rotate(x, positions, base=500000.0)
+"""
+TESTS = """
+import pytest
+from kernel import rotate, wrong
+
+pytestmark = pytest.mark.rope(dtypes="fp32", up_to=64)
+
+
+def test_right(rope_check):
+    assert {one.dtype for one in rope_check(rotate)} >= {"float32"}
+
+
+def test_wrong(rope_check):
+    rope_check(wrong)
+
+
+@pytest.mark.rope(base=500000.0, up_to=32)
+def test_closer_markers_win(rope_check):
+    assert max(one.up_to for one in rope_check(wrong)) == 32
+
+
+def test_not_of_it():
+    import sys
+
+    assert "torch" not in sys.modules
+"""
+
+
+def pytested(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest on a project with this plugin and no other that is installed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "ropeaudit.pytest_plugin", *arguments]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    added = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path, **environment}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, **added})
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "test_kernel.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
+    return tmp_path
+
+
+def test_the_fixture_checks_and_records_what_it_saw(project) -> None:
+    ran = pytested(project, "--junit-xml=junit.xml")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "1 failed, 3 passed" in ran.stdout
+    assert "base 500000 instead of 10000" in ran.stdout
+    cases = {case.get("name"): case for case in ElementTree.parse(project / "junit.xml").iter("testcase")}  # noqa: S314
+    seen = {
+        name: {one.get("name"): one.get("value") for one in case.iter("property")}
+        for name, case in cases.items()
+    }
+    assert seen["test_wrong"].pop("ropeaudit.diagnosis") == "wrong-base"
+    worst = {name: float(seen[name].pop("ropeaudit.worst")) for name in seen if name != "test_not_of_it"}
+    assert worst.pop("test_wrong") > 100
+    assert all(0 < value <= 1 for value in worst.values())
+    assert not any(seen.values())
+
+
+def test_it_loads_neither_numpy_nor_torch(project) -> None:
+    (project / "test_loaded.py").write_text(
+        "import sys\n\ndef test_it():\n    assert not {'numpy', 'torch'} & set(sys.modules)\n"
+    )
+    ran = pytested(project, "test_loaded.py")
+    assert ran.returncode == 0, ran.stdout
+    (project / "test_loaded.py").write_text("import numpy\n" + (project / "test_loaded.py").read_text())
+    assert pytested(project, "test_loaded.py").returncode == 1, "this test can fail"
+
+
+def test_pytest_finds_it_by_its_entry_point() -> None:
+    entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    module = importlib.import_module(entries["ropeaudit"])
+    assert module.rope_check
+    assert "rope(**options)" in pytested(ROOT / "examples", "--markers").stdout
