@@ -728,7 +728,7 @@ def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed)
 
 def test_an_error_that_is_all_that_is_allowed_is_in_place() -> None:
     seen, block = verification._SideExcess(), SimpleNamespace(rows=lambda: np.arange(3)[None])
-    seen.take(np.ones((1, 2, 3, 4)), block)
+    seen.take(np.ones((1, 2, 3, 4)), block, RopeSetting.of(8))
     assert seen.excess == 1.0
     assert not seen.heads.any()
     assert not seen.pairs.any()
