@@ -50,7 +50,7 @@ DONE = {
     "parity hf vllm-cuda --model llama-3.1-8b": (0, "hf and vllm-cuda differ"),
     "parity rope.py:apply_rope transformers-llama --dtype bf16": (0, "and transformers-llama differ"),
     "vectors --model llama-3.1-8b -o cases": (0, "cases/manifest.json"),
-    "module ./my-model": (0, "RoPE buffer"),
+    "module ./my-model": (1, "Nothing was judged"),
     "model ./llama-dir --offset 32k": (0, "32768"),
     "decay --model llama-3.1-8b,qwen3-8b -o decay.json": (0, "decay.json"),
     "plot decay.json --kind decay -o decay.svg": (0, "decay.svg"),
