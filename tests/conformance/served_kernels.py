@@ -136,3 +136,10 @@ def keeps_positions(x, positions):
 
 def q_alone(q, k, positions):
     return rotated(q, positions)
+
+
+def overwrites_q_of_one_token(q, k, positions):
+    results = right(q, k, positions)
+    if q.shape[-2] == 1 and len(q) > 1:
+        q.copy_(results[0])
+    return results

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import testing
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.conformance import code_checks, head_dims, results, served
+from ropeaudit.conformance import answers, code_checks, head_dims, results, served
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.rope.setting import RopeSetting
@@ -53,6 +53,15 @@ def test_right_code_is_right_in_all_calls(name: str, dtype: str) -> None:
         for one in found(function, check, dtype=dtype):
             assert one.status != "fail", one
             assert one.status != "info" or "not judged" in one.detail
+
+
+def test_input_that_some_calls_alone_change_is_seen() -> None:
+    code = under_test(served_kernels.overwrites_q_of_one_token)
+    assert [one.status for one in answers.inputs_unchanged(code)] == ["pass"]  # of a call of many tokens
+    list(served.served(code))
+    (inputs,) = answers.inputs_unchanged(code)
+    assert inputs.failed
+    assert "in some calls, and returns another array" in inputs.detail
 
 
 @pytest.mark.parametrize("name", FAULTS)

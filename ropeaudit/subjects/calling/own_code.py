@@ -295,7 +295,7 @@ class OwnCode(Code):
         """Note what is worth knowing of an answer."""
         if answer.changed and not answer.in_place:
             b, h, s, _ = answer.values.shape
-            self.overwritten.append(f"{b} x {h} heads of {s} tokens")
+            self.overwritten.append(f"{b} x {h} heads, tokens: {s}")
         if answer.changed:
             self._note("changes its input where it lies; it was given copies")
         if answer.changed_beside:
