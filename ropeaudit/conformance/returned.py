@@ -38,7 +38,7 @@ from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
-from ropeaudit.recognition.rotation import Searches
+from ropeaudit.recognition.rotation import Searches, common
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
@@ -313,12 +313,20 @@ def _worst_cell(check: str, cells: Sequence[tuple[float, float, str, str]], deta
 
 
 def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
-    """Return what explains the pairs that are out of place, by the offset that leaves fewest faults."""
+    """Return what explains the pairs at all offsets where some are out of place; else at the one that leaves
+    fewest faults.
+    """
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
     named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}
     if not named:
         return next(iter(found.values()), None)
+    of_all: Diagnosis | None
+    of_all, *others = named.values()
+    for other in others:
+        of_all = of_all and common(of_all, other)
+    if of_all and len(named) == len(off):
+        return of_all
     best = min(named, key=lambda offset: len(named[offset].alternatives))
     worst = max(off, key=lambda offset: (placed[offset].excess, offset))
     of_worst = named.get(worst)
