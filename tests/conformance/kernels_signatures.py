@@ -440,6 +440,35 @@ def megatron(wrong: bool) -> Any:
     return apply
 
 
+@kernel("wrong-direction", "bhsd", layout="interleaved")
+def cos_and_sin_stacked(wrong: bool) -> Any:
+    def apply_rotary_emb(x, freqs_cis):
+        cos, sin = freqs_cis.unbind(-1)
+        return turned(x, cos, -sin if wrong else sin, True)
+
+    return apply_rotary_emb
+
+
+@kernel("wrong-direction", "bhsd")
+def a_tuple_of_halves(wrong: bool) -> Any:
+    def apply_rotary_emb(x, freqs_cis):
+        (cos, sin), (a, b) = freqs_cis, x.float().chunk(2, -1)
+        other = torch.cat([-b, a], -1) * sin
+        return (x.float() * cos + (-other if wrong else other)).to(x.dtype)
+
+    return apply_rotary_emb
+
+
+@kernel("wrong-direction", "bhsd", layout="interleaved")
+def a_tuple_of_interleaved(wrong: bool) -> Any:
+    def apply_rotary_emb(x, freqs_cis):
+        (cos, sin), (a, b) = freqs_cis, x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        other = torch.stack([-b, a], -1).flatten(-2) * sin
+        return (x.float() * cos + (-other if wrong else other)).to(x.dtype)
+
+    return apply_rotary_emb
+
+
 @kernel("wrong-direction", "bshd")
 def whole_tables_and_a_start(wrong: bool) -> Any:
     def rotate(x, cos, sin, start_pos):
