@@ -265,10 +265,14 @@ def test_wrong_code_is_given_tables_in_the_layout_of_its_pairs(layout, code) -> 
             return x * cos + torch.cat([-x[..., 32:], x[..., :32]], -1) * sin
         return x * cos + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * sin
 
-    found, own = judged(rotate, layout)  # with other orders a table that is broadcast wrongly may fit
-    assert found.diagnosis is not None
-    assert found.diagnosis.code == code
-    assert own.fit(RopeSetting.of(64)).convention.width == layout
+    def together(x, freqs_cis):
+        return rotate(x, *freqs_cis)
+
+    for function, width in ((rotate, layout), (together, f"tuple {layout}")):
+        found, own = judged(function, layout)  # with other orders a table that is broadcast wrongly may fit
+        assert found.diagnosis is not None
+        assert found.diagnosis.code == code
+        assert own.fit(RopeSetting.of(64)).convention.width == width
 
 
 @pytest.mark.parametrize("computed", ["float32", "bfloat16"])
