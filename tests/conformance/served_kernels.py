@@ -116,6 +116,32 @@ def rows_from_32_are_left(q, k, positions):
     return result, rotated(k, positions)
 
 
+def left_where(some):
+    """Code that leaves q as it is in the calls of which some(q, positions, joint) is true."""
+
+    def rotate(q, k, positions):
+        joint = k.storage_offset() == q.storage_offset() + q.shape[1] * q.shape[3]  # of one projection
+        return q.clone() if some(q, positions, joint) else rotated(q, positions), rotated(k, positions)
+
+    return rotate
+
+
+def _decodes(q, positions):
+    return len(q) == 33 and q.shape[2] == 1 and positions.ndim == 2
+
+
+large_decode_is_left = left_where(lambda q, at, joint: _decodes(q, at) and not joint)
+large_decode_as_servers_have_it_is_left = left_where(
+    lambda q, at, joint: _decodes(q, at) and joint and at.dtype == torch.int32
+)
+few_tokens_of_each_row_are_left = left_where(
+    lambda q, at, joint: q.shape[::2] == (5, 3) and at.ndim == 2 and joint
+)
+pieces_of_one_prompt_are_left = left_where(
+    lambda q, at, joint: q.shape[::2] == (1, 64) and joint and bool((at.diff() == 1).all())
+)
+
+
 _BUFFERS: dict = {}
 
 

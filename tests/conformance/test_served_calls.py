@@ -19,6 +19,7 @@ from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 RIGHT = [name for name in vars(served_kernels) if name.startswith("right")]
+ROWS, JOINT = "each row at positions of its own", "q and k as views of one packed qkv"
 # kernel -> what explains it, and what it takes
 FAULTS = {
     "one_row_decodes": (
@@ -33,6 +34,20 @@ FAULTS = {
     "strides_of_q_for_k": ("unexplained", "q as a view of a packed qkv and k in one piece"),
     "narrow_int32": ("integer-width", "int32 positions"),
     "rows_from_32_are_left": ("no-rotation", "a batch of 33 (right with 5)"),
+    # three things together and more, as servers have them
+    "large_decode_is_left": ("no-rotation", f"{ROWS}, 1 token (right with 2), a batch of 33 (right with 5)"),
+    "large_decode_as_servers_have_it_is_left": (
+        "no-rotation",
+        f"{ROWS}, 1 token (right with 2), a batch of 33 (right with 5), {JOINT}, int32 positions",
+    ),
+    "few_tokens_of_each_row_are_left": (
+        "no-rotation",
+        f"{ROWS}, 3 tokens (right with 7), a batch of 5 (right with 2), {JOINT}",
+    ),
+    "pieces_of_one_prompt_are_left": (
+        "no-rotation",
+        f"64 tokens (right with 17), a batch of 1 (right with 2), {JOINT}",
+    ),
 }
 
 
