@@ -222,12 +222,19 @@ def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
         assert axes["offset"]["count"] == len(straddling(last, 256 if "--seq-len" not in more else 100000))
 
 
-def judged(rotate, layout="half", rotary_dim=64):
-    """Return what is found of a function at positions from 100 on, and how it is called."""
+def judged(rotate, layout="half", rotary_dim=64, first=100):
+    """Return what is found of a function at 32 positions from the first on, and how it is called."""
     own, setting = OwnCode("own", rotate, "bhsd"), RopeSetting.of(64, rotary_dim, layout=layout)
     x = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
     vectors = verification.GivenVectors(*x, np.arange(32))
-    return verification.check(own.rotator(setting, FP32), setting, FP32, vectors, 100), own
+    return verification.check(own.rotator(setting, FP32), setting, FP32, vectors, first), own
+
+
+@pytest.mark.parametrize(("first", "last"), [(400, 424), (400, 400), (400, 430), (0, 1), (100_000, 100_011)])
+def test_a_table_that_ends_anywhere_within_a_call_is_named(first: int, last: int) -> None:
+    found = judged(lambda x, positions: right(x, positions.clamp(max=last)), first=first)[0].diagnosis
+    assert found is not None
+    assert (found.code, found.values, found.alternatives) == ("table-ends", {"last": last}, ())
 
 
 @pytest.mark.parametrize("turned", [64, 16])
