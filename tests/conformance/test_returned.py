@@ -214,6 +214,24 @@ def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -
     assert returned.consistent_diagnosis({0: right, 1000: right}, near.spec) is None
 
 
+def test_what_explains_every_offset_comes_before_what_else_explains_one(near: VectorCase) -> None:
+    first, none = Diagnosis("first-position-only"), Diagnosis("no-rotation")
+    ends, by_one = Diagnosis("table-ends", {"last": 1000}), Diagnosis("positions-off", {"by": 1})
+
+    def found(*told: Diagnosis) -> Places:
+        return Places(9.0, "q", 0, 0, 0, 0, dataclasses.replace(told[0], alternatives=told[1:]))
+
+    def of_both(one: Places, other: Places) -> Diagnosis | None:
+        return returned.consistent_diagnosis({0: one, 1000: other}, near.spec)
+
+    assert of_both(found(none, first), found(first, ends)) == first
+    assert of_both(found(none, first), found(none, first)) == found(none, first).diagnosis
+    here = Where(offset=0)  # there it leaves fewest, and another explains the rest, or nothing known does
+    assert of_both(found(by_one), found(first, ends)) == dataclasses.replace(by_one, where=here)
+    unexplained = found(Diagnosis("unexplained"))
+    assert of_both(found(by_one), unexplained) == dataclasses.replace(by_one, where=here)
+
+
 def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:
     out = written(near, tmp_path / "out", rotated(near))
     for path in out.glob("*.bin"):

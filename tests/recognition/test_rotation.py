@@ -592,6 +592,22 @@ def test_what_nothing_explains_and_changes_lengths_is_no_rotation() -> None:
     assert kept[0].diagnosis == Diagnosis("unexplained")
 
 
+def test_a_call_that_is_right_when_it_is_made_again_is_explained_by_itself_alone() -> None:
+    """Where both sides are in place by then, none is left to explain."""
+    rotator = SimpleNamespace(rotate_both=None)
+    assert rotation.explained({}, RopeSetting.of(64), FP32, rotator) == Diagnosis("unexplained")
+    seen: list[bool] = []
+
+    def cold(x, positions):
+        seen.append(int(positions[0]) == 100)
+        return right(x, positions + 1 if seen[-1] and seen.count(True) == 1 else positions)
+
+    found, _ = judged(cold)
+    assert found.excess > 1
+    of_q = Where(sides=("q",))
+    assert found.diagnosis == Diagnosis("positions-off", {"by": 1}, of_q, certainty="in this call")
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_no_rotation_is_not_the_number_of_the_head(heads) -> None:
     """One head, whose number is 0, does not tell them apart; two do."""
