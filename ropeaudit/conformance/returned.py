@@ -313,9 +313,7 @@ def _worst_cell(check: str, cells: Sequence[tuple[float, float, str, str]], deta
 
 
 def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
-    """Return what explains the pairs at all offsets where some are out of place; else at the one that leaves
-    fewest faults.
-    """
+    """Return what explains all offsets that are out of place; else the one that leaves fewest faults."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
     named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}

@@ -344,9 +344,10 @@ class _Battery:
             came = self.outcome(call)
             if came.kind != "wrong" or came.block is None:
                 continue
-            other = self.places(came.block, call, explain=True).diagnosis
-            if other is not None and found.diagnosis is not None and other.code != found.diagnosis.code:
-                found = replace(found, diagnosis=rotation.common(found.diagnosis, other) or _UNEXPLAINED)
+            here, other = found.diagnosis, self.places(came.block, call, explain=True).diagnosis
+            if here is not None and other is not None:
+                same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
+                found = replace(found, diagnosis=rotation.common(here, other) or same)
         return found
 
     def outcome(self, call: ServedCall) -> _Outcome:

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from conformance import served_kernels
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from ropeaudit import testing
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.conformance import answers, code_checks, head_dims, results, served
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.recognition.diagnosis import codes
+from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
 from ropeaudit.subjects.calling.own_code import OwnCode
@@ -87,6 +88,53 @@ def test_a_fault_is_named_with_what_it_takes(name: str) -> None:
     assert {one.check for one in failed} == {"served calls"}
     assert any(takes in one.detail.partition(";")[0] for one in failed), [one.detail for one in failed]
     assert code in codes(failed[0].diagnosis).split("|")
+
+
+def one_token_at(seen):
+    """Code that takes a single token as if it stood elsewhere: at seen(position)."""
+    return lambda q, k, at: served_kernels.right(q, k, seen(at) if q.shape[2] == 1 else at)
+
+
+def explanations(function, place: int):
+    """Return what explains a call of one token at one place alone, and at others too."""
+    code = under_test(function)
+    battery, call = served._Battery(code, code.rotator()), served.ServedCall(tokens=1, place=place)
+    came = battery.outcome(call)
+    alone = battery.places(came.block, call, explain=True)
+    return alone.diagnosis, battery.explained(served._Way(call, "", came), came.block).diagnosis
+
+
+@pytest.mark.parametrize(
+    ("seen", "found"),
+    [
+        (lambda at: at % 2**16, Diagnosis("wrap", {"size": 2**16})),
+        (lambda at: at.to(torch.int16), Diagnosis("integer-width", {"bits": 16})),
+    ],
+)
+def test_what_two_faults_explain_at_one_place_is_asked_at_others(seen, found) -> None:
+    def far(at):
+        if int(at.min()) < 2**16:
+            raise ValueError("too near")
+        return seen(at)
+
+    places = [int(served.at(served.ServedCall(tokens=1, place=place), 2**17, 0)[0]) for place in (1, 2)]
+    assert 2**16 < places[0] < 3 * 2**15 < places[1]  # the two differ at the second alone
+    alone, more = explanations(one_token_at(far), 1)
+    assert {one.code for one in (alone, *alone.alternatives)} == {"integer-width", "wrap"}
+    assert more == found
+
+
+def test_what_explains_one_place_and_not_another_explains_nothing() -> None:
+    by_place = one_token_at(lambda at: at + 1 if int(at[0]) % 2 else -at)
+    alone, more = explanations(by_place, 0)
+    assert (alone.code, alone.certainty) == ("positions-off", "in this call")
+    assert more == Diagnosis("unexplained")
+
+
+def test_what_differs_by_its_values_alone_is_told_of_the_first_place() -> None:
+    alone, more = explanations(one_token_at(lambda at: at.clamp(max=50000)), 0)
+    assert alone.values["seen"] == 50000
+    assert (more.code, more) == ("another-position", alone)
 
 
 def test_plain_calls_do_not_see_these_faults() -> None:
