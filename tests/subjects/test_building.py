@@ -71,8 +71,9 @@ def checked(name: str, config: dict[str, Any], folder: Path) -> tuple[OwnCode, C
     """Return a class that was checked by a config, and whether its table ends."""
     (folder / "tables.py").write_text(CODE)
     shape = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10000.0}
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **shape, **config}))
-    own, case = factories.implementation(f"{folder}/tables.py:{name}"), Case(config=str(folder / "config.json"))
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **shape, **config}))
+    own, case = factories.implementation(f"{folder}/tables.py:{name}"), Case(config=str(path))
     assert isinstance(own, OwnCode)
     options = CheckOptions(dtypes=(FP32,), environments=("none",))
     results = code_target.of_code(own, name, case, options, lambda share: None, lambda texts: None)
