@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from ropeaudit import testing
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.conformance import answers, code_checks, head_dims, results, served
+from ropeaudit.conformance import answers, code_checks, head_dims, results, served, served_calls
 from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.served_calls import AXES, ServedCall, calls_of
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
@@ -98,7 +99,7 @@ def one_token_at(seen):
 def explanations(function, place: int):
     """Return what explains a call of one token at one place alone, and at others too."""
     code = under_test(function)
-    battery, call = served._Battery(code, code.rotator()), served.ServedCall(tokens=1, place=place)
+    battery, call = served._Battery(code, code.rotator()), ServedCall(tokens=1, place=place)
     came = battery.outcome(call)
     alone = battery.places(came.block, call, explain=True)
     return alone.diagnosis, battery.explained(served._Way(call, "", came), came.block).diagnosis
@@ -117,7 +118,7 @@ def test_what_two_faults_explain_at_one_place_is_asked_at_others(seen, found) ->
             raise ValueError("too near")
         return seen(at)
 
-    places = [int(served.at(served.ServedCall(tokens=1, place=place), 2**17, 0)[0]) for place in (1, 2)]
+    places = [int(served_calls.at(ServedCall(tokens=1, place=place), 2**17, 0)[0]) for place in (1, 2)]
     assert 2**16 < places[0] < 3 * 2**15 < places[1]  # the two differ at the second alone
     alone, more = explanations(one_token_at(far), 1)
     assert {one.code for one in (alone, *alone.alternatives)} == {"integer-width", "wrap"}
@@ -174,30 +175,30 @@ def test_what_is_refused_is_noted_with_what_it_takes() -> None:
 
 @pytest.mark.parametrize("together", [2, 3])
 def test_calls_cover_any_values_together(together: int) -> None:
-    values = {axis: some[:4] for axis, some in served.AXES.items()}
+    values = {axis: some[:4] for axis, some in AXES.items()}
 
-    def fits(call: served.ServedCall, most: int) -> bool:
-        return served._goes(call) and call.size <= most
+    def fits(call: ServedCall, most: int) -> bool:
+        return call.goes and call.size <= most
 
-    calls = served.calls_of(values, fits, together)
+    calls = calls_of(values, fits, together)
     for axes in itertools.combinations(values, together):
         seen = {tuple(getattr(call, axis) for axis in axes) for call in calls}
         for some in itertools.product(*(values[axis] for axis in axes)):
-            bases = served._bases(values, dict(zip(axes, some, strict=True)))
-            assert some in seen or not any(fits(one, served._MOST) for one in bases)
-    assert all(fits(call, served._MOST) for call in calls)
+            bases = served_calls._bases(values, dict(zip(axes, some, strict=True)))
+            assert some in seen or not any(fits(one, served_calls._MOST) for one in bases)
+    assert all(fits(call, served_calls._MOST) for call in calls)
 
 
 def test_any_two_values_are_called_together() -> None:
     """As the detail of the check says: none is too large, and none goes with no other."""
 
-    def fits(call: served.ServedCall, most: int) -> bool:
-        return served._goes(call) and call.size <= most
+    def fits(call: ServedCall, most: int) -> bool:
+        return call.goes and call.size <= most
 
-    calls = served.calls_of(served.AXES, fits)
-    for one, two in itertools.combinations(served.AXES, 2):
+    calls = calls_of(AXES, fits)
+    for one, two in itertools.combinations(AXES, 2):
         seen = {(getattr(call, one), getattr(call, two)) for call in calls}
-        lacking = set(itertools.product(served.AXES[one], served.AXES[two])) - seen
+        lacking = set(itertools.product(AXES[one], AXES[two])) - seen
         alone = {(one, two), (two, one)} & {
             ("batch", "positions"),
             ("positions", "batch"),
@@ -233,11 +234,16 @@ def test_what_is_called_right_was_right() -> None:
     assert "40 heads (right with 28)" in wrong.where
 
 
-@given(st.sampled_from(served.AXES["positions"]), st.integers(1, 70), st.integers(1, 5), st.integers(0, 200))
+@given(
+    st.sampled_from(AXES["positions"]),
+    st.integers(1, 70),
+    st.integers(1, 5),
+    st.integers(0, 200),
+)
 def test_positions_are_of_their_kind_and_below_the_last(
     kind: str, tokens: int, batch: int, more: int
 ) -> None:
-    at = served.at(served.ServedCall(kind, tokens, batch), tokens + more, 0)
+    at = served_calls.at(ServedCall(kind, tokens, batch), tokens + more, 0)
     assert at.shape == ((batch, tokens) if kind in ("rows", "padded") else (tokens,))
     assert at.min() >= 0
     assert at.max() < tokens + more
