@@ -1,4 +1,4 @@
-# settings: --head-dim 64 --scaling dynamic:factor=2,original=2048 --up-to 6000
+# settings: --head-dim 64 --scaling dynamic:factor=2,maximum=2048 --up-to 6000
 # name: NTKRope
 # Dynamic NTK without state: the base follows the largest position of each call.
 import torch

@@ -1,4 +1,4 @@
-# settings: --head-dim 64 --scaling dynamic:factor=2,original=2048 --up-to 6000
+# settings: --head-dim 64 --scaling dynamic:factor=2,maximum=2048 --up-to 6000
 # name: DynamicRope
 # wrong: the base follows the number of tokens in the call, not the largest position: in decode it never grows.
 # all dtypes. other-scaling or missing-scaling in short calls
