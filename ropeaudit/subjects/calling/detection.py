@@ -179,7 +179,7 @@ def _try(
     try:
         fit = _nearest_layout(convention, make(), setting, dtype)
         if convention.signature.doubtful and not fit.sure:
-            raise arrays.WrongShape("is not rotated by the angles that it is given")
+            raise arrays.WrongShape("does not rotate as it would, called so")
         if best is not None and fit.rank >= best.rank:
             return best
         _call_with_other_sizes(convention, make(), setting, dtype)

@@ -94,7 +94,7 @@ LENGTH = 2**18  # positions of a module that wants to know how many; grown where
 class Signature:
     """One way to call: the role of each argument, with its keyword where it is passed by one.
 
-    doubtful: a name says otherwise, so that it is right or not meant.
+    doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
     """
 
     arguments: tuple[tuple[str | None, str], ...]
@@ -171,7 +171,7 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
     Or vectors, where they come last: they do so alone where the name of no argument is known.
     """
     roles = list(zip(signature.roles, parameters.roles.values(), strict=False))
-    if signature.roles[0] not in _VECTORS and roles[0][1] != "positions" and any(said for _, said in roles):
+    if signature.roles[0] not in _VECTORS and any(said for _, said in roles) and roles[0][1] != "positions":
         return True
     return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
@@ -344,10 +344,11 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
             if role is not None and role in taken:
                 keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
                 arguments.setdefault(role, (keyword, role))
-        results.append(Signature(tuple(arguments.values())))
+        results.append(Signature(tuple(arguments.values()), doubtful=not placing))
     others = [
         Signature(tuple((name, "freqs" if role == "angles" else role) for name, role in one.arguments))
         for one in results
+        if one.tables
     ]
     # some call angles positions, and mean no numbers of tokens
     angles = [

@@ -13,6 +13,6 @@ def rotary_embedding_(positions, query, key) -> None:
     cos, sin = COS_SIN[positions].chunk(2, dim=-1)
     for x in (query, key):
         v = x.view(x.shape[0], -1, _D)
-        even, odd = v[..., 0::2].float(), v[..., 1::2].float()
+        even, odd = v[..., 0::2].float().clone(), v[..., 1::2].float().clone()
         v[..., 0::2] = (even * cos[:, None] - odd * sin[:, None]).to(x.dtype)
         v[..., 1::2] = (odd * cos[:, None] + even * sin[:, None]).to(x.dtype)
