@@ -1,7 +1,7 @@
 """`ropeaudit check` judges kernels right that were written without a look at how it calls and judges code.
 
-Each file of `fresh` says its settings and its function on its first lines. All are run in three dtypes: one of them
-where slow tests are, the others where exhaustive ones are.
+Each file of `fresh` says its settings and its function on its first lines. All are run in three dtypes: in one
+as a slow test, in the others as exhaustive ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from ropeaudit.main import main
 FRESH = Path(__file__).parent / "fresh"
 KERNELS = sorted(path.stem for path in FRESH.glob("*_*.py"))
 DTYPES = ("bf16", "fp16", "fp32")
+
+pytestmark = pytest.mark.filterwarnings("default")  # such as torch.jit.script, in code of others
 HANDFUL = (("right_palm_angles_first", "bf16"), ("wrong_int16_positions", "fp32"))
 
 # wrong kernel -> the codes of which one has to be named, and those that may be named beside it
@@ -64,7 +66,9 @@ def line(name: str, what: str) -> str:
 
 def judge(name: str, dtype: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = folder / "check.csv"
-    options = [str(FRESH / word) if word.endswith(".json") else word for word in shlex.split(line(name, "settings"))]
+    options = [
+        str(FRESH / word) if word.endswith(".json") else word for word in shlex.split(line(name, "settings"))
+    ]
     target = f"{FRESH / name}.py:{line(name, 'name')}"
     code = main(["check", target, *options, "--dtype", dtype, "-q", "-o", str(report)])
     if name in REFUSED:
