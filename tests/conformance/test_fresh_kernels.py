@@ -1,7 +1,7 @@
 """`ropeaudit check` judges kernels right that were written without a look at how it calls and judges code.
 
-Each file of `fresh` says its settings and its function on its first lines. All are run in three dtypes: in one
-as a slow test, in the others as exhaustive ones.
+Each file of `fresh` says its settings and its function on its first lines. All are run in three dtypes: in
+one as a slow test, in the others as exhaustive ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HARMLESS = {
     "wrong_positions_half": ("fp32",),  # which holds all these positions
 }
 REFUSED = {  # kernel -> why it is not called
-    "right_deepseek_mla": "its k has no axis of heads beside a q that has one, and no convention has such a k",
+    "right_deepseek_mla": "its k has no axis of heads beside a q that has one; k is never given so",
 }
 
 
