@@ -91,7 +91,10 @@ class _Battery:
         convention = self.code.tested.fit(self.code.setting).convention  # type: ignore[union-attr]
         values = {axis: list(some) for axis, some in AXES.items()}
         roles, order = set(convention.signature.roles), convention.order
-        if "offset" in roles or convention.padded:
+        if convention.signature.unplaced:  # a token that stands elsewhere is one of a longer call
+            values["positions"] = ["run from 0"]
+            self.left["positions"] = "it takes no positions: the first token is at 0"
+        elif "offset" in roles or convention.padded:
             values["positions"] = [*RUNS, "packed"] if convention.padded else list(RUNS)
             takes = "where sequences begin" if convention.padded else "a first position"
             self.left["positions"] = f"it is told {takes} alone"

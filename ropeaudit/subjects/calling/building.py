@@ -9,7 +9,6 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, Format
@@ -183,6 +182,18 @@ def _beside(target: type[Any]) -> list[type[Any]]:
     return sorted(own, key=lambda cls: not cls.__name__.startswith(start))
 
 
+class _Config(dict[str, Any]):
+    """A config that is an object and a dict: its values are attributes, and items too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"the config has no {name!r}", name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
 _HEADS = 4  # of a config that code is built from: it does not matter to RoPE, but to hidden_size
 
 
@@ -236,6 +247,8 @@ def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
     if not scaling.rules.in_config:
         raise UsageError(f"scaling {scaling.kind} is in no config; give code that knows it by itself")
     values: dict[str, Any] = {"rope_type": scaling.kind, "type": scaling.kind}
+    if scaling.kind == "llama3":  # is younger than the key "rope_type", and no config says it under the other
+        del values["type"]
     spelled = {ours: theirs for theirs, ours in HF_NAMES.items()}
     for key, value in scaling.parameters().items():
         if key == "original":
@@ -280,4 +293,4 @@ def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) 
             if not hasattr(cls(), "rope_parameters"):  # before version 5
                 given |= {"rope_scaling": values["rope_scaling"]}
             return cls(**given)
-    return SimpleNamespace(**values)
+    return _Config(values)

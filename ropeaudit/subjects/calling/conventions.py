@@ -28,7 +28,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
 # widths of what is a tuple of cos and sin -> of each
-TUPLES = {"tuple half": "half", "tuple interleaved": "interleaved"}
+TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
 _BESIDE = ("v", "positions", "cu_seqlens", *_TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
 
@@ -85,7 +85,8 @@ class Answer:
 class Convention:
     """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
 
-    order: see `shapes`. rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout.
+    order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row. width:
+    of tables, p pairs or d dims in a layout.
     strides: how vectors lie in memory. index: the integers that positions are. narrow: whether cos and sin
     are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
     given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
@@ -118,9 +119,10 @@ class Convention:
 
     @property
     def padded(self) -> bool:
-        """Whether it is told where sequences begin, and nothing of positions: each begins at 0."""
+        """Whether it is told where sequences begin at most, and nothing of positions: each begins at 0."""
         roles = set(self.signature.roles)
-        return "cu_seqlens" in roles and not roles & {"positions", "offset", *_TABLES}
+        told = "cu_seqlens" in roles and not roles & {"positions", "offset", *_TABLES}
+        return told or self.signature.unplaced
 
     @property
     def takes_keys(self) -> bool:
@@ -156,15 +158,27 @@ class Convention:
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
         if "t" in self.order:
             return self._tokens(call, x, k, positions)
-        if "offset" not in self.signature.roles:
+        if self.signature.unplaced:
+            parts = [self._padded(call, x[:, :, run], k[:, :, run], first) for run, first in runs(positions)]
+        elif "offset" not in self.signature.roles:
             return self._run(call, x, k, positions)
-        parts = [self._run(call, x[:, :, run], k[:, :, run], positions[run]) for run, _ in runs(positions)]
+        else:
+            parts = [
+                self._run(call, x[:, :, run], k[:, :, run], positions[run]) for run, _ in runs(positions)
+            ]
         keys = [part.keys for part in parts if part.keys is not None]
         return Answer.joined(
             parts,
             np.concatenate([part.values for part in parts], axis=2),
             np.concatenate(keys, axis=2) if len(keys) == len(parts) else None,
         )
+
+    def _padded(self, call: _Call, x: FloatArray, k: FloatArray, first: int) -> Answer:
+        """Call with tokens before the first, which is to stand there; they are left out of the answer."""
+        tokens = np.r_[np.zeros(first, np.int64), np.arange(x.shape[2])]
+        answer = self._run(call, x[:, :, tokens], k[:, :, tokens], np.arange(len(tokens)))
+        keys = None if answer.keys is None else answer.keys[:, :, first:]
+        return replace(answer, values=answer.values[:, :, first:], keys=keys)
 
     def _tokens(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
         """Call with all batch elements in one row: each run of consecutive positions is a sequence.
@@ -350,7 +364,7 @@ class Convention:
         if role == "positions":
             batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
-            rows = rows.astype(self.index)
+            rows = (rows + self.signature.counts).astype(self.index)
             return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
         if role in (*_TABLES, "sin"):
             return self._table(role, at, call)
@@ -376,7 +390,8 @@ class Convention:
         """
         if self.width in TUPLES:
             apart = replace(self, width=TUPLES[self.width])
-            return tuple(apart._table(part, at, call) for part in ("cos", "sin"))
+            both = ("sin", "cos") if role == "sin_cos" else ("cos", "sin")
+            return tuple(apart._table(part, at, call) for part in both)
         if self.signature.whole:
             changes = tuple(sorted(call.changes.items()))
             key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)
@@ -387,9 +402,9 @@ class Convention:
         table = table.reshape(*at.shape, *(columns := table.shape[1:]))
         if self.rank == 2:
             table = table.reshape(-1, at.shape[-1], *columns)
-        if self.rank == 3:
+        if self.rank >= 3:
             sizes = dict(zip("bs"[-at.ndim :], at.shape, strict=True))
-            order = shapes.plain(self.order)
+            order = "sbhd" if self.rank == 4 else shapes.plain(self.order)
             if at.ndim == 2 and order.index("s") < order.index("b"):
                 table = table.swapaxes(0, 1)
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])

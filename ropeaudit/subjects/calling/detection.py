@@ -178,6 +178,8 @@ def _try(
     """
     try:
         fit = _nearest_layout(convention, make(), setting, dtype)
+        if convention.signature.doubtful and not fit.sure:
+            raise arrays.WrongShape("does not rotate as it would, called so")
         if best is not None and fit.rank >= best.rank:
             return best
         _call_with_other_sizes(convention, make(), setting, dtype)
@@ -248,7 +250,7 @@ def _conventions(
             yield from _of_signature(signature, orders, engine, device)
     for signature in signatures:
         two = any(one == signature and isinstance(error, arrays.TwoTables) for one, error in failed)
-        if signature.tables or not (signature.vectorless or two):
+        if signature.tables or signature.unplaced or not (signature.vectorless or two):
             continue
         for order in orders or (("bhsd",) if signature.vectorless else ("bhsd", "bshd", "hsd")):
             yield from (
@@ -270,13 +272,16 @@ def _of_signature(
     elif orders is None:
         served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
         orders = shapes.TOKENS if tokens else served_first if served else ORDERS
+    if signature.unplaced:  # else the first position of a sequence is not known
+        orders = tuple(order for order in orders or () if "t" not in order)
     doubled = ("half", "interleaved", "pairs")
     widths: tuple[str, ...] = doubled if {"cos", "angles"} & roles else ("pairs",)
-    widths = ("pairs", "stacked", *doubled[:2]) if "cos_sin" in roles else widths
+    widths = ("pairs", "stacked", *doubled[:2], *TUPLES) if {"cos_sin", "sin_cos"} & roles else widths
     widths = ("pairs", "stacked", *TUPLES) if "freqs" in roles else widths
     tables = signature.tables and not signature.whole
     for order in orders:
         ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
+        ranks = (*ranks, 4) if tables and tokens else ranks  # as Megatron has them
         for rank in ranks if order[0] != "t" or tables else (1,):
             for width in widths:
                 backs: tuple[str, ...] = shapes.backs(order) if packed else ("",)

@@ -34,6 +34,10 @@ from ropeaudit.subjects.calling.timeout import patiently
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
 
+class _NotBuilt(UsageError):
+    """A class or a factory raises where it is called as it has to be."""
+
+
 class OwnCode(Code):
     """A function, an nn.Module, a class or a factory that the user wrote.
 
@@ -172,12 +176,21 @@ class OwnCode(Code):
         return is_module(self.thing) and (self._follows or self.device.holds(self.thing))
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why jax does not take a dtype, or its environment cannot be had; the rest shows in calls."""
+        """Return why jax does not take a dtype, or its environment cannot be had; the rest shows in calls.
+
+        Or why nothing can be built in it, where something can be without.
+        """
         if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
             return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
         if self.clean is None:
             return ""
-        return self.environment.lacking(self.fit(setting).convention.engine, dtype, self.device.name)
+        if lacking := self.environment.lacking(self.fit(setting).convention.engine, dtype, self.device.name):
+            return lacking
+        try:
+            self.instance(setting)
+        except _NotBuilt as error:
+            return f"under {self.environment.label(self.device.name)} {error.typed}"
+        return ""
 
     def state(self) -> process_state.State | None:
         """Return the state in which its calls begin."""
@@ -194,9 +207,10 @@ class OwnCode(Code):
         if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
             parameters = signatures.building(thing, setting.scaling.kind != "default")
             if parameters is None:
+                unknown = ", ".join(signatures.not_for_building(thing))
                 raise signatures.NotUnderstood(
-                    f"{self.name} needs arguments that are not known here; give a function, or a class that "
-                    "takes nothing but dims, base, a largest position, a layout or a config. "
+                    f"{self.name} needs arguments that are not known here ({unknown}); give a function, or a "
+                    "class that takes nothing but dims, base, a largest position, a layout or a config. "
                     f"{signatures.WRAP}"
                 )
             given = {
@@ -211,7 +225,7 @@ class OwnCode(Code):
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever it raises is reported
-                raise UsageError(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
+                raise _NotBuilt(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
             if can_be_copied(thing):
@@ -326,7 +340,9 @@ def _wants_narrow_tables(
     Callers that compute in 16 bits give those; float32 would say nothing of the code's own dtype.
     make: an instance to call. home: the state in which calls begin.
     """
-    if not {"cos", "cos_sin"} & set(convention.signature.roles) or dtype.storage_bits > _MOST_BITS:
+    roles = set(convention.signature.roles)
+    real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
+    if not real or dtype.storage_bits > _MOST_BITS:
         return False
     x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
 

@@ -22,16 +22,19 @@ class NotUnderstood(UsageError):
     """What to give code is not known: a wrapper has to say it."""
 
 
+# names of how many tokens a sequence has with this one: its position + 1
+LENGTHS = ("context_lens", "context_lengths", "seq_lens", "kv_lens", "kv_seq_lens", "sequence_lengths")
 # what an argument is -> names by which it is recognised
 ROLES: dict[str, tuple[str, ...]] = {
-    "q": ("q", "query", "query_states", "query_layer", "xq", "q_embed", "queries"),
-    "k": ("k", "key", "key_states", "key_layer", "xk", "k_embed", "keys"),
+    "q": ("q", "query", "query_states", "query_layer", "xq", "q_embed", "queries", "q_pe", "q_rope", "q_rot"),
+    "k": ("k", "key", "key_states", "key_layer", "xk", "k_embed", "keys", "k_pe", "k_rope", "k_rot"),
     "v": ("v", "value", "value_states", "value_layer", "xv", "values"),
     "x": ("x", "t", "tensor", "input", "inputs", "hidden_states", "states", "arr", "array", "x_in"),
     "qkv": ("qkv", "qkv_states", "mixed_qkv", "fused_qkv", "packed_qkv", "mixed_x_layer", "query_key_value"),
     "positions": (
         *("positions", "position", "position_ids", "positions_ids", "pos", "pos_ids", "input_pos"),
         *("seq_pos", "token_positions", "input_positions", "idx", "cache_position", "p"),
+        *LENGTHS,
     ),
     "offset": (
         *("offset", "start_pos", "start", "seqlen_offset", "seq_offset", "pos_offset", "position_offset"),
@@ -43,6 +46,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "cos": ("cos", "cos_table", "cos_cached", "cos_cache", "freqs_cos"),
     "sin": ("sin", "sin_table", "sin_cached", "sin_cache", "freqs_sin"),
     "cos_sin": ("cos_sin_cache", "cos_sin", "cos_sin_cached", "cos_sin_table", "rope_cache"),
+    "sin_cos": ("sincos", "sin_cos", "sinusoidal_pos", "sin_cos_cache", "sincos_cache"),
     "freqs": ("freqs_cis", "freq_cis", "freqs_complex"),
     "angles": ("freqs", "angles", "rotary_pos_emb"),
     "seq_dim": ("seq_dim", "seq_dimension", "sequence_dim"),
@@ -61,7 +65,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "scaling": ("rope_scaling",),
     "rope_parameters": ("rope_parameters",),
-    "config": ("config",),
+    "config": ("config", "cfg", "model_config", "hf_config", "text_config", "model_args"),
     "dtype": ("dtype",),
 }
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
@@ -71,7 +75,7 @@ BUILDING = (  # what an instance is built from; the first line wherever it is ta
 )
 _ALWAYS = BUILDING[:6]
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
-TABLES = ("cos", "cos_sin", "freqs", "angles")  # one of them is a table, cos with sin
+TABLES = ("cos", "cos_sin", "sin_cos", "freqs", "angles")  # one of them is a table, cos with sin
 _PLACING = (*TABLES, "positions", "offset", "cu_seqlens")  # what says where tokens stand
 _VECTORS = ("q", "k", "x", "qkv")
 _EXTRA = (  # filled in wherever they are taken
@@ -79,7 +83,7 @@ _EXTRA = (  # filled in wherever they are taken
 )
 # number of arguments -> what they may be, where their names say nothing
 _BY_NUMBER = {
-    2: (("x", "positions"), ("x", "freqs"), ("x", "angles")),
+    2: (("x", "positions"), ("x", "freqs"), ("x", "angles"), ("positions", "x"), ("angles", "x")),
     3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
     4: (("q", "k", "cos", "sin"),),
 }
@@ -88,9 +92,18 @@ LENGTH = 2**18  # positions of a module that wants to know how many; grown where
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One way to call: the role of each argument, with its keyword where it is passed by one."""
+    """One way to call: the role of each argument, with its keyword where it is passed by one.
+
+    doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
+    """
 
     arguments: tuple[tuple[str | None, str], ...]
+    doubtful: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is given how many tokens there are with each in place of its position."""
+        return any(role == "positions" and name in LENGTHS for name, role in self.arguments)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -101,6 +114,11 @@ class Signature:
     def vectorless(self) -> bool:
         """Whether nothing is given that could be rotated: then cos and sin may come back."""
         return not set(_VECTORS) & set(self.roles)
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether nothing says where tokens stand: the first is at position 0."""
+        return not self.vectorless and not {*_PLACING, "sin"} & set(self.roles)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -148,8 +166,13 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
 
 
 def _denied(signature: Signature, parameters: _Parameters) -> bool:
-    """Return whether a name says that an argument is positions where a signature gives it angles."""
-    roles = zip(signature.roles, parameters.roles.values(), strict=False)
+    """Return whether a name says that an argument is positions where a signature gives it a table.
+
+    Or vectors, where they come last: they do so alone where the name of no argument is known.
+    """
+    roles = list(zip(signature.roles, parameters.roles.values(), strict=False))
+    if signature.roles[0] not in _VECTORS and any(said for _, said in roles) and roles[0][1] != "positions":
+        return True
     return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
 
@@ -171,7 +194,7 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
     if parameters is None:
         return {}
     roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
-    if any(roles[name] not in BUILDING for name in needed):
+    if not_for_building(function):
         return None
     given = (*_ALWAYS, "scaling", "rope_parameters") if scaled else _ALWAYS
     partial = "rotary_dim" in roles or "fraction" in roles.values()  # then the other dim is that of a head
@@ -180,6 +203,14 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
         for name, role in roles.items()
         if role in BUILDING and (role in given or name in needed)
     }
+
+
+def not_for_building(function: Any) -> list[str]:
+    """Return the names of the needed arguments of which is not known what a class or a factory is given."""
+    parameters = _parameters(function)
+    if parameters is None:
+        return []
+    return [one.name for one in parameters.needed if parameters.roles[one.name] not in BUILDING]
 
 
 def flag(function: Any) -> str | None:
@@ -297,7 +328,7 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
         return []
     present, wanted = set(roles.values()), {roles[name] for name in needed}
     first = wanted & set(_PLACING) or set([role for role in _PLACING if role in present][:1])
-    if not first or ("cos" in first and "sin" not in present):
+    if (not first and not wanted & set(_VECTORS)) or ("cos" in first and "sin" not in present):
         return []
     sets = [first]
     if not {"positions", "offset"} & first:
@@ -307,19 +338,27 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     for placing in sets:
         taken = {*_VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
         taken -= set() if "cu_seqlens" in placing else {"max_seqlen"} - wanted
-        taken |= {"v"} & present if {"q", "k"} <= present else set()
         arguments: dict[str, tuple[str | None, str]] = {}
         for parameter in parameters.fixed:
             role = roles[parameter.name]
             if role is not None and role in taken:
                 keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
                 arguments.setdefault(role, (keyword, role))
-        results.append(Signature(tuple(arguments.values())))
+        results.append(Signature(tuple(arguments.values()), doubtful=not placing))
     others = [
         Signature(tuple((name, "freqs" if role == "angles" else role) for name, role in one.arguments))
         for one in results
+        if one.tables
     ]
-    return [*results, *others]
+    # some call angles positions, and mean no numbers of tokens
+    angles = [
+        Signature(
+            tuple((name, "angles" if role == "positions" else role) for name, role in one.arguments), True
+        )
+        for one in results
+        if "positions" in one.roles and not one.tables and not one.counts
+    ]
+    return [*results, *others, *angles]
 
 
 def described(attempts: Iterator[tuple[Signature, str]]) -> str:

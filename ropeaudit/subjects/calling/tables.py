@@ -42,13 +42,14 @@ def table(
     held = recipe.table if "table" in changes else None
     cos, sin, angle = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
     wide = np.float64 if dtype is FP64 else np.float32
+    both = (sin, cos) if role == "sin_cos" else (cos, sin)
     if width == "stacked":
-        return np.stack([cos, sin], axis=-1).astype(wide), held
+        return np.stack(both, axis=-1).astype(wide), held
     if role == "freqs":
         result: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
         result.real, result.imag = cos, sin
         return result, None
-    parts = {"cos": (cos,), "sin": (sin,), "angles": (angle,), "cos_sin": (cos, sin)}[role]
+    parts = {"cos": (cos,), "sin": (sin,), "angles": (angle,), "cos_sin": both, "sin_cos": both}[role]
     repeated = [_repeated(part.astype(wide), width) for part in parts]
     return (repeated[0] if len(repeated) == 1 else np.concatenate(repeated, axis=1)), held
 
