@@ -89,7 +89,7 @@ def test_decode_with_each_cache_is_one_pass(name, built) -> None:
 
 @pytest.mark.parametrize("name", some(SLIDING))
 def test_layers_with_a_window_too_as_far_as_a_cache_takes_them(name, built) -> None:
-    """A quantized cache refuses windows; an offloaded static one raises where no layer is without: mistral."""
+    """A quantized cache refuses windows; an offloaded static one raises where each layer has one: mistral."""
     _, said = audited(built(name))
     alone = name == "mistral"
     expected = dict.fromkeys(CACHES, "same") | {"quantized": "not_run"}

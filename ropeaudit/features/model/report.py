@@ -35,7 +35,7 @@ _LEGENDS = {
     "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
-    "cache": "way: of two rows that `generate` reads, one of them padded on the left, or of the first alone;\n"
+    "cache": "way: of two rows that `generate` reads, one padded on the left, or of the first alone;\n"
     "layer: the first whose q is off; decode max: logits minus those of one pass, in float64, k and v\n"
     "unrounded; storage max: change of logits where a quantized cache rounds them.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
