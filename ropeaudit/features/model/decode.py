@@ -143,7 +143,7 @@ def _generated(
         load.quiet(),
         streams.aside(),
         process_state.foreign(),
-        _orderly(runner),
+        _orderly(runner, cache),
     ):
         result = runner.model.generate(
             runner.device.put(given[:, :prompt]),
@@ -169,9 +169,9 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _orderly(runner: Runner) -> Iterator[None]:
+def _orderly(runner: Runner, cache: str) -> Iterator[None]:
     """Let offloaded caches run without CUDA within the block: its streams order copies, of which are none."""
-    if runner.device.name.startswith("cuda"):
+    if runner.device.name.startswith("cuda") or not cache.startswith("offloaded"):
         yield
         return
     with (
