@@ -96,6 +96,7 @@ OWN: dict[str, dict[str, Any]] = {
     **{name: {"text_config.per_layer_config": _WIDE} for name in ("gemma4", "gemma4_unified")},
     "gemma4_assistant": {"first": {"text_config": _NO_PER_LAYER}}
     | {f"text_config.{key}": 0 for key in _NO_PER_LAYER},
+    "hrm_text": {"num_layers_per_stack": 1, "num_hidden_layers": 8},  # two cycles of four
     "hunyuan_v1_dense": _HEAD,
     "hunyuan_v1_moe": _HEAD,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},

@@ -235,6 +235,14 @@ def language_model(path: Path) -> None:
     tiny_models.add_tokenizer(path)
 
 
+def small_models(path: Path) -> None:
+    """Run the block of the pages that makes them."""
+    (text,) = (
+        block.text for block in blocks() if block.language == "python" and "small-models/" in block.text
+    )
+    subprocess.run([sys.executable, "-c", text], cwd=path.parent, check=True, capture_output=True)
+
+
 def converted(path: Path) -> None:
     """Write what a right conversion makes of `CONFIG`."""
     from gguf import GGUFWriter
@@ -274,6 +282,7 @@ FACTORIES = {
     "notes.txt": write("the quick brown fox jumps over the lazy dog. " * 8),
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
+    "small-models/": small_models,
     "sweep.jsonl": report,
     "wrapper.py": shown_with("def rotate("),
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
@@ -286,6 +295,7 @@ SLOW = {
     "--seq-len 64k": "five seconds of two cores",
     "-o limit.svg": "ten seconds",
     "module diffusers.": "imports diffusers: five seconds",
+    "small-models/": "imports transformers and makes five small models: ten seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "dask scheduler": "starts a cluster",
     "--ticket ": "runs a snippet in a process of its own: five seconds",

@@ -606,7 +606,13 @@ def test_the_notes_of_a_model_say_what_may_mislead() -> None:
     saved = [Saved("q.safetensors", "sliding_attention", [0, 1, 2, 5], "ropeaudit shift --qk q.safetensors")]
     pairs = {0: NO_PAIRS, 1: RotatedPairs(0, "half", np.ones(2))}
     audit = SimpleNamespace(
-        folder=folder, narrow=["a: fp32"], tokens=tokens, saved=saved, pairs=pairs, decoded=None
+        folder=folder,
+        narrow=["a: fp32"],
+        tokens=tokens,
+        saved=saved,
+        pairs=pairs,
+        decoded=None,
+        cached={},
     )
     audit.tokens.ids = [1] * 24
     row = summary_row(offset=2**24, score_drift_max=None)

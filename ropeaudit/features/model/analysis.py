@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
-from ropeaudit.errors import BadInput, BadShape, UsageError
+from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.features.model import layers, load, qk_files
 from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder
@@ -44,6 +44,9 @@ LARGEST_OFFSET = 2**40
 ACCURATE = 1e-3  # of the RMS logit: float32 may be off by that up to ...
 _NEAR_POSITIONS = 4096  # this position; rounding of angles grows with it
 THRESHOLD = 0.01  # score drift that a layer may have
+# as `generate` of transformers calls its caches
+CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
+DYNAMIC = CACHES[0]  # that of `generate`, where none is asked for
 
 UNSEEN = (
     "no q and k of this model are seen, so that there are no rows by layer; seen is what goes through "
@@ -148,7 +151,8 @@ class ModelAudit:
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, the files of q and k; decoded, how decode differs from one pass. device: where it runs.
+    is seen; saved, the files of q and k; cached, by cache, how decode differs from one pass, or why it was
+    not run; decoded, that which differs most. device: where it runs. caches: of `CACHES`, to decode with.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -158,9 +162,11 @@ class ModelAudit:
     offsets: list[int]
     save: str | None = None
     device: Device = CPU
+    caches: Sequence[str] = (DYNAMIC,)
     narrow: list[str] = field(default_factory=list)
     pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
     saved: list[Saved] = field(default_factory=list, init=False)
+    cached: dict[str, Decoded | str] = field(default_factory=dict, init=False)
     decoded: Decoded | None = field(default=None, init=False)
 
     def check(self) -> None:
@@ -289,14 +295,23 @@ class ModelAudit:
         """Return how decode with a cache differs from one pass; None, with a note, where that is not seen."""
         from ropeaudit.features.model import decode
 
-        ids = self.tokens.ids
-        if len(ids) < decode.FEWEST or not hasattr(runner.model, "generate"):
-            return None
-        found = decode.compare(runner, ids, base, self.pairs, STRUCTURE)
-        if isinstance(found, str):
-            self.folder.note(f"decode with a cache was not compared: {found}")
-            return None
-        return found
+        ids, reason = self.tokens.ids, ""
+        if not hasattr(runner.model, "generate"):
+            reason = "the model has no generate"
+        elif len(ids) < decode.FEWEST:
+            reason = f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
+        for cache in self.caches:
+            self.cached[cache] = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE, cache)
+        left: dict[str, list[str]] = {}
+        for cache, found in self.cached.items():
+            if isinstance(found, str) and (not reason or len(self.caches) > 1):
+                left.setdefault(found, []).append(cache)
+        for found, names in left.items():
+            which = f"the {names[0]} cache" if len(names) == 1 else f"caches ({', '.join(names)})"
+            which = "a cache" if names == [DYNAMIC] else which
+            self.folder.note(f"decode with {which} was not compared: {found}")
+        seen = [found for found in self.cached.values() if isinstance(found, decode.Decoded)]
+        return max(seen, key=lambda one: (one.wrong is not None, one.differs, bool(one.way)), default=None)
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
@@ -350,6 +365,7 @@ def model(
     save_qk: str | None = None,
     trust_remote_code: bool = False,
     device: str | None = None,
+    caches: Names = DYNAMIC,
 ) -> ModelAudit:
     """Return the audit of a causal language model at shifted positions; iterate over it, and it runs.
 
@@ -358,6 +374,7 @@ def model(
     through the tokenizer. tokens: how many random ones, "128", or their ids, "5,17,3". seed: of random ones.
     save_qk: a .safetensors file that q and k before RoPE go to.
     trust_remote_code: execute the Python code that the folder brings. device: where the model runs, "cuda:0".
+    caches: of transformers, that `generate` runs with beside one pass: "dynamic", or some of `CACHES`.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
     place = devices.of_torch(device)
@@ -368,7 +385,11 @@ def model(
     opened = load.open_folder(folder, trust_remote_code)
     chosen = read_tokens(opened, text, tokens, seed)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return ModelAudit(opened, chosen, formats, numbers, save_qk, place)
+    wanted = arguments.listed(caches)
+    for cache in wanted:
+        if cache not in CACHES:
+            raise UnknownName("cache", cache, CACHES)
+    return ModelAudit(opened, chosen, formats, numbers, save_qk, place, wanted)
 
 
 def verdict_of(change: Change, offset: int) -> str:

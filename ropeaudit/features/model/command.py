@@ -8,7 +8,7 @@ from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, number, one_of
 
-_KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
+_KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, not loaded for --help
 
 
 @command(
@@ -83,6 +83,7 @@ def model(
         save_qk=save_qk,
         trust_remote_code=trust_remote_code,
         device=device,
+        caches=analysis.CACHES if by == "cache" else analysis.DYNAMIC,
     )
     return delivery.delivered(
         audit.run,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.features.model import load
-from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
+from ropeaudit.features.model.analysis import DYNAMIC, THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.columns import (
     COLUMNS,
     COMMON,
     KINDS,
     OWN,
+    RESULTS,
     SCHEMA,
+    CacheRun,
     HeadScores,
     ModelRun,
     PairDrift,
@@ -31,6 +35,9 @@ _LEGENDS = {
     "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
+    "cache": "way: of two rows that `generate` reads, one padded on the left, or of the first alone;\n"
+    "layer: the first whose q is off; decode max: logits minus those of one pass, in float64, k and v\n"
+    "unrounded; storage max: change of logits where a quantized cache rounds them.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
 }
 _REMEDY = {
@@ -61,17 +68,23 @@ def report(
     rows = {
         name: [COMMON.row(run) | OWN[name].row(item) for run in runs for item in _items(name, run)]
         for name in KINDS
-        if name in (kind, *KINDS[:3])
+        if name in (kind, *KINDS[:3]) and name != "cache"
     }
+    said = headline(audit, rows["summary"])
+    if kind == "cache":
+        said = cache_headline(audit)
+        once = [replace(run, shifted=replace(run.shifted, dtype=FP64, offset=0)) for run in runs[:1]]
+        items = [CacheRun(*one) for one in audit.cached.items()]
+        rows[kind] = [COMMON.row(run) | OWN[kind].row(item) for run in once for item in items]
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=" ".join(filter(None, [fault(rows["summary"]), headline(audit, rows["summary"])])),
+        headline=" ".join(filter(None, [fault(rows["summary"]), said])),
         notes=notes(audit, rows["summary"], measured),
-        legend=_LEGENDS[kind].format(threshold=short(threshold)),
+        legend=_legend(kind, threshold, rows[kind]),
         metadata={"schema": SCHEMA, **metadata, "versions": versions},
         declared=COLUMNS[kind],
         further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
@@ -89,6 +102,34 @@ def _items(kind: str, run: ModelRun) -> Iterable[Any]:
     if kind == "head":
         return heads
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
+
+
+def _legend(kind: str, threshold: float, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the words of some rows' columns, and of results among them."""
+    words = [
+        f"{word.replace('_', ' ')}: {RESULTS[word]}."
+        for word in RESULTS
+        if any(row.get("result") == word for row in rows)
+    ]
+    return "\n".join([_LEGENDS[kind].format(threshold=short(threshold)), *words])
+
+
+def cache_headline(audit: ModelAudit) -> str:
+    """Return what came of decode with each cache, in a sentence."""
+    runs = [CacheRun(*one) for one in audit.cached.items()]
+    by = {word: [run.cache for run in runs if run.result == word] for word in RESULTS}
+    said = {
+        "same": "one pass over the same tokens",
+        "moved": "one pass but for a row that is moved as a whole",
+        "differs": "not one pass over the same tokens",
+    }
+    parts = [f"{said[word]} with {', '.join(by[word])}" for word in said if by[word]]
+    begin = f"In float64, decode is {'; '.join(parts)}." if parts else ""
+    off = [run.decoded for run in runs if run.decoded is not None and run.result == "differs"]
+    most = max((one.change for one in off), default=0.0)
+    end = f" Logits are off by up to {short(most)}." if off else ""
+    left = f" Not run: {', '.join(by['not_run'])}." if by["not_run"] else ""
+    return f"{begin}{end}{left}".strip() or "Nothing was run."
 
 
 def fault(summary: Sequence[Mapping[str, Any]]) -> str:
@@ -210,7 +251,7 @@ def decode_notes(audit: ModelAudit) -> list[str]:
     if one is None or not one.way:
         return []
     layer = "" if one.layer is None else f", first in layer {one.layer}"
-    begin = f"decode of a row {one.way}"
+    begin = f"decode of a row {one.way}" + ("" if one.cache == DYNAMIC else f" (the {one.cache} cache)")
     if not one.differs:
         return [
             f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
@@ -220,6 +261,21 @@ def decode_notes(audit: ModelAudit) -> list[str]:
         f"{begin} is not one pass over its tokens: float64 logits differ by up to {short(one.change)}, from "
         f"position {one.position} on{layer}"
     ]
+
+
+def cache_notes(audit: ModelAudit) -> list[str]:
+    """Return how caches were run that are not what a reader takes them for."""
+    from ropeaudit.features.model.decode import quanto
+
+    if len(audit.cached) < 2:
+        return []
+    run = {name for name, found in audit.cached.items() if not isinstance(found, str)}
+    message = []
+    if run & {"offloaded", "offloaded_static"} and not audit.device.name.startswith("cuda"):
+        message.append(f"offloaded caches copy nothing on {audit.device.name}; --device cuda lets them")
+    if "quantized" in run and not quanto():
+        message.append("the quantized cache is that in float8: optimum-quanto is not installed")
+    return message
 
 
 def notes(
@@ -252,7 +308,7 @@ def notes(
         message.append(
             f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
         )
-    message += decode_notes(audit)
+    message += [*decode_notes(audit), *cache_notes(audit)]
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(
