@@ -470,6 +470,16 @@ def a_tuple_of_interleaved(wrong: bool) -> Any:
 
 
 @kernel("wrong-direction", "bshd")
+def keys_without_heads(wrong: bool) -> Any:
+    def rotate(q_pe, k_pe, cos, sin):
+        (b, s, d), cos, sin = k_pe.shape, cos[:, None], sin[:, None]
+        k = turned(k_pe.view(b, s, 1, d), cos, -sin if wrong else sin)
+        return turned(q_pe, cos, sin), k.view(b, s, d)
+
+    return rotate
+
+
+@kernel("wrong-direction", "bshd")
 def whole_tables_and_a_start(wrong: bool) -> Any:
     def rotate(x, cos, sin, start_pos):
         part = slice(start_pos, start_pos + x.shape[1])

@@ -191,6 +191,7 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
         (_is_built(code.thing), "a class is built before it is called"),
         (convention.order not in _AXES, f"the code takes axes {convention.order}"),
         (convention.composed, "the code returns cos and sin"),
+        (convention.headless, "the code takes k without an axis of heads"),
         (
             convention.signature.whole or not set(convention.signature.roles) <= _KNOWN,
             f"the code is called as {convention.signature}",

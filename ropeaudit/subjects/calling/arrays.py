@@ -62,6 +62,16 @@ def tensor(x: Any, device: Device) -> Any:
         return device.put(torch().from_numpy(np.array(x)))
 
 
+def copied(array: Any) -> Any:
+    """Return a copy of a tensor or an array."""
+    return array.copy() if isinstance(array, np.ndarray) else array.clone()
+
+
+def stacked(parts: list[Any], axis: int) -> Any:
+    """Return tensors or arrays one behind the other along a new axis."""
+    return np.stack(parts, axis) if isinstance(parts[0], np.ndarray) else torch().stack(parts, axis)
+
+
 def strided(array: Any, strides: Strides, order: str) -> Any:
     """Return the same numbers, otherwise in memory, as a view; order: of the axes, such as bhsd.
 

@@ -90,6 +90,7 @@ class Convention:
     strides: how vectors lie in memory. index: the integers that positions are. narrow: whether cos and sin
     are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
     given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
+    headless: whether k is given without an axis of heads, as one that all heads of q share: once for each.
     """
 
     signature: Signature
@@ -103,6 +104,7 @@ class Convention:
     device: Device = CPU
     back: str = ""
     composed: bool = False
+    headless: bool = False
 
     @property
     def tells_rows(self) -> bool:
@@ -137,7 +139,8 @@ class Convention:
 
     def __str__(self) -> str:
         kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
-        called = f"{self.signature} with {kind} {self.order}{self.device.words}"
+        order = f"{self.order} (k without h)" if self.headless else self.order
+        called = f"{self.signature} with {kind} {order}{self.device.words}"
         return f"{called}, whose cos and sin are applied here" if self.composed else called
 
     def __call__(
@@ -334,6 +337,24 @@ class Convention:
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what the function returns for each role's argument, as far as it is an array."""
+        if not self.headless:
+            return self._once(call, arguments)
+        q, k, axis = arguments["q"], arguments["k"], shapes.axis(self.order, "h")
+        heads = [k[(slice(None),) * axis + (head,)] for head in range(k.shape[axis])]
+        copies = [q, *(arrays.copied(q) for _ in heads[1:])]  # it may rotate q where it lies
+        results = [
+            arrays.parts(self._once(call, {**arguments, "q": x, "k": one}), True)[:2]
+            for x, one in zip(copies, heads, strict=True)
+        ]
+        first, keys = results[0][0], [one for _, one in results]
+        if first is None:
+            return None
+        if any(one is None or one.shape != heads[0].shape for one in keys):
+            raise arrays.WrongShape("returns no k of the shape that it is given")
+        return first, k if arrays.shared(keys[0], k) else arrays.stacked(keys, axis)
+
+    def _once(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
+        """Return what one call returns, as far as it is an array."""
         given_as = {role: self._of_jax(value) for role, value in arguments.items()}
         positional = [given_as[role] for name, role in self.signature.arguments if name is None]
         named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}

@@ -32,6 +32,7 @@ from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
+_HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may have no axis of heads
 _SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings of its dtype
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the other, until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
@@ -146,6 +147,8 @@ def _fit_in(
     for engine in _engines(function, device):
         possible = signatures.possible_signatures(function, name)
         for convention in _conventions(possible, orders, engine, device, failed):
+            if convention.headless and best is not None:
+                break  # k has heads
             tried = _try(convention, make, setting, dtype, best)
             if isinstance(tried, Exception):
                 failed.append((convention.signature, tried))
@@ -243,7 +246,8 @@ def _conventions(
     """Yield every order of axes, rank and width of tables that the signatures leave open.
 
     Then, where two things came back for one array, those that take them for cos and sin; what is not given
-    any vectors can return nothing else. failed: what was raised so far, which grows while this is consumed.
+    any vectors can return nothing else. Last, k without an axis of heads. failed: what was raised so far,
+    which grows while this is consumed.
     """
     for signature in signatures:
         if not signature.vectorless:
@@ -257,6 +261,14 @@ def _conventions(
                 Convention(signature, order, engine, rank, width, device=device, composed=True)
                 for rank in (2, 1)
                 for width in ("half", "interleaved", "pairs")
+            )
+    for signature in signatures:
+        if {"q", "k"} <= set(signature.roles):
+            apart = orders or _HEADLESS
+            yield from (
+                replace(one, headless=True)
+                for one in _of_signature(signature, apart, engine, device)
+                if one.order in _HEADLESS
             )
 
 
