@@ -292,11 +292,18 @@ class ModelAudit:
         ids = self.tokens.ids
         if len(ids) < decode.FEWEST or not hasattr(runner.model, "generate"):
             return None
+        if any(np.triu(layer.visible, 1).any() for layer in base.layers.values()):
+            self.folder.note("decode was not compared with one pass, in which tokens see those behind them")
+            return None
         found = decode.compare(runner, ids, base, self.pairs, STRUCTURE)
         if isinstance(found, str):
             self.folder.note(f"decode with a cache was not compared: {found}")
             return None
-        return found
+        behind = None if found.way else decode.compare_behind_images(runner, ids, self.pairs, STRUCTURE)
+        if isinstance(behind, str):
+            self.folder.note(f"decode with a cache behind an image was not compared: {behind}")
+            return found
+        return behind if behind and behind.way else found
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
