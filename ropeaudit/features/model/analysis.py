@@ -204,13 +204,13 @@ class ModelAudit:
             progress(done / total)
 
         runner, judge_holds = self._runner(FP64, wide=True)
-        references, causes, chosen = self._reference(runner, step)
+        references, causes, chosen = self._reference(runner, judge_holds, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
             runner, own = self._runner(fmt, wide=False, scales=scales)
             held = own or judge_holds  # what was never written differs from one loading to the next
-            base = runner.run(self.tokens.ids, 0)
+            base = self._first(runner, held)
             if held and not runner.reads([one.name for one in held], self.tokens.ids, base):
                 names = ", ".join(one.name for one in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
@@ -257,13 +257,26 @@ class ModelAudit:
         again = runner.run(ids, offset, routed=base.choices).logits.double() - base.logits.double()
         return replace(flips, rest=float((again**2).mean() ** 0.5))
 
+    def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
+        """Return the pass from position 0. Raises: BadInput, with what the model holds if that is wrong."""
+        from ropeaudit.recognition import wording
+
+        try:
+            return runner.run(self.tokens.ids, 0)
+        except BadInput as error:
+            wrong = [
+                f"{one.name}, not as its config builds it: {wording.sentence(one.diagnosis)}" for one in held
+            ]
+            wrong += [f"{name}: {load.LEFT}" for name in load.left_on_meta(runner.model)]
+            raise BadInput("; ".join([*wrong[:1], str(error)])) from None
+
     def _reference(
-        self, runner: Runner, step: Callable[[], None]
+        self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
     ) -> tuple[dict[int, Any], dict[int, str], dict[int, Any]]:
         """Return of float64, by offset, logits, what in the model a shift changes, and choices of experts."""
         from ropeaudit.features.model.forward_pass import check_reach
 
-        base = runner.run(self.tokens.ids, 0)
+        base = self._first(runner, held)
         if not base.reads:
             raise NotShifted(
                 f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "

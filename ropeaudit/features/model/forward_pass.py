@@ -143,28 +143,38 @@ class Runner:
         """Return whether logits change where buffers and factors of modules, by name, hold other numbers.
 
         base: the pass over the tokens from position 0. Code may hold what it does not read. Of logits that
-        differ from pass to pass the change has to be larger than that.
+        differ from pass to pass the change has to be larger than that. Where all else is multiplied by 0,
+        nan is still seen.
         """
-        kept, changed = dict(self.fresh), []
         chance = _apart(self.run(ids, 0).logits, base.logits)
-        for name in names:
+        for value in (0.37, float("nan")):
+            again = self._run_with(dict.fromkeys(names, value), ids)
+            if again is None or _apart(again, base.logits) > _CHANCE * chance:
+                return True
+            if bool(again.isnan().any()) and not bool(base.logits.isnan().any()):
+                return True
+        return False
+
+    def _run_with(self, values: Mapping[str, float], ids: list[int]) -> Any:
+        """Return logits where buffers and factors, by name, hold other numbers; None where it cannot run."""
+        kept, changed = dict(self.fresh), []
+        for name, value in values.items():
             path, _, key = name.rpartition(".")
             if path in self.fresh:
                 self.fresh[path] = copy.deepcopy(self.fresh[path])
             module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
-            value = getattr(module, key)
-            changed.append((module, key, value))
-            other = torch.full_like(value, 0.37) if isinstance(value, torch.Tensor) else value * 1.5 + 1
+            held = getattr(module, key)
+            changed.append((module, key, held))
+            other = torch.full_like(held, value) if isinstance(held, torch.Tensor) else held * 1.5 + value
             setattr(module, key, other)
         try:
-            again = self.run(ids, 0).logits
+            return self.run(ids, 0).logits
         except BadInput:
-            return True
+            return None
         finally:
             self.fresh = kept
-            for module, key, value in changed:
-                setattr(module, key, value)
-        return _apart(again, base.logits) > _CHANCE * chance
+            for module, key, held in changed:
+                setattr(module, key, held)
 
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
