@@ -15,6 +15,7 @@ import torch
 
 _BEFORE, _BEHIND = 6, 6  # tokens of text before the image of the first row, and at least behind it
 _HEIGHT, _WIDTHS = 2, (3, 2)  # tokens of the images of two rows; their deltas differ
+_CHANNELS = ("in_channels", "in_chans", "num_channels")
 _GIVEN = ("pixel_values", "image_grid_thw")
 
 
@@ -62,7 +63,7 @@ def shown(model: Any, ids: Sequence[int], skipped: int) -> list[Row]:
     if any(name not in taken for name in _GIVEN) or not hasattr(config, "image_token_id"):
         return []
     begins = [getattr(config, name, None) for name in ("vision_start_token_id", "image_start_token_id")]
-    begin = next(([one] for one in begins if one is not None), [])
+    begin = next(([one] for one in begins if one not in (None, config.image_token_id)), [])
     special = {config.image_token_id, getattr(config, "video_token_id", None), *begin}
     text = [token for token in ids if token not in special]
     if len(text) < _BEFORE + _BEHIND:
@@ -85,7 +86,7 @@ def beside(model: Any, rows: Sequence[Row], prompt: int | None = None) -> dict[s
         return {}
     vision = model.config.vision_config
     side = vision.spatial_merge_size
-    channels = getattr(vision, "in_channels", None) or vision.in_chans
+    channels = next(n for name in _CHANNELS if (n := getattr(vision, name, None)))
     size = channels * vision.temporal_patch_size * vision.patch_size**2
     patches = [
         torch.randn(one.tokens * side**2, size, generator=torch.Generator().manual_seed(one.tokens))
