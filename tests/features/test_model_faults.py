@@ -480,6 +480,16 @@ def test_what_generates_nothing_is_said(built, monkeypatch) -> None:
     assert "decode with a cache was not compared: RuntimeError: not for this model" in said.notes
 
 
+@pytest.mark.parametrize("name", ["bert", "xlm"])
+def test_decode_of_a_model_whose_tokens_see_those_behind_them_is_not_compared(name, built) -> None:
+    """One pass over a longer text is another for its first tokens too."""
+    audit = model_audit(str(built(name)), 3, "fp32", tokens="24")
+    [one] = audit
+    assert (one.decoded, one.diagnosis) == (None, None)
+    said = report([audit], None, {}, shifted=[one])
+    assert "decode with a cache was not compared: in one pass tokens see those behind them" in said.notes
+
+
 # ------------------------------------------------------------------------------------ nothing is wrong
 
 

@@ -210,13 +210,13 @@ class ModelAudit:
             progress(done / total)
 
         runner, judge_holds = self._runner(FP64, wide=True)
-        references, causes, chosen = self._reference(runner, step)
+        references, causes, chosen = self._reference(runner, judge_holds, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
             runner, own = self._runner(fmt, wide=False, scales=scales)
             held = own or judge_holds  # what was never written differs from one loading to the next
-            base = runner.run(self.tokens.ids, 0)
+            base = self._first(runner, held)
             if held and not runner.reads([one.name for one in held], self.tokens.ids, base):
                 names = ", ".join(one.name for one in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
@@ -263,13 +263,26 @@ class ModelAudit:
         again = runner.run(ids, offset, routed=base.choices).logits.double() - base.logits.double()
         return replace(flips, rest=float((again**2).mean() ** 0.5))
 
+    def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
+        """Return the pass from position 0. Raises: BadInput, with what the model holds if that is wrong."""
+        from ropeaudit.recognition import wording
+
+        try:
+            return runner.run(self.tokens.ids, 0)
+        except BadInput as error:
+            wrong = [
+                f"{one.name}, not as its config builds it: {wording.sentence(one.diagnosis)}" for one in held
+            ]
+            wrong += [f"{name}: {load.LEFT}" for name in load.left_on_meta(runner.model)]
+            raise BadInput("; ".join([*wrong[:1], str(error)])) from None
+
     def _reference(
-        self, runner: Runner, step: Callable[[], None]
+        self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
     ) -> tuple[dict[int, Any], dict[int, str], dict[int, Any]]:
         """Return of float64, by offset, logits, what in the model a shift changes, and choices of experts."""
         from ropeaudit.features.model.forward_pass import check_reach
 
-        base = runner.run(self.tokens.ids, 0)
+        base = self._first(runner, held)
         if not base.reads:
             raise NotShifted(
                 f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "
@@ -296,22 +309,33 @@ class ModelAudit:
         from ropeaudit.features.model import decode
 
         ids, reason = self.tokens.ids, ""
-        if not hasattr(runner.model, "generate"):
+        behind_seen = any(np.triu(layer.visible, 1).any() for layer in base.layers.values())
+        if behind_seen:
+            reason = "in one pass tokens see those behind them"
+        elif not hasattr(runner.model, "generate"):
             reason = "the model has no generate"
         elif len(ids) < decode.FEWEST:
             reason = f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
+        told = behind_seen or not reason or len(self.caches) > 1
         for cache in self.caches:
             self.cached[cache] = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE, cache)
         left: dict[str, list[str]] = {}
         for cache, found in self.cached.items():
-            if isinstance(found, str) and (not reason or len(self.caches) > 1):
+            if isinstance(found, str) and told:
                 left.setdefault(found, []).append(cache)
         for found, names in left.items():
             which = f"the {names[0]} cache" if len(names) == 1 else f"caches ({', '.join(names)})"
             which = "a cache" if names == [DYNAMIC] else which
             self.folder.note(f"decode with {which} was not compared: {found}")
         seen = [found for found in self.cached.values() if isinstance(found, decode.Decoded)]
-        return max(seen, key=lambda one: (one.wrong is not None, one.differs, bool(one.way)), default=None)
+        worst = max(seen, key=lambda one: (one.wrong is not None, one.differs, bool(one.way)), default=None)
+        if worst is None or worst.way:
+            return worst
+        behind = decode.compare_behind_images(runner, ids, self.pairs, STRUCTURE)
+        if isinstance(behind, str):
+            self.folder.note(f"decode with a cache behind an image was not compared: {behind}")
+            return worst
+        return behind if behind and behind.way else worst
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""

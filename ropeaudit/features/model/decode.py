@@ -1,7 +1,8 @@
 """Decode with a cache beside one pass over the same tokens, in float64: where the two differ, and why.
 
 `generate` of transformers reads a batch of two rows, one of them padded on the left, and is made to choose
-tokens that are known, so that a plain pass over each row has the numbers that it should have.
+tokens that are known, so that a plain pass over each row has the numbers that it should have. Where positions
+have axes, the same is done with an image in each row.
 Letters: h heads, d head_dim, v vocabulary. Positions in tokens from the first of a row that is no padding.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import util
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 
 import numpy as np
@@ -19,13 +20,15 @@ import torch
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import one_line
-from ropeaudit.features.model import load
+from ropeaudit.features.model import images, load
 from ropeaudit.features.model.analysis import DYNAMIC
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
+from ropeaudit.features.model.images import Image, Row
 from ropeaudit.features.model.layers import NEAR, RotatedPairs
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.runtime import process_state, streams
 
+_Generated: TypeAlias = tuple[Any, dict[int, list[Array]]]  # logits, and q by layer
 NEW, PADDED = 4, 5  # tokens that are generated; padding of the second row
 FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
 
@@ -35,10 +38,11 @@ class Decoded:
     """How decode differs from one pass. change, size: largest difference of a logit, largest logit.
 
     way: what the wrong row was: "with a cache" alone, "in a batch" where it is right alone, "padded on the
-    left"; empty where nothing differs. position: the first that is off. layer: the first in which q is off
-    there; None where that is not seen. diagnosis: positions that q is rotated by instead, if by any. differs:
-    whether logits do; those of a row that is moved as a whole stay. layers: how many were compared. cache:
-    its name. storage: by how much logits change where it stores k and v in fewer bits, and no part of change.
+    left", "step by step" where `generate` is right; empty where nothing differs. position: the first that is
+    off. layer: the first in which q is off there; None where that is not seen. diagnosis: positions that q is
+    rotated by instead, if by any. differs: whether logits do; those of a row that is moved as a whole stay.
+    layers: how many were compared. image: the one in the row, None without. cache: its name. storage: by how
+    much logits change where it stores k and v in fewer bits, and no part of change.
     """
 
     change: float
@@ -49,6 +53,7 @@ class Decoded:
     diagnosis: Diagnosis | None = None
     differs: bool = False
     layers: int = 0
+    image: Image | None = None
     cache: str = DYNAMIC
     storage: float | None = None
 
@@ -61,13 +66,14 @@ class Decoded:
 class _Queries(Capture):
     """Keeps q of the last token of each row, call by call, layer by layer."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, within: set[int] | None) -> None:
+        super().__init__(within)
         self.last: dict[int, list[Array]] = {}
 
     def __call__(self, module: Any, query: Any, *args: Any, **others: Any) -> Any:
-        number = self._number(module)
-        self.last.setdefault(number, []).append(query[:, :, -1].detach().cpu().double().numpy())
+        if self.within is None or id(module) in self.within:
+            last = query[:, :, -1].detach().cpu().double().numpy()
+            self.last.setdefault(self._number(module), []).append(last)
         return self.attend(module, query, *args, **others)
 
 
@@ -84,43 +90,70 @@ def compare(
     base: the pass over the tokens from position 0. pairs: how its layers rotate. allowed: how far a logit may
     be off, over the largest. cache: one of `analysis.CACHES`.
     """
-    rows = [ids, ids[PADDED:]]
+    rows = [Row(ids), Row(ids[PADDED:])]
     try:
-        passes = [base, runner.run(rows[1], 0)]
         both = _generated(runner, rows, cache)
-        found = [_differs(both, n, rows[n], passes[n], pairs, allowed) for n in (0, 1)]
-        worst = found[1] if found[1].way else max(found, key=lambda one: one.change)
-        if found[0].way:
-            alone = _differs(_generated(runner, rows[:1], cache), 0, ids, base, pairs, allowed)
-            worst = alone if alone.way else found[0]
-            worst = replace(worst, way="with a cache" if alone.way else "in a batch")
+        found = _compared(runner, rows, both, [base, runner.run(rows[1].ids, 0)], pairs, allowed, cache)
         if cache == "quantized":
             narrow = set(runner.narrow)
             rounded, _ = _generated(runner, rows, cache, rounds=True)
             runner.narrow = narrow  # what is stored is narrow by intent
-            worst = replace(worst, storage=float((rounded - both[0]).abs().max()))
+            found = replace(found, storage=float((rounded - both[0]).abs().max()))
     except Exception as error:  # whatever a model's own code raises
         return one_line(error, 200)
-    return replace(worst, cache=cache)
+    return replace(found, cache=cache)
 
 
-def _generated(
-    runner: Runner, rows: Sequence[list[int]], cache: str, rounds: bool = False
-) -> tuple[Any, dict[int, list[Array]]]:
+def compare_behind_images(
+    runner: Runner, ids: list[int], pairs: Mapping[int, RotatedPairs], allowed: float
+) -> Decoded | str | None:
+    """Return the same of text with an image in it; None for a model that takes none as M-RoPE's do.
+
+    Where `generate` is right, the model is run step by step too, and counts positions itself.
+    """
+    try:
+        rows = images.shown(runner.model, ids, PADDED)
+        if not rows:
+            return None
+        passes = [runner.run(row.ids, 0, beside=images.beside(runner.model, [row])) for row in rows]
+        found = _compared(runner, rows, _generated(runner, rows), passes, pairs, allowed)
+        if found.way:
+            return found
+        stepped = _differs(_stepped(runner, rows[0]), 0, rows[0], passes[0], pairs, allowed)
+    except Exception as error:  # whatever a model's own code raises
+        return one_line(error, 200)
+    return replace(stepped, way="step by step") if stepped.way else found
+
+
+def _compared(
+    runner: Runner,
+    rows: Sequence[Row],
+    both: _Generated,
+    passes: Sequence[Pass],
+    pairs: Mapping[int, RotatedPairs],
+    allowed: float,
+    cache: str = DYNAMIC,
+) -> Decoded:
+    """Return how decode of two rows differs from a pass over each."""
+    found = [_differs(both, n, rows[n], passes[n], pairs, allowed) for n in (0, 1)]
+    if not found[0].way:
+        return found[1] if found[1].way else max(found, key=lambda one: one.change)
+    alone = _differs(_generated(runner, rows[:1], cache), 0, rows[0], passes[0], pairs, allowed)
+    return replace(alone, way="with a cache") if alone.way else found[0]
+
+
+def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds: bool = False) -> _Generated:
     """Return logits (steps, rows, v) and q by layer, (rows, h, d) a step, of all but the last tokens.
 
     rounds: whether a quantized cache rounds k and v; else it stores them as they are.
     """
     from transformers import GenerationConfig
 
-    longest = max(map(len, rows))
-    pads = [longest - len(row) for row in rows]
-    given = torch.tensor([[row[0]] * pad + row for row, pad in zip(rows, pads, strict=True)])
-    mask = torch.tensor([[0] * pad + [1] * len(row) for row, pad in zip(rows, pads, strict=True)])
-    prompt = longest - NEW
+    given, mask = images.padded(rows)
+    prompt = given.shape[1] - NEW
 
     def following(row: int, sent: Any) -> list[int]:
-        return [rows[row][len(sent) - pads[row]]]
+        return [int(given[row, len(sent)])]
 
     make: Any = GenerationConfig
     config = make(
@@ -134,7 +167,8 @@ def _generated(
         **({} if cache == "quantized" else {"cache_implementation": cache}),
     )
     kept = {"past_key_values": _quantized(runner.model, rounds)} if cache == "quantized" else {}
-    queries = _Queries()
+    beside = images.beside(runner.model, rows, prompt)
+    queries = _Queries(runner.text if beside else None)
     load.listen(queries)
     runner.reset()
     with (
@@ -151,6 +185,7 @@ def _generated(
             prefix_allowed_tokens_fn=following,
             generation_config=config,
             **kept,
+            **runner.put(beside),
         )
     return torch.stack(result.logits).cpu().double(), queries.last
 
@@ -198,23 +233,41 @@ def _quantized(model: Any, rounds: bool) -> Any:
     return cache
 
 
+def _stepped(runner: Runner, row: Row) -> _Generated:
+    """Return the same as `_generated` of one row, its tokens given one by one without positions."""
+    ids = runner.device.put(torch.tensor([row.ids]))
+    prompt = ids.shape[1] - NEW
+    given = runner.put(images.beside(runner.model, [row], prompt))
+    queries = _Queries(runner.text)
+    load.listen(queries)
+    runner.reset()
+    logits, cache, first = [], None, 0
+    with torch.no_grad(), runner.arithmetic(), streams.aside(), process_state.foreign():
+        for end in range(prompt, prompt + NEW):
+            result = runner.model(ids[:, first:end], past_key_values=cache, use_cache=True, **given)
+            cache, first, given = result.past_key_values, end, {}
+            logits.append(result.logits[:, -1])
+    return torch.stack(logits).cpu().double(), queries.last
+
+
 def _differs(
-    generated: tuple[Any, dict[int, list[Array]]],
+    generated: _Generated,
     row: int,
-    ids: list[int],
+    given: Row,
     one: Pass,
     pairs: Mapping[int, RotatedPairs],
     allowed: float,
 ) -> Decoded:
     """Return where a row of what was generated is not that of one pass."""
     logits, queries = generated
-    first = len(ids) - NEW - 1  # the last token of the prompt
+    first = len(given.ids) - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().max())
     most = allowed * max(1.0, size)
     off = (logits[:, row] - one.logits[first : first + len(logits)].double()).abs().amax(-1)
     change = float(off.max())
     way = "padded on the left" if row else "in a batch"
     compared = sum(layer in one.layers and len(seen) == len(logits) for layer, seen in queries.items())
+    same = Decoded(change, size, layers=compared, image=given.image)
     for step in range(len(logits)):
         for layer, seen in sorted(queries.items()):
             if layer not in one.layers or len(seen) != len(logits):
@@ -226,11 +279,13 @@ def _differs(
             if by is None and not off[step] > most:
                 continue  # such as dims that are not compared
             found = None if by is None else Diagnosis("positions-off", {"by": by}, Where(layers=(layer,)))
-            return Decoded(change, size, way, first + step, layer, found, change > most, compared)
+            return Decoded(
+                change, size, way, first + step, layer, found, change > most, compared, given.image
+            )
     if change > most:
-        position = first + int((off > most).nonzero()[0])
-        return Decoded(change, size, way, position, differs=True, layers=compared)
-    return Decoded(change, size, layers=compared)
+        at = first + int((off > most).nonzero()[0])
+        return Decoded(change, size, way, at, differs=True, layers=compared, image=given.image)
+    return Decoded(change, size, layers=compared, image=given.image)
 
 
 def _near(q: Array, expected: Array) -> bool:

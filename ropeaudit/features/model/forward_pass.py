@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,13 +85,22 @@ class Runner:
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
-    def run(self, ids: list[int], offset: int, *, follow: bool = False, routed: Sequence[Any] = ()) -> Pass:
+    def run(
+        self,
+        ids: list[int],
+        offset: int,
+        *,
+        follow: bool = False,
+        routed: Sequence[Any] = (),
+        beside: Mapping[str, Any] | None = None,
+    ) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
 
         follow: whether layers get q and k before rotation too, as far as those are seen. routed: the choices
-        of another pass, to be made again.
+        of another pass, to be made again. beside: what is given beside the tokens instead of positions, such
+        as an image; the model builds positions itself.
         """
-        capture = Capture()
+        capture = Capture(None if beside is None else self.text)
         load.listen(capture)
         self.reset()
         given = self.device.put(torch.tensor([ids]))
@@ -100,10 +109,11 @@ class Runner:
         products = Products(capture, self.scales, self.wide)
         chosen = Routing(routed) if self.experts else contextlib.nullcontext()
         followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
+        others = {"position_ids": positions} if beside is None else self.put(beside)
         with torch.no_grad(), self.arithmetic(), followed as capture.calls, products, lookups, chosen:
             try:
                 with streams.aside(), process_state.foreign():
-                    logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
+                    logits = self.model(given, use_cache=False, **others).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
                 raise BadInput(self._refusal(len(ids), offset, one_line(error, 300))) from None
         frequencies = {
@@ -115,6 +125,15 @@ class Runner:
         seen = capture.layers, frequencies, lookups.rows, lookups.reads
         return Pass(logits.detach().cpu(), *seen, getattr(chosen, "choices", []))
 
+    @property
+    def text(self) -> set[int]:
+        """The ids of the modules that read tokens: all but those that see images alone."""
+        return {id(module) for module in self.model.get_decoder().modules()}
+
+    def put(self, beside: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors by name, on the device."""
+        return {name: self.device.put(value) for name, value in beside.items()}
+
     def reset(self) -> None:
         """Let the rotary modules be as they were loaded."""
         for name, module in self.fresh.items():
@@ -124,28 +143,38 @@ class Runner:
         """Return whether logits change where buffers and factors of modules, by name, hold other numbers.
 
         base: the pass over the tokens from position 0. Code may hold what it does not read. Of logits that
-        differ from pass to pass the change has to be larger than that.
+        differ from pass to pass the change has to be larger than that. Where all else is multiplied by 0,
+        nan is still seen.
         """
-        kept, changed = dict(self.fresh), []
         chance = _apart(self.run(ids, 0).logits, base.logits)
-        for name in names:
+        for value in (0.37, float("nan")):
+            again = self._run_with(dict.fromkeys(names, value), ids)
+            if again is None or _apart(again, base.logits) > _CHANCE * chance:
+                return True
+            if bool(again.isnan().any()) and not bool(base.logits.isnan().any()):
+                return True
+        return False
+
+    def _run_with(self, values: Mapping[str, float], ids: list[int]) -> Any:
+        """Return logits where buffers and factors, by name, hold other numbers; None where it cannot run."""
+        kept, changed = dict(self.fresh), []
+        for name, value in values.items():
             path, _, key = name.rpartition(".")
             if path in self.fresh:
                 self.fresh[path] = copy.deepcopy(self.fresh[path])
             module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
-            value = getattr(module, key)
-            changed.append((module, key, value))
-            other = torch.full_like(value, 0.37) if isinstance(value, torch.Tensor) else value * 1.5 + 1
+            held = getattr(module, key)
+            changed.append((module, key, held))
+            other = torch.full_like(held, value) if isinstance(held, torch.Tensor) else held * 1.5 + value
             setattr(module, key, other)
         try:
-            again = self.run(ids, 0).logits
+            return self.run(ids, 0).logits
         except BadInput:
-            return True
+            return None
         finally:
             self.fresh = kept
-            for module, key, value in changed:
-                setattr(module, key, value)
-        return _apart(again, base.logits) > _CHANCE * chance
+            for module, key, held in changed:
+                setattr(module, key, held)
 
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum
@@ -171,10 +200,12 @@ class Capture:
     """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
 
     attended: whether the model has called it. calls: of functions that rotate, while they are listened to.
+    within: ids of the modules whose q and k are kept, None for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, within: set[int] | None = None) -> None:
         """Begin with nothing."""
+        self.within = within
         self.layers: dict[int, LayerVectors] = {}
         self.attended = False
         self.calls: provenance.Calls | None = None
@@ -192,12 +223,16 @@ class Capture:
         **others: Any,
     ) -> Any:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
+        if self.within is not None and id(module) not in self.within:
+            return self.attend(module, query, key, value, attention_mask, scaling, dropout, **others)
         if not self.attended:
             self.attended = True
             self.layers.clear()  # of products elsewhere, see `Products`
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
-            visible = visible_scores(attention_mask, query.shape[-2])
+            visible = visible_scores(
+                attention_mask, query.shape[-2], causal=getattr(module, "is_causal", True) is not False
+            )
             self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
         return self.attend(module, query, key, value, attention_mask, scale, dropout, **others)
 
@@ -242,10 +277,11 @@ class Capture:
         return number
 
 
-def visible_scores(mask: Any, size: int) -> NDArray[np.bool_]:
-    """Return the scores that a query sees. mask: added to them, or true where it sees."""
+def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
+    """Return the scores that a query sees. mask: added to them, or true where it sees; None by `causal`."""
     if mask is None:
-        return np.tril(np.ones((size, size), np.bool_))
+        full = np.ones((size, size), np.bool_)
+        return np.tril(full) if causal else full
     plane = mask[0, 0, :, :size]
     visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
     return visible
@@ -302,9 +338,7 @@ class Products(TorchFunctionMode):
         if q.shape[-2:] == k.shape[-2:]:
             scale = named.get("scale") or q.shape[-1] ** -0.5
             causal = named.get("is_causal", rest[1] if len(rest) > 1 else False)
-            visible = visible_scores(attn_mask, q.shape[-2])
-            if attn_mask is None and not causal:
-                visible = np.ones_like(visible)
+            visible = visible_scores(attn_mask, q.shape[-2], causal=bool(causal))
             self._keep(_heads(q), _heads(k), scale, visible)
 
     def _softmax(self, scores: Any, q: Any, k: Any) -> None:

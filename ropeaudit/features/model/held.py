@@ -155,7 +155,10 @@ def _explained(values: Array, setting: RopeSetting) -> Diagnosis | None:
         finding = check(Dump("", "inv_freq", frequencies=values), setting)
     except RopeAuditError:  # of other dims
         return Diagnosis("unexplained")
-    return None if finding.agrees else finding.diagnosis or Diagnosis("unexplained")
+    if finding.agrees:
+        return None
+    found = finding.diagnosis
+    return found if found and found.certainty != "resembles" else Diagnosis("unexplained")
 
 
 def _of_factors(module: Any, built: Any, key: str) -> Diagnosis | None:

@@ -22,6 +22,10 @@ from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.tensor_files import checkpoints
 
+LEFT = (
+    "uninitialised, for loading left it on `meta`, without memory; the model's code has to compute it in "
+    "`_init_weights`, as a buffer, or at the first call"
+)
 ATTENTION = "ropeaudit"  # the name under which transformers finds the function that keeps q and k
 
 
@@ -99,10 +103,8 @@ def known_type(config: dict[str, Any]) -> bool:
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
     """Return the model, in evaluation, its weights in a dtype on a device. Raises: BadInput, UsageError."""
     with quiet():
-        from transformers import AutoModelForCausalLM
-
         listen(_unset)  # it has to be known by name before a model can be set to use it
-        make: Any = AutoModelForCausalLM.from_pretrained
+        make: Any = _class_of(folder).from_pretrained
         given = {
             "dtype": torch_arrays.dtype(dtype),
             "local_files_only": True,
@@ -135,8 +137,31 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         with streams.aside(), process_state.foreign():
             return device.moved(model.eval())
     except Exception as error:  # such as a model that is larger than the device's memory
+        if left := left_on_meta(model):
+            raise BadInput(f"{str(folder.path)!r}: {left[0]}: {LEFT}") from None
         reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
         raise BadInput(f"{str(folder.path)!r}: {reason}; give --device cpu") from None
+
+
+def left_on_meta(model: Any) -> list[str]:
+    """Return the names of buffers, and of tensors beside them, that loading left without memory."""
+    return [
+        f"{name}.{key}".lstrip(".")
+        for name, module in model.named_modules()
+        for key, value in {**module._buffers, **vars(module)}.items()
+        if getattr(value, "is_meta", False)
+    ]
+
+
+def _class_of(folder: Folder) -> Any:
+    """Return what finds the model's class: of text, or of images too where those have axes of positions."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
+
+    if folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map"):
+        return AutoModelForCausalLM
+    axes = hf_json.rope_dict(folder.text).get("mrope_section") is not None
+    return AutoModelForImageTextToText if axes else AutoModelForCausalLM
 
 
 def _experts(dtype: Format) -> dict[str, Any]:

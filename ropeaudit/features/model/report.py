@@ -252,6 +252,10 @@ def decode_notes(audit: ModelAudit) -> list[str]:
         return []
     layer = "" if one.layer is None else f", first in layer {one.layer}"
     begin = f"decode of a row {one.way}" + ("" if one.cache == DYNAMIC else f" (the {one.cache} cache)")
+    if one.image is not None:
+        begin += f", behind an image of {one.image.tokens} tokens,"
+        if one.diagnosis and one.diagnosis.values["by"] == -one.image.delta:
+            layer += f": as if M-RoPE's delta of {one.image.delta} were not added"
     if not one.differs:
         return [
             f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
@@ -259,7 +263,7 @@ def decode_notes(audit: ModelAudit) -> list[str]:
         ]
     return [
         f"{begin} is not one pass over its tokens: float64 logits differ by up to {short(one.change)}, from "
-        f"position {one.position} on{layer}"
+        f"{'position' if one.image is None else 'token'} {one.position} on{layer}"
     ]
 
 

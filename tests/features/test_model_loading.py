@@ -1,0 +1,487 @@
+"""What each way of loading does to buffers: a right load gets no alarm, the first line names a spoilt one."""
+
+import shutil
+import warnings
+
+import architectures
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import change_config
+
+from ropeaudit.errors import BadInput
+from ropeaudit.features.model import float64_mode
+from ropeaudit.features.model import load as model_load
+from ropeaudit.features.model.analysis import WRONG
+from ropeaudit.features.model.analysis import model as model_audit
+from ropeaudit.features.model.report import report
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes
+
+transformers = pytest.importorskip("transformers")
+TYPES = ["llama", "deepseek_v3", "gpt_neox", "gemma3_text", "llama, yarn"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny matrices: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a function that makes a small model of a type once."""
+    folders = {}
+
+    def get(name):
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp("model")
+            assert architectures.build(name, folders[name]) is None
+        return folders[name]
+
+    return get
+
+
+def audited(folder, *, dtypes="fp32", trusted=False):
+    audit = model_audit(str(folder), 1000, dtypes, tokens="24", trust_remote_code=trusted)
+    shifted = list(audit)
+    return shifted[0], report([audit], None, {}, shifted=shifted)
+
+
+def loads(monkeypatch, change):
+    """Let each loading go on with what `change` does to, or makes of, the loaded model."""
+    real = model_load.load
+
+    def other(*arguments):
+        model = real(*arguments)
+        return change(model) or model
+
+    monkeypatch.setattr(model_load, "load", other)
+
+
+def frequencies(model):
+    """Return every module that holds frequencies, with the name of the buffer."""
+    return [
+        (module, key)
+        for module in float64_mode.rotaries(model).values()
+        for key in list(module._buffers)
+        if "inv_freq" in key
+    ]
+
+
+def assert_right(one, said) -> None:
+    assert (one.held, one.diagnosis) == ((), None)
+    assert one.word not in WRONG
+    assert said.headline.startswith("Precision, not structure")
+
+
+def assert_named(one, said, code) -> None:
+    assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", code)
+    name, sentence = one.held[0].name, wording.sentence(one.diagnosis)
+    assert "inv_freq" in name
+    assert said.headline.startswith(f"The loaded frequencies are not those of its config: {sentence} (")
+    assert name in said.headline
+
+
+# --------------------------------------------------------------- on `meta`, and memory that was never written
+
+
+def zeros(buffer):
+    buffer.zero_()
+
+
+def memory(buffer):
+    """Fill a buffer with the bits that memory may hold."""
+    some = torch.Generator().manual_seed(3)
+    words = torch.randint(-(2**31), 2**31, (2 * buffer.numel(),), generator=some).to(torch.int32)
+    buffer.copy_(words.view(buffer.dtype)[: buffer.numel()].view(buffer.shape))
+
+
+def on_meta(fill, *, anew):
+    """Return what builds a model again on `meta`, gives it memory and loads parameters into it.
+
+    fill: what memory holds. anew: whether buffers that are in no file are computed again.
+    """
+
+    def change(model):
+        with torch.device("meta"):
+            other = type(model)(model.config)
+        other = other.to_empty(device="cpu").to(model.dtype)
+        rotary = {id(module._buffers[key]) for module, key in frequencies(other)}
+        right = dict(model.named_buffers())
+        for name, buffer in other.named_buffers():
+            fill(buffer) if id(buffer) in rotary else buffer.copy_(right[name])
+        other.load_state_dict(model.state_dict())
+        if anew:
+            for module, key in frequencies(other):
+                module._buffers[key] = type(module)(module.config)._buffers[key]
+        return other.eval()
+
+    return change
+
+
+@pytest.mark.parametrize("fill", [zeros, memory])
+@pytest.mark.parametrize("name", TYPES)
+def test_memory_that_was_never_written(name, fill, built, monkeypatch) -> None:
+    loads(monkeypatch, on_meta(fill, anew=False))
+    assert_named(*audited(built(name)), "uninitialised")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_buffers_that_are_computed_after_that(name, built, monkeypatch) -> None:
+    loads(monkeypatch, on_meta(zeros, anew=True))
+    assert_right(*audited(built(name)))
+
+
+def test_embeddings_of_zeros_hide_no_frequencies_that_were_never_written(built, monkeypatch) -> None:
+    """Gemma holds the scale of its embeddings in a buffer too: q and k are 0 at all positions."""
+
+    def change(model):
+        for name, buffer in model.named_buffers():
+            if "inv_freq" in name or "embed_scale" in name:
+                buffer.zero_()
+
+    loads(monkeypatch, change)
+    assert_named(*audited(built("gemma3_text")), "uninitialised")
+
+
+def low_cpu_mem_usage(monkeypatch, *, buffers):
+    """Let accelerate build the model without memory, with its buffers or without, and load into it."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def from_pretrained(folder, dtype, attn_implementation, **_):
+        config = transformers.AutoConfig.from_pretrained(folder)
+        with accelerate.init_empty_weights(include_buffers=buffers):
+            model = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attn_implementation
+            )
+        model.tie_weights()
+        accelerate.load_checkpoint_in_model(model, folder, device_map={"": "cpu"})
+        return model, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": []}
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, yarn", "qwen3"])
+def test_low_cpu_mem_usage(name, built, monkeypatch) -> None:
+    low_cpu_mem_usage(monkeypatch, buffers=False)
+    assert_right(*audited(built(name)))
+    low_cpu_mem_usage(monkeypatch, buffers=True)
+    with pytest.raises(BadInput, match=r"model\.rotary_emb\.inv_freq: uninitialised, for loading left it on"):
+        audited(built(name))
+
+
+# ----------------------------------------------------------------------------- what a model's own code does
+
+CODE = """
+import torch
+from transformers import LlamaForCausalLM, LlamaModel
+
+class OwnRotary(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        {keep}
+
+    def built(self, base=None):
+        dims, base = self.config.head_dim, base or self.config.rope_parameters["rope_theta"]
+        return 1.0 / base ** (torch.arange(0, dims, 2).to({kind}) / dims)
+
+    @torch.no_grad()
+    def forward(self, x, position_ids):
+        angles = position_ids[..., None].float() * self.inv_freq.float()
+        angles = torch.cat((angles, angles), -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+class OwnModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.rotary_emb = OwnRotary(config)
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, OwnRotary):
+            {initialise}
+
+class OwnForCausalLM(LlamaForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = OwnModel(config)
+"""
+BUFFER = 'self.register_buffer("inv_freq", self.built(), persistent=False)'
+IN_FILE = BUFFER.replace("False", "True")
+RIGHT = "module.inv_freq.copy_(module.built())"
+
+
+def own(folder, target, *, keep=BUFFER, kind="torch.float32", initialise=RIGHT):
+    """Write a model with code of its own; return its folder."""
+    shutil.copytree(folder, target)
+    (target / "modeling_own.py").write_text(CODE.format(keep=keep, kind=kind, initialise=initialise))
+    own_code = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
+    rope = {"rope_type": "default", "rope_theta": 5e5}
+    change_config(target, **own_code, architectures=["OwnForCausalLM"], rope_parameters=rope)
+    return target
+
+
+def stored(folder, values):
+    """Write a tensor of frequencies into the file of a model, in bfloat16 like all others of it."""
+    path = folder / "model.safetensors"
+    tensors = {key: value.bfloat16() for key, value in load_file(path).items()}
+    save_file(tensors | {"model.rotary_emb.inv_freq": values.bfloat16()}, path, {"format": "pt"})
+    change_config(folder, dtype="bfloat16")
+
+
+INITIALISED = {
+    "all buffers random": (
+        "module.inv_freq.normal_(generator=torch.Generator().manual_seed(0))",
+        "unexplained",
+    ),
+    "all buffers of ones": ("module.inv_freq.fill_(1.0)", "unexplained"),
+    "the usual base": ("module.inv_freq.copy_(module.built(1e4))", "wrong-base"),
+    "a cast": ("module.inv_freq.copy_(module.built().bfloat16())", "narrow-frequencies"),
+}
+
+
+def test_what_init_weights_computes_right(built, tmp_path) -> None:
+    assert_right(*audited(own(built("llama"), tmp_path / "initialised_right"), trusted=True))
+
+
+@pytest.mark.parametrize("fault", INITIALISED)
+def test_what_init_weights_spoils(fault, built, tmp_path) -> None:
+    initialise, code = INITIALISED[fault]
+    folder = own(built("llama"), tmp_path / f"initialised_{fault.replace(' ', '_')}", initialise=initialise)
+    assert_named(*audited(folder, trusted=True), code)
+
+
+def test_frequencies_beside_the_buffers_stay_without_memory(built, tmp_path) -> None:
+    folder = own(built("llama"), tmp_path / "plain", keep="self.inv_freq = self.built()", initialise="pass")
+    with pytest.raises(
+        BadInput, match=r"^model\.rotary_emb\.inv_freq: uninitialised, for loading left it on"
+    ):
+        audited(folder, trusted=True)
+
+
+# ------------------------------------------------------------------------------------ dtypes of loading
+
+
+CASTS = {
+    "half and back": (lambda model: model.half().to(torch.float32), "fp32"),
+    "bfloat16 and back": (lambda model: model.to(torch.bfloat16).to(torch.float32), "fp32"),
+    "bfloat16": (lambda model: model.to(torch.bfloat16), "bf16"),
+    "half": (lambda model: model.half(), "fp16"),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS)
+@pytest.mark.parametrize("name", TYPES)
+def test_a_cast_of_the_whole_model(name, cast, built, monkeypatch) -> None:
+    change, dtype = CASTS[cast]
+    loads(monkeypatch, lambda model: model if model.dtype == torch.float64 else change(model))
+    assert_named(*audited(built(name), dtypes=dtype), "narrow-frequencies")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_model_that_is_loaded_in_a_dtype_or_widened(name, built, monkeypatch) -> None:
+    assert_right(*audited(built(name), dtypes=("bf16", "fp16")))
+
+    def widened(model):
+        before = model.dtype
+        return model.to(torch.float64).to(before)
+
+    loads(monkeypatch, widened)
+    assert_right(*audited(built(name)))
+
+
+def auto(monkeypatch):
+    """Let models be loaded in the dtype that their config declares, as by torch_dtype="auto"."""
+    real = transformers.AutoModelForCausalLM.from_pretrained
+
+    def from_pretrained(*arguments, **options):
+        return real(*arguments, **options | {"dtype": "auto"})
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+
+
+def declared(folder, target):
+    """Write a model whose config declares bfloat16."""
+    shutil.copytree(folder, target)
+    tensors = {key: value.bfloat16() for key, value in load_file(target / "model.safetensors").items()}
+    save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    change_config(target, dtype="bfloat16")
+    return target
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_dtype_of_the_config(name, built, tmp_path, monkeypatch) -> None:
+    folder = declared(built(name), tmp_path / "declared")
+    assert_right(*audited(folder))
+    auto(monkeypatch)
+    assert_right(*audited(folder, dtypes="bf16"))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_frequencies_in_the_dtype_of_the_config(right, built, tmp_path, monkeypatch) -> None:
+    """Code that computes them in the dtype of its weights, beside code that asks for float32."""
+    auto(monkeypatch)
+    kind = "torch.float32" if right else "self.config.dtype"
+    folder = own(declared(built("llama"), tmp_path / "declared"), tmp_path / f"of_dtype_{right}", kind=kind)
+    one, said = audited(folder, dtypes="bf16", trusted=True)
+    assert_right(one, said) if right else assert_named(one, said, "narrow-frequencies")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_frequencies_in_a_file_of_bfloat16(right, built, tmp_path, monkeypatch) -> None:
+    """A persistent buffer is loaded as it was saved; one that is computed stays what it is."""
+    folder = own(built("llama"), tmp_path / f"in_file_{right}", keep=BUFFER if right else IN_FILE)
+    stored(folder, 5e5 ** (-torch.arange(8) / 8))
+    auto(monkeypatch)
+    one, said = audited(folder, dtypes="bf16", trusted=True)
+    assert_right(one, said) if right else assert_named(one, said, "narrow-frequencies")
+
+
+# ------------------------------------------------------------------- tensor-parallel plans, quantised loading
+
+
+def of_rank(buffer):
+    """Return a rank's share of a buffer, as a plan that shards all tensors leaves it."""
+    return buffer.chunk(2)[0].contiguous()
+
+
+def gathered(buffer):
+    """Return the shares of two ranks that both hold the first."""
+    return torch.cat([of_rank(buffer)] * 2)
+
+
+def broadcast(buffer):
+    """Return a buffer that came from another rank in the dtype of the weights."""
+    return buffer.to(torch.bfloat16).to(buffer.dtype)
+
+
+def of_plan(change):
+    """Return what a tensor-parallel plan of one rank does: linear layers whole, buffers changed."""
+
+    def plan(model):
+        for module, key in frequencies(model):
+            module._buffers[key] = change(module._buffers[key])
+
+    return plan
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_tensor_parallel_plan(name, built, monkeypatch) -> None:
+    loads(monkeypatch, of_plan(torch.clone))
+    assert_right(*audited(built(name)))
+
+
+@pytest.mark.parametrize(("change", "code"), [(gathered, "unexplained"), (broadcast, "narrow-frequencies")])
+@pytest.mark.parametrize("name", TYPES)
+def test_a_tensor_parallel_plan_that_spoils_buffers(name, change, code, built, monkeypatch) -> None:
+    loads(monkeypatch, of_plan(change))
+    assert_named(*audited(built(name)), code)
+
+
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gemma3_text"])
+def test_a_share_of_the_frequencies_cannot_be_run_and_is_named(name, built, monkeypatch) -> None:
+    loads(monkeypatch, of_plan(of_rank))
+    with pytest.raises(BadInput, match=r"^model\.rotary_emb\.\w*inv_freq, not as its config builds it"):
+        audited(built(name))
+
+
+class Quantised(torch.nn.Module):
+    """A linear layer of 8-bit integers and a scale for each row."""
+
+    def __init__(self, linear):
+        super().__init__()
+        weight, self.bias = linear.weight.detach(), linear.bias
+        scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-6) / 127
+        self.register_buffer("weight", (weight / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype), self.bias)
+
+
+def quantised(monkeypatch, method, change):
+    """Stand in for a library of quantised layers: transformers' loading with layers of this file.
+
+    change: what is done to the model after that.
+    """
+    from transformers.quantizers import auto as known
+    from transformers.quantizers.base import HfQuantizer
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+
+    class Stub(HfQuantizer):
+        requires_calibration = False
+
+        def _process_model_after_weight_loading(self, model, **_):
+            for name, module in list(model.named_modules()):
+                if type(module) is torch.nn.Linear and "proj" in name:
+                    model.set_submodule(name, Quantised(module))
+            change(model)
+            return model
+
+        def is_serializable(self, *_, **__):
+            return False
+
+        @property
+        def is_trainable(self):
+            return False
+
+    class Config(QuantizationConfigMixin):
+        def __init__(self, quant_method=method, **_):
+            self.quant_method = quant_method
+
+    monkeypatch.setitem(known.AUTO_QUANTIZER_MAPPING, method, Stub)
+    monkeypatch.setitem(known.AUTO_QUANTIZATION_CONFIG_MAPPING, method, Config)
+
+
+def with_quantised(folder, target, method):
+    """Write a model whose config names a library of quantised layers."""
+    shutil.copytree(folder, target)
+    change_config(target, quantization_config={"quant_method": method})
+    return target
+
+
+def all_buffers(change):
+    """Return what changes each buffer of numbers that is no scale of a quantised layer."""
+
+    def changed(model):
+        for module in model.modules():
+            for key, value in module._buffers.items():
+                if value is not None and value.is_floating_point() and not isinstance(module, Quantised):
+                    module._buffers[key] = change(value)
+
+    return changed
+
+
+QUANTISED = {
+    "stub_bitsandbytes": (lambda old: old.half().to(old.dtype), "narrow-frequencies"),
+    "stub_torchao": (lambda old: torch.full_like(old, 4.6e-41), "uninitialised"),
+}
+
+
+@pytest.mark.parametrize("method", QUANTISED)
+@pytest.mark.parametrize("name", ["llama", "llama, yarn", "qwen3", "phi3"])
+def test_quantised_loading(name, method, built, tmp_path, monkeypatch) -> None:
+    folder = with_quantised(built(name), tmp_path / "quantised", method)
+    layers = []
+    quantised(
+        monkeypatch, method, lambda model: layers.extend(m for m in model.modules() if type(m) is Quantised)
+    )
+    assert_right(*audited(folder))
+    assert layers
+    change, code = QUANTISED[method]
+    quantised(monkeypatch, method, all_buffers(change))
+    assert_named(*audited(folder), code)
+
+
+def test_buffers_that_are_left_in_half_precision(built, tmp_path, monkeypatch) -> None:
+    """The frequencies are then of another dtype than the weights."""
+    folder = with_quantised(built("llama"), tmp_path / "quantised", "stub_bitsandbytes")
+    quantised(monkeypatch, "stub_bitsandbytes", all_buffers(torch.Tensor.half))
+    assert_named(*audited(folder), "narrow-frequencies")
