@@ -129,8 +129,11 @@ def test_the_hook_checks_the_configs_that_changed(language: str, tmp_path: Path)
     def hooked() -> subprocess.CompletedProcess[str]:
         git(folder, "add", "-A")
         command = f"{sys.executable} -m pre_commit run --verbose {HOOK['id']}"
-        return shell(command, folder, PRE_COMMIT_HOME=str(home), PYTHONPATH=os.pathsep.join(paths))
+        there = {"PRE_COMMIT_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PATH": commands}
+        return shell(command, folder, **there)
 
+    # no `ropeaudit` but that of the hook
+    commands = os.pathsep.join([str(Path(shutil.which("git") or "").parent), os.defpath])
     git(folder, "init", "-q")
     (folder / ".gitignore").write_text(".out\n.err\n")
     (folder / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [repository]}))
