@@ -86,7 +86,7 @@ def commands(size: Size) -> Rows:
         "shift": (["shift", *CASE, *offset, "--heads", "1"], "--seq-len={}"),
         "parity": (
             ["parity", "hf", "uniform", "--dtype", "bf16", "-q", *offset, "--heads", "1"],
-            "--seq-len",
+            "--seq-len={}",
         ),
         "explain": (["explain", *CASE, *offset, "--heads", "1"], "--seq-len={}"),
         "limit": (["limit", *CASE, "--up-to", "2k", "--heads", "1"], "--seq-len={}"),
