@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ropeaudit.arithmetic.formats import parse as parse
     from ropeaudit.arithmetic.rounding import round_to as round_to
     from ropeaudit.audits.audit import Audit as Audit
-    from ropeaudit.audits.audit import to_frame as to_frame
     from ropeaudit.audits.cases import Case as Case
     from ropeaudit.audits.comparison import Difference as Difference
     from ropeaudit.audits.records import Record as Record
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
     from ropeaudit.features.vectors.analysis import vectors as vectors
     from ropeaudit.rendering import report as report
+    from ropeaudit.rendering import to_frame as to_frame
     from ropeaudit.reports import Report as Report
     from ropeaudit.reports import render as render
     from ropeaudit.rope.setting import RopeSetting as RopeSetting
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "arithmetic.formats": ("Format", "parse"),
     "arithmetic.rounding": ("round_to",),
-    "audits.audit": ("Audit", "to_frame"),
+    "audits.audit": ("Audit",),
     "audits.cases": ("Case",),
     "audits.comparison": ("Difference",),
     "audits.records": ("Record",),
@@ -94,7 +94,7 @@ _NAMES = {
     "features.report.analysis": ("Group", "diff", "merge", "summary"),
     "features.shift.analysis": ("shift",),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
-    "rendering": ("report",),
+    "rendering": ("report", "to_frame"),
     "reports": ("Report", "render"),
     "rope.setting": ("RopeSetting",),
 }

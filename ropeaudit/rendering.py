@@ -1,24 +1,21 @@
-"""The report of any result: the feature that it is from renders it, as its command does."""
+"""The report of any result, made by its feature as its command makes it, and its table of pandas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ropeaudit.errors import UsageError
+from ropeaudit.audits import arguments
+from ropeaudit.audits.results import Result
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports import Report
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-class Result(Protocol):
-    """What a function of this package returns, or yields several of.
-
-    report_module: where report(results, columns, metadata) is, which makes a report of a sequence of them,
-    and with `by` where their rows may be of several kinds.
-    """
-
-    report_module: ClassVar[str]
+    from ropeaudit.runtime.columns import Column
 
 
 def report(
@@ -33,7 +30,8 @@ def report(
     columns: what is shown and written, in this order; by default those of the request. by: of `explain`
     (dtypes, stage, pair, position, head, remedy) and of `model` (summary, layer, head, pair), what the rows
     are. metadata: of the run; by default versions, platform, command and time.
-    `ropeaudit.render` turns a report into text. Raises: UsageError, and what the results raise.
+    `ropeaudit.render` turns a report into text. Raises: UnknownName for a column, UsageError, and what the
+    results raise.
 
     >>> from ropeaudit import limit, report
     >>> results = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
@@ -43,7 +41,7 @@ def report(
     from ropeaudit.runtime import run_metadata
 
     listed: list[Any]
-    if hasattr(results, "report_module"):
+    if isinstance(results, Result):
         listed = [results]
     else:
         listed = list(results) if isinstance(results, Iterable) else []
@@ -58,8 +56,44 @@ def report(
         raise UsageError(f"results of {' and of '.join(modules.values())} have a report each; give one kind")
     make: Callable[..., Report] = import_module(listed[0].report_module).report
     about = run_metadata.gather() if metadata is None else metadata
-    if by is None:
-        return make(listed, columns, about)
-    if "by" not in signature(make).parameters:
+    if by is not None and "by" not in signature(make).parameters:
         raise UsageError(f"by {by!r} says what the rows of explain and of model are; leave it out")
-    return make(listed, columns, about, by=by)
+    made = make(listed, columns, about, **({} if by is None else {"by": by}))
+    for name in made.columns:
+        if made.rows and name not in made.rows[0]:
+            raise UnknownName("column", name, made.rows[0])
+    return made
+
+
+@arguments.checked
+def to_frame(
+    results: Result | Iterable[Result], columns: Sequence[str] = (), *, by: str | None = None
+) -> pd.DataFrame:
+    """Return what a function of this package returns as a pandas DataFrame: the rows of its report.
+
+    columns: names, of `shift` groups, "core" or "all" too; by default those of a JSON report of these rows.
+    by: as in `report`. Whole numbers and text are of pandas' nullable kinds, words of a closed set are
+    categories; <NA> is what does not apply. Raises: MissingPackage, and what `report` raises.
+    """
+    import pandas as pd
+
+    made = report(results, columns or None, by=by, metadata={})
+    every = {name: [row[name] for row in made.rows] for name in made.columns}
+    return pd.DataFrame(
+        {
+            name: pd.Series(values, dtype=_pandas_type(made.declared.get(name), values))
+            for name, values in every.items()
+        }
+    )
+
+
+def _pandas_type(column: Column[Any] | None, values: Sequence[Any]) -> Any:
+    """Return the type of a column; of one that is not declared, such as of a recipe, by its first value."""
+    import pandas as pd
+
+    if column is not None and column.choices:
+        return pd.CategoricalDtype(list(column.choices))
+    kind = column.kind if column is not None else type(values[0]) if values else float
+    if kind is int:
+        return "UInt64" if any(value is not None and value >= 2**63 for value in values) else "Int64"
+    return "string" if kind is str else "float64"

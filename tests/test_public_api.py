@@ -49,6 +49,7 @@ changed: Difference = ropeaudit.diff("a.csv", "b.csv", ratio=1.1)
 groups: list[Group] = ropeaudit.summary(["a.csv"], by="dtype", column="drift_max")
 merged: list[Record] = ropeaudit.merge(["a.csv", "b.csv"])
 frame = ropeaudit.to_frame(records)
+of_limits, of_pairs = ropeaudit.to_frame(limits, ["margin"]), ropeaudit.to_frame(why, by="pair")
 page: Report = ropeaudit.report(limits, columns=["proved_up_to"])
 text: str = ropeaudit.render("markdown", ropeaudit.report(changed))
 print(ropeaudit.__version__, text, rows, [one.curves.first for one in curves])
@@ -139,6 +140,30 @@ def test_every_result_says_which_module_reports_it() -> None:
         assert callable(home.headline), name
 
 
+def assert_framed(results, name: str, **given) -> None:
+    """Compare a frame with the rows of the report, value by value, and its types with those of the columns.
+
+    What a notebook shows of a result is its report too.
+    """
+    one = results[0] if isinstance(results, list) else results
+    assert one._repr_html_() == ropeaudit.report(one, metadata={})._repr_html_(), name
+    report = ropeaudit.report(results, metadata={}, **given)
+    frame = ropeaudit.to_frame(results, **given)
+    assert list(frame) == list(report.columns), name
+    kinds = {int: "Int64", float: "float64", str: "string"}
+    for column in report.columns:
+        declared = report.declared.get(column)
+        kind = declared.kind if declared is not None else type(report.rows[0][column])
+        if declared is None or not declared.choices:
+            assert str(frame[column].dtype) == kinds[kind], (name, column)
+        there = [row[column] for row in report.rows]
+        empty = [value is None or value != value for value in there]
+        assert frame[column].isna().tolist() == empty, (name, column)
+        assert frame[column].dropna().tolist() == [
+            kind(value) for value, undefined in zip(there, empty, strict=True) if not undefined
+        ], (name, column)
+
+
 def test_a_report_of_every_kind_of_result() -> None:
     tiny = {**SMALL, "seq_len": 8}
     made = {
@@ -152,15 +177,24 @@ def test_a_report_of_every_kind_of_result() -> None:
         "check": ropeaudit.check("llama-3.1-8b", "bf16", up_to=64),
     }
     for name, results in made.items():
+        results = list(results)
         report = ropeaudit.report(results)
         assert report.rows, name
         assert report.headline, name
         assert ropeaudit.render("csv", report).count("\n") == len(report.rows) + 1, name
         assert "environment" in report.metadata, name
-    explained = ropeaudit.explain(1000, "bf16", "uniform", **tiny)
+        assert_framed(results, name)
+    explained = list(ropeaudit.explain(1000, "bf16", "uniform", **tiny))
     assert "pair" in ropeaudit.report(explained, by="pair").columns
-    with pytest.raises(UsageError, match="no results"):
-        ropeaudit.report([])
+    assert_framed(explained, "by pair", by="pair")
+    assert list(ropeaudit.to_frame(explained, ["share", "pair"], by="pair")) == ["share", "pair"]
+    large = ropeaudit.to_frame(ropeaudit.shift(1, "fp16", "hf", seed=2**63, **tiny))
+    assert large["seed"].tolist() == [2**63]
+    for function in (ropeaudit.report, ropeaudit.to_frame):
+        with pytest.raises(UsageError, match="no results"):
+            function([])
+        with pytest.raises(ropeaudit.UnknownName, match="unknown column 'part'; did you mean part_rms"):
+            function(explained, ["share", "part"], by="pair")
     with pytest.raises(UsageError, match="is no result"):
         ropeaudit.report([1])
     [limit] = ropeaudit.limit("distinct_positions=8", "fp16", "uniform", **tiny)
@@ -189,9 +223,11 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
         "summary": ropeaudit.summary(after),
     }
     for name, result in results.items():
+        result = result if hasattr(result, "report_module") else list(result)
         report = ropeaudit.report(result)
         assert report.headline, name
         assert ropeaudit.render("csv", report).count("\n") == len(report.rows) + 1, name
+        assert_framed(result, name)
     with pytest.raises(UsageError, match=r"by 'layer' says what the rows of explain and of model are; leave"):
         ropeaudit.report(ropeaudit.diff(after, after), by="layer")
     with pytest.raises(UsageError, match="a report is about one Difference, and there are 2; give one"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from importlib import import_module
 from types import GeneratorType
 from typing import ParamSpec, TypedDict, TypeVar, cast
 
@@ -14,6 +12,7 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import case_axes
 from ropeaudit.audits.cases import Case, Length
+from ropeaudit.audits.results import Results
 from ropeaudit.errors import UnknownName, UsageError, required_packages
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
@@ -86,35 +85,6 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         return cast(T, Results(result)) if isinstance(result, GeneratorType) else result
 
     return called
-
-
-class Results(Iterator[T]):
-    """Results, each computed when it is asked for; a notebook shows those to come as their report."""
-
-    def __init__(self, source: Iterator[T]) -> None:
-        self._source, self._ready = _iterated(source), deque[T]()
-
-    def __next__(self) -> T:
-        return self._ready.popleft() if self._ready else next(self._source)
-
-    def close(self) -> None:
-        """Compute no more of them."""
-        self._source.close()
-
-    def _repr_html_(self) -> str | None:
-        """Return the report of all that are to come, which can be iterated over as before."""
-        self._ready.extend(self._source)
-        module = getattr(self._ready[0], "report_module", None) if self._ready else None
-        if module is None:
-            return None
-        shown: str = import_module(module).report(list(self._ready), None, {})._repr_html_()
-        return shown
-
-
-def _iterated(results: Iterator[T]) -> Generator[T, None, None]:
-    """Yield results, of which each may be the first that needs a package."""
-    with required_packages():
-        yield from results
 
 
 def cases_of(

@@ -1,4 +1,4 @@
-"""What is asked: cases x subjects x dtypes x offsets, checked; and records as a table of pandas."""
+"""What is asked: cases x subjects x dtypes x offsets, checked."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits import arguments, judging, records
+from ropeaudit.audits import judging
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.engine import choice
@@ -22,11 +22,6 @@ from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Recipe
 from ropeaudit.subjects import factories, scaled_keys
 from ropeaudit.subjects.factories import SubjectFactory
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ropeaudit.runtime.columns import Column
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -196,34 +191,3 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
     usual = next((layout for layout in results if layout), None)
     for layout, some in groupby(every, key=lambda index: results[index] or usual):
         yield replace(case, layout=layout), list(some)
-
-
-@arguments.checked
-def to_frame(results: Iterable[Record], columns: Sequence[str] = ()) -> pd.DataFrame:
-    """Return records as a pandas DataFrame, one row each.
-
-    columns: names, groups, "core" or "all"; by default those of a JSON report of these rows.
-    Numbers are of pandas' nullable kinds, words of a closed set are categories; <NA> is what does not apply.
-    Raises: MissingPackage.
-    """
-    import pandas as pd
-
-    rows = list(results)
-    names, _ = records.written(rows, columns)
-    kinds = {name: records.COLUMNS[name] for name in names}
-    return pd.DataFrame(
-        {
-            name: pd.Series([getattr(row, name) for row in rows], dtype=_pandas_type(kind))
-            for name, kind in kinds.items()
-        }
-    )
-
-
-def _pandas_type(column: Column[Record]) -> Any:
-    import pandas as pd
-
-    if column.choices:
-        return pd.CategoricalDtype(list(column.choices))
-    if column.kind is float:
-        return "float64"
-    return "string" if column.kind is str else "Int64"

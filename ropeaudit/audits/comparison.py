@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ropeaudit.audits import records, summation
 from ropeaudit.audits.identity import APART, UNKNOWN
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UsageError
 
 Row = Mapping[str, Any]
@@ -73,7 +74,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Result):
     """All pairs in the order of the later report, those that are gone last. ratio: what is a change.
 
     processors: what computed the earlier and the later report, empty where a report does not say.

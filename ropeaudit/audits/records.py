@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ropeaudit.audits.identity import UNKNOWN, Identity
 from ropeaudit.audits.judging import REFUSALS, Refused, Verdict, Within
+from ropeaudit.audits.results import Result
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import column, columns_of, row_class
@@ -37,7 +38,7 @@ def _rerotated(record: Record) -> bool:
 
 
 @row_class
-class Record(Identity):
+class Record(Result, Identity):
     """One case: RoPE setting x inputs x subject x dtype x offset. `COLUMNS` explains every field."""
 
     report_module: ClassVar[str] = "ropeaudit.reports.drift"

@@ -168,8 +168,6 @@ def measure(
             own = library.subtract(formed, base, spare)
             library.hide(own, block.hidden)
             result.self_drift.add(own, block, scratch)
-        if fmt is not FP64:
-            out = library.copy(out, wide)
         result.drift.add(minus_exact(library, out, exact, block.hidden, wide), block, scratch)
         if number == 0:
             library.afterwards(result.self_is_exact)

@@ -44,8 +44,8 @@ def run(command: list[str]) -> Child:
     return Child(*map(float, out))
 
 
-def bare_products(heads: int, seq: int, cells: int = 16) -> float:
-    """Seconds of the cells' float32 products alone, in the tiles and on the threads of the audit."""
+def bare_products(heads: int, seq: int, cells: int = 16) -> Child:
+    """Return what the cells' float32 products alone take, in the tiles and on the threads of the audit."""
     import numpy as np
     from threadpoolctl import threadpool_limits
 
@@ -63,23 +63,19 @@ def bare_products(heads: int, seq: int, cells: int = 16) -> float:
 
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads()) as pool:
         list(pool.map(strip, range(0, seq, TILE_ROWS)))
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), time.process_time()
         for _ in range(heads):
             list(pool.map(strip, range(0, seq, TILE_ROWS)))
-        return time.perf_counter() - begin
+        return Child(time.perf_counter() - begin, math.nan, time.process_time() - busy)
 
 
-def compared(heads: int, seq: int, torch: bool = True) -> tuple[float, float, float]:
-    """Return times as fast as the obvious torch script, share of its memory, ratio to bare products."""
+def compared(heads: int, seq: int, torch: bool = True) -> tuple[Child, Child, Child]:
+    """Return what the audit, the obvious torch script and the bare products take; nan: not run."""
     ours = run([sys.executable, "-c", OURS.format(heads=heads, seq=seq)])
-    products = bare_products(heads, seq)
-    print(f"ropeaudit: {ours.seconds:.1f} s, {ours.memory:.0f} MiB; bare products {products:.1f} s")
-    if not torch:
-        return math.nan, math.nan, ours.seconds / products
+    bare = bare_products(heads, seq)
     script = str(Path(__file__).with_name("obvious_torch.py"))
-    theirs = run([sys.executable, script, str(heads), str(seq)])
-    print(f"obvious torch script: {theirs.seconds:.1f} s, {theirs.memory:.0f} MiB")
-    return theirs.seconds / ours.seconds, ours.memory / theirs.memory, ours.seconds / products
+    theirs = run([sys.executable, script, str(heads), str(seq)]) if torch else Child(*[math.nan] * 3)
+    return ours, theirs, bare
 
 
 def main() -> None:
@@ -90,10 +86,13 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
     for _ in range(options.repeat):
-        fast, share, bare = compared(options.heads, options.seq, not options.no_torch)
-        print(f"ratio to bare products: {bare:.2f}")
+        ours, theirs, bare = compared(options.heads, options.seq, not options.no_torch)
+        print(f"ropeaudit: {ours.seconds:.1f} s, {ours.memory:.0f} MiB; bare products {bare.seconds:.1f} s")
+        print(f"ratio to bare products: {ours.cpu / bare.cpu:.2f}")
         if not options.no_torch:
-            print(f"times as fast: {fast:.1f}\nshare of its memory: {share:.3f}")
+            print(f"obvious torch script: {theirs.seconds:.1f} s, {theirs.memory:.0f} MiB")
+            print(f"times as fast: {theirs.cpu / ours.cpu:.1f}")
+            print(f"share of its memory: {ours.memory / theirs.memory:.3f}")
 
 
 if __name__ == "__main__":

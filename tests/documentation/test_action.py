@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -81,37 +83,71 @@ def test_the_page_names_inputs_and_hooks_that_are_there() -> None:
     assert step["with"].keys() <= ACTION["inputs"].keys()
 
 
-def test_the_hook_checks_the_configs_that_changed(tmp_path) -> None:
-    """By pre-commit itself, with the environment of this test in place of one that it would make."""
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as nobody in particular."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    command = ["git", *who, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def release(folder: Path) -> str:
+    """Make a repository of the files of this one, as they are now; return its commit."""
+    for name in git(ROOT, "ls-files", "-z").split("\0")[:-1]:
+        if (ROOT / name).exists():  # not removed since
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "as it is")
+    return git(folder, "rev-parse", "HEAD").strip()
+
+
+@pytest.mark.parametrize("language", ["system", pytest.param("python", marks=pytest.mark.slow)])
+def test_the_hook_checks_the_configs_that_changed(language: str, tmp_path: Path) -> None:
+    """By pre-commit itself; python: from a repository at a commit, in an environment that pre-commit makes.
+
+    It installs ropeaudit there; what ropeaudit depends on is taken from this environment, for torch is large.
+    system: with this environment in place of one of its own.
+    """
     if importlib.util.find_spec("pre_commit") is None:
         pytest.skip("pre-commit is not installed")
-    assert HOOK["language"] == "python"
-    hook = HOOK | {"language": "system", "entry": f"{sys.executable} -m {HOOK['entry']}"}
-    hook["args"] = [*HOOK["args"], "--up-to", "1k"]
-    config = {"repos": [{"repo": "local", "hooks": [hook]}]}
-
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True)
+    home, source = tmp_path / "home", tmp_path / "source"
+    folder = tmp_path / "models"
+    folder.mkdir()
+    given = {"id": HOOK["id"], "args": [*HOOK["args"], "--up-to", "1k"]}
+    if language == "system":
+        entry = f"{sys.executable} -m {HOOK['entry']}"
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        repository = {"repo": "local", "hooks": [HOOK | given | {"language": language, "entry": entry}]}
+    else:
+        if not (ROOT / ".git").exists():
+            pytest.skip("this is no clone")
+        assert HOOK["language"] == language
+        paths = [sysconfig.get_path("purelib")]
+        repository = {"repo": str(source), "rev": release(source), "hooks": [given]}
 
     def hooked() -> subprocess.CompletedProcess[str]:
-        git("add", "-A")
-        command = f"{sys.executable} -m pre_commit run ropeaudit-config"
-        return shell(command, tmp_path, PRE_COMMIT_HOME=home, PYTHONPATH=path)
+        git(folder, "add", "-A")
+        command = f"{sys.executable} -m pre_commit run --verbose {HOOK['id']}"
+        there = {"PRE_COMMIT_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PATH": commands}
+        return shell(command, folder, **there)
 
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    home = str(tmp_path / ".git" / "hooks-cache")
-    git("init", "-q")
-    (tmp_path / ".gitignore").write_text(".out\n.err\n")
-    (tmp_path / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
-    (tmp_path / "package.json").write_text("{}")
+    # no `ropeaudit` but that of the hook
+    commands = os.pathsep.join([str(Path(shutil.which("git") or "").parent), os.defpath])
+    git(folder, "init", "-q")
+    (folder / ".gitignore").write_text(".out\n.err\n")
+    (folder / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [repository]}))
+    (folder / "package.json").write_text("{}")
     ran = hooked()
     assert ran.returncode == 0, ran.stdout
     assert "no files to check" in ran.stdout
-    (tmp_path / "right").mkdir()
-    (tmp_path / "right" / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "right").mkdir()
+    (folder / "right" / "config.json").write_text(json.dumps(CONFIG))
     ran = hooked()
     assert (ran.returncode, "Passed" in ran.stdout) == (0, True), ran.stdout
-    (tmp_path / "config.json").write_text(json.dumps(UNUSED))
+    (folder / "config.json").write_text(json.dumps(UNUSED))
     ran = hooked()
     assert ran.returncode == 1
     assert "1 of 2 targets fails: config.json" in ran.stdout
+    made = list(home.glob("repo*/py_env*/lib*/python*/site-packages/ropeaudit/__init__.py"))
+    assert len(made) == (language == "python")

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,36 +15,8 @@ from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault, annotation
 
-# What the schema of OASIS requires of the objects that are written, and the only other names that it allows
-# of them here; checked once against the schema itself.
-REQUIRED = {
-    "": ("version", "runs"),
-    "runs": ("tool",),
-    "driver": ("name",),
-    "rules": ("id",),
-    "results": ("message",),
-    "shortDescription": ("text",),
-    "fullDescription": ("text",),
-    "help": ("text",),
-    "message": ("text",),
-    "invocations": ("executionSuccessful",),
-}
-ALLOWED = {
-    "": {"$schema", "version", "runs"},
-    "runs": {"tool", "invocations", "results", "properties"},
-    "tool": {"driver"},
-    "driver": {"name", "version", "informationUri", "rules"},
-    "rules": {
-        *("id", "helpUri", "defaultConfiguration", "shortDescription"),
-        *("fullDescription", "help", "properties"),
-    },
-    "invocations": {"executionSuccessful"},
-    "results": {"ruleId", "ruleIndex", "level", "message", "partialFingerprints", "locations"},
-    "locations": {"physicalLocation"},
-    "physicalLocation": {"artifactLocation", "region"},
-    "artifactLocation": {"uri", "uriBaseId"},
-    "region": {"startLine"},
-}
+SCHEMA = Path(__file__).parents[1] / "data" / "sarif-2.1.0.json"  # OASIS's; README beside it says whence
+URI = re.compile(r"([A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")  # characters of RFC 3986
 CONFIG = {  # a key that nothing reads
     "model_type": "llama",
     "hidden_size": 64,
@@ -71,16 +44,14 @@ alias = Rope()
 """
 
 
-def sarif_errors(value, name: str = "") -> list[str]:
-    """Return what the schema would say of an object, by the names above."""
-    if isinstance(value, list):
-        return [error for one in value for error in sarif_errors(one, name)]
-    if not isinstance(value, dict):
-        return []
-    found = [f"{name}: no {key}" for key in REQUIRED.get(name, ()) if key not in value]
-    found += [f"{name}: {key}" for key in value if key not in ALLOWED.get(name, value)]
-    inner = () if name in ("properties", "partialFingerprints") else value.items()
-    return found + [error for key, one in inner for error in sarif_errors(one, key)]
+def sarif_errors(log) -> list[str]:
+    """Return what the schema says of a log, the places first."""
+    jsonschema = pytest.importorskip("jsonschema")
+    formats = jsonschema.FormatChecker()
+    formats.checks("uri-reference")(lambda text: URI.fullmatch(text) is not None)
+    formats.checks("uri")(lambda text: URI.fullmatch(text) is not None and bool(urlsplit(text).scheme))
+    validator = jsonschema.Draft7Validator(json.loads(SCHEMA.read_bytes()), format_checker=formats)
+    return sorted(f"{one.json_path}: {one.message}" for one in validator.iter_errors(log))
 
 
 def checked(target: str, kind: str = "code", check: str = "rotation", **finding) -> Checked:
@@ -153,11 +124,41 @@ def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) ->
 
 
 def test_what_the_schema_forbids_is_seen() -> None:
-    assert sarif_errors({"version": "2.1.0", "runs": [{"results": [{"line": 3}]}]}) == [
-        "runs: no tool",
-        "results: no message",
-        "results: line",
+    place = {"physicalLocation": {"artifactLocation": {"uri": "my kernels/rope.py"}}}
+    results = [{"line": 3}, {"message": {"text": "a"}, "level": "bad", "locations": [place]}]
+    errors = sarif_errors({"version": "2.1.0", "runs": [{"results": results}]})
+    assert [error.split(": ")[0] for error in errors] == [
+        *["$.runs[0].results[0]"] * 2,
+        "$.runs[0].results[1].level",
+        "$.runs[0].results[1].locations[0].physicalLocation.artifactLocation.uri",
+        "$.runs[0]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "failing"),
+    [
+        (["right.json"], 0),
+        (["{folder}/config.json", "right.json", "model"], 2),
+        pytest.param(
+            ["my kernels/rope.py:rotate", "transformers-llama", "config.json"], 2, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["none fails", "configs", "code"],
+)
+def test_what_the_command_writes_holds_to_the_schema(kernel, capsys, tmp_path, targets, failing) -> None:
+    unused = CONFIG | {"rope_scaling": {"type": "linear", "factor": 2.0, "facotr": 1}}
+    Path("config.json").write_text(json.dumps(CONFIG))
+    Path("right.json").write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "rope_thetta"}))
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(unused))
+    named = [target.format(folder=tmp_path) for target in targets]
+    code = main(["check", *named, "--up-to", "256", "--dtype", "fp32", "-q", "-f", "sarif"])
+    log = json.loads(capsys.readouterr().out)
+    assert sarif_errors(log) == []
+    assert code == (1 if failing else 0)
+    texts = [result["message"]["text"] for result in log["runs"][0]["results"]]
+    assert len({text.split(", ")[0] for text in texts}) == failing, texts
 
 
 def test_an_annotation_is_escaped_as_the_runner_reads_it() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
+from ropeaudit.audits.results import Result
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check.targets import Kind
@@ -18,7 +19,7 @@ NONE = "none"  # a dtype or a layer type where a check has none
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Result):
     """One check of a target. up_to: positions, 0 where they do not matter. version: of what was checked.
 
     setting: the RoPE setting, None where none could be read. layer: its layer type in a config.

@@ -11,6 +11,7 @@ from ropeaudit.audits import labels as naming
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.audit import DTYPES
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import UsageError
 from ropeaudit.features.decay import analysis, cosine_sum
 from ropeaudit.features.decay.analysis import Decay
@@ -26,7 +27,7 @@ _MOST_CASES, MOST_VECTORS, _MOST_ROWS = 1000, 1024, 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class DecayCurves:
+class DecayCurves(Result):
     """The curves of a case. shape: the exact ones on dense distances, the same for every recipe."""
 
     report_module: ClassVar[str] = "ropeaudit.features.decay.report"

@@ -22,6 +22,7 @@ from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
+from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -44,7 +45,7 @@ _SHARE_OF_WORK = 0.8  # of the time that the shares take
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Result):
     """Why one recipe drifts at one offset.
 
     blames: every stage, the worst first. wavelengths: tokens, one a pair. cancelling: RMS of the summed
@@ -85,7 +86,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeExplanation:
+class CodeExplanation(Result):
     """What one implementation does in a dtype and environment, and why it drifts.
 
     explanations: by offset, of the recipe that it resembles there. unexplained: offset -> why there is none.

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
+from ropeaudit.audits.results import Result
 from ropeaudit.features.limit.boundary_search import Boundary
 from ropeaudit.features.limit.tolerance import Tolerance
 
@@ -17,7 +18,7 @@ Standing: TypeAlias = Literal["holds", "fails", "unseen", "partly", "unjudged"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Result):
     """What is known of a tolerance at the offsets 0 ... up_to.
 
     bound_up_to: the largest offset up to which the a-priori bound proves the tolerance, None where it proves

@@ -21,6 +21,7 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits import labels as naming
 from ropeaudit.audits.arguments import Names, RopeArguments
 from ropeaudit.audits.cases import LIMIT, Case
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.list.shared_angles import first_shared_angle, first_shared_position
 from ropeaudit.recipes import Recipe, Resolved, load
@@ -116,7 +117,7 @@ def _of_recipe(name: str) -> list[Column[PairFrequency]]:
 
 
 @dataclass(frozen=True, slots=True)
-class FrequencyTable:
+class FrequencyTable(Result):
     """The pairs of a setting. formats: those of angles. rows: one a pair, see `rows`."""
 
     report_module: ClassVar[str] = __name__

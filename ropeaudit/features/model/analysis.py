@@ -17,6 +17,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.features.model import layers, load, qk_files
 from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
@@ -147,7 +148,7 @@ class Shifted:
 
 
 @dataclass(slots=True)
-class ModelAudit:
+class ModelAudit(Result):
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that

@@ -279,13 +279,11 @@ def _differs(
             if by is None and not off[step] > most:
                 continue  # such as dims that are not compared
             found = None if by is None else Diagnosis("positions-off", {"by": by}, Where(layers=(layer,)))
-            return Decoded(
-                change, size, way, first + step, layer, found, change > most, compared, given.image
-            )
+            seen_at = replace(same, way=way, position=first + step, layer=layer, diagnosis=found)
+            return replace(seen_at, differs=change > most)
     if change > most:
-        at = first + int((off > most).nonzero()[0])
-        return Decoded(change, size, way, at, differs=True, layers=compared, image=given.image)
-    return Decoded(change, size, layers=compared, image=given.image)
+        return replace(same, way=way, position=first + int((off > most).nonzero()[0]), differs=True)
+    return same
 
 
 def _near(q: Array, expected: Array) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
@@ -29,7 +30,7 @@ _LOADED = ("bfloat16", "float16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleAudit:
+class ModuleAudit(Result):
     """Where RoPE buffers are from, what was found of each of them, and what running the modules showed.
 
     ways: whether several ways of loading were requested, so that these runs are what is reported first.

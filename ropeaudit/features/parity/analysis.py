@@ -15,6 +15,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import Case, fits, loaded
+from ropeaudit.audits.results import Result
 from ropeaudit.engine.pair import Comparison, PairStatistics
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.sides import CallFailed, Compared, OneRotation, subjects
@@ -27,7 +28,7 @@ OFFSETS = (0, 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Parity:
+class Parity(Result):
     """Two subjects in one case, dtype and offset. inputs_differ: they round q and k differently.
 
     permuted: those that rotate another layout than that of q and k, whose dims are permuted for them, and

@@ -14,6 +14,7 @@ from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
 from ropeaudit.audits.identity import UNKNOWN, shown
 from ropeaudit.audits.records import Record
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.reports import Row, reading
 from ropeaudit.reports.verdicts import badness, number
@@ -23,7 +24,7 @@ COLUMN = "drift_rms"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Result):
     """The rows that agree in some columns.
 
     names: those columns -> their values. worst: the row whose value is the worst, a nan (where

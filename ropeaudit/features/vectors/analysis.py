@@ -24,6 +24,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.results import Result
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import raw_arrays, vector_case
 from ropeaudit.conformance.case_calls import SERVED_LEAST
@@ -46,7 +47,7 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenCase:
+class WrittenCase(Result):
     """A case that was written. added: offsets that were not asked for. size: bytes of all files.
 
     maximum: positions that its model serves. notes: what a reader must know of that, beside the setting.
