@@ -30,7 +30,7 @@ def table_ends(x, positions):
     return right(x, positions.clamp(max=2047))
 
 
-def first_position_only(x, positions):
+def from_the_first(x, positions):
     """Take positions for consecutive ones."""
     first = positions.reshape(-1)[0]
     return right(x, first + torch.arange(x.shape[-2]))

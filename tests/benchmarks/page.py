@@ -168,7 +168,7 @@ def testing(size: Size) -> Rows:
         return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     rows = []
-    for name in ("right", "another_base", "narrow_positions", "table_ends", "first_position_only"):
+    for name in ("right", "another_base", "narrow_positions", "table_ends", "from_the_first"):
         first, second = (printed([*TESTING, name, positions]) for positions in (few, many))
         found = json.loads(printed([*check(name), "-f", "json"]))["records"]
         codes = [row["diagnosis"] for row in found if row["status"] == "fail"]
