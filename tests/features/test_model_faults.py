@@ -468,6 +468,24 @@ def test_one_layer_of_decode_at_other_positions(name, built, monkeypatch) -> Non
     assert f"Wrong positions in decode, layer {LAYER}: positions +1" in said.headline
 
 
+@pytest.mark.parametrize("name", PLAIN[:1])
+def test_decode_that_is_another_without_other_positions_begins_the_headline(name, built, monkeypatch) -> None:
+    """Nobody takes "precision, not structure" for the whole answer."""
+
+    def plant(model):
+        def larger(_, args, output):
+            return (output[0] * (1.5 if output[0].shape[1] == 1 else 1.0), *output[1:])
+
+        attention(model, LAYER).register_forward_hook(larger)
+
+    one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+    assert (one.decoded.differs, one.decoded.wrong) == (True, None)
+    begin = "Decode of a row with a cache is not one pass over its tokens: float64 logits, of up to "
+    assert said.headline.startswith(begin)
+    assert ". Under a shift, precision, not structure: in float32 at offset " in said.headline
+    assert any(f"first seen in q of layer {LAYER + 1}" in note for note in said.notes)
+
+
 def test_what_generates_nothing_is_said(built, monkeypatch) -> None:
     def plant(model):
         def generate(*_, **__):

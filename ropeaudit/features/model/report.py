@@ -152,11 +152,26 @@ def fault(summary: Sequence[Mapping[str, Any]]) -> str:
 
 
 def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
-    """Return the finding in a sentence: precision or structure, and what it does to the text."""
+    """Return the finding in a sentence: precision or structure, and what it does to the text.
+
+    Before it stands decode that is not one pass: why is not known, but none takes that for sound.
+    """
     if not summary:
         return "Nothing was run."
     if any(row["verdict"] in WRONG for row in summary):
         return _beside(max(summary, key=lambda row: row["change_rms"]))
+    one = audit.decoded
+    if one is None or not one.differs:
+        return _of_shift(summary)
+    shift = _of_shift(summary)
+    return (
+        f"Decode of a row {one.way} is not one pass over its tokens: float64 logits, of up to "
+        f"{short(one.size)}, differ by up to {short(one.change)}. Under a shift, {shift[:1].lower()}{shift[1:]}"
+    )
+
+
+def _of_shift(summary: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a shift of the positions shows of a model that is not found wrong."""
     nonfinite = [row for row in summary if row["verdict"] == "overflow"]
     if nonfinite:
         return f"Overflow: {_where(nonfinite[0])} some logits are nan or infinite; give a wider --dtype."
@@ -250,7 +265,8 @@ def decode_notes(audit: ModelAudit) -> list[str]:
     one = audit.decoded
     if one is None or not one.way:
         return []
-    layer = "" if one.layer is None else f", first in layer {one.layer}"
+    seen = "in" if one.diagnosis else "seen in q of"
+    layer = "" if one.layer is None else f", first {seen} layer {one.layer}"
     begin = f"decode of a row {one.way}" + ("" if one.cache == DYNAMIC else f" (the {one.cache} cache)")
     if one.image is not None:
         begin += f", behind an image of {one.image.tokens} tokens,"
