@@ -593,7 +593,7 @@ def summary_row(**values) -> dict:
 
 
 def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_changes() -> None:
-    audit = SimpleNamespace()
+    audit = SimpleNamespace(decoded=None)
     assert headline(audit, []) == "Nothing was run."
     overflow = headline(audit, [summary_row(), summary_row(verdict="overflow", dtype="fp16", offset=7)])
     assert overflow.startswith("Overflow: in fp16 at offset 7 some logits are nan or infinite")
