@@ -123,7 +123,8 @@ def _diagnosis(finding: Finding) -> str:
     """Return what it behaves like and what to change; nothing where neither is known."""
     found, behaves = finding.diagnosis, finding.resembles
     if found is not None and found.explains:
-        behaves = f"behaves like: {behaves}"
+        near = "nothing that was tried explains it; the nearest"
+        behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {behaves}"
     return "; ".join(filter(None, (behaves, finding.remedy)))
 
 

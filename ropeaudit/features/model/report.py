@@ -164,10 +164,9 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
     if one is None or not one.differs:
         return _of_shift(summary)
     shift = _of_shift(summary)
-    return (
-        f"Decode of a row {one.way} is not one pass over its tokens: float64 logits, of up to "
-        f"{short(one.size)}, differ by up to {short(one.change)}. Under a shift, {shift[:1].lower()}{shift[1:]}"
-    )
+    begin = f"Decode of a row {one.way} is not one pass over its tokens"
+    off = f"float64 logits, of up to {short(one.size)}, differ by up to {short(one.change)}"
+    return f"{begin}: {off}. Under a shift, {shift[:1].lower()}{shift[1:]}"
 
 
 def _of_shift(summary: Sequence[Mapping[str, Any]]) -> str:
