@@ -547,6 +547,20 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     assert results["stored inv_freq"].finding.status == "info"  # its base was guessed
 
 
+def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(folder: Path, capsys) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    checkpoint = folder / "model"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
+    save_file({"layers.0.inv_freq": torch.full((32,), 0.3)}, checkpoint / "model.safetensors")
+    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16"]) == 1
+    said = capsys.readouterr().out
+    assert "nothing that was tried explains it; the nearest: base " in said
+    assert "behaves like" not in said
+
+
 def test_a_checkpoint_that_runs(folder: Path) -> None:
     pytest.importorskip("transformers")
     built = make("llama", folder / "llama")

@@ -1,66 +1,26 @@
 """Decode with each cache of transformers beside one pass over the same tokens, on twelve architectures."""
 
-import warnings
-
-import architectures
 import pytest
 import torch
 
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import decode
-from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import CACHES
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 FULL = ["llama", "qwen2", "qwen3_moe", "phi3, longrope", "gpt_neox", "gptj", "olmo2", "deepseek_v3"]
 SLIDING = ["mistral", "gemma2", "gemma3_text", "cohere2"]
 FIRST = ("llama", "gemma3_text")  # the others take half a minute
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Return a function that makes a small model of a type once."""
-    folders = {}
-
-    def get(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp("model")
-            assert architectures.build(name, folders[name]) is None
-        return folders[name]
-
-    return get
 
 
 def audited(folder, caches=CACHES):
     """Return the audit of a model with some caches, and what is said of it."""
     audit = model_audit(str(folder), 1, "fp64", tokens="24", caches=caches)
     return audit, report([audit], None, {}, "cache", list(audit))
-
-
-def spoilt(monkeypatch, plant):
-    """Let every model be changed after it is loaded."""
-    real = model_load.load
-
-    def load(*arguments):
-        model = real(*arguments)
-        plant(model)
-        return model
-
-    monkeypatch.setattr(model_load, "load", load)
 
 
 def results(said):
@@ -110,7 +70,7 @@ def test_a_model_whose_mask_has_no_window_and_whose_cache_has_one(built) -> None
     assert audit.decoded.wrong is None  # no position is wrong
 
 
-def test_a_short_convolution_that_reads_the_padding(built, monkeypatch) -> None:
+def test_a_short_convolution_that_reads_the_padding(built, loads) -> None:
     """recurrent_gemma's: without it the padded row is one pass."""
     _, said = audited(built("recurrent_gemma"), "dynamic")
     assert [(row["result"], row["way"]) for row in said.rows] == [("differs", "padded on the left")]
@@ -126,12 +86,12 @@ def test_a_short_convolution_that_reads_the_padding(built, monkeypatch) -> None:
             if name.endswith("linear_x"):
                 module.register_forward_hook(silent)
 
-    spoilt(monkeypatch, plant)
+    loads(plant)
     _, said = audited(built("recurrent_gemma"), "dynamic")
     assert results(said) == {"dynamic": "same"}
 
 
-def test_a_cache_at_other_positions_fails_the_model(built, monkeypatch, capsys) -> None:
+def test_a_cache_at_other_positions_fails_the_model(built, loads, capsys) -> None:
     """Static caches alone are read one token further on: the others are right, and that one is named."""
 
     def plant(model):
@@ -142,7 +102,7 @@ def test_a_cache_at_other_positions_fails_the_model(built, monkeypatch, capsys) 
 
         model.model.register_forward_pre_hook(later, with_kwargs=True)
 
-    spoilt(monkeypatch, plant)
+    loads(plant)
     arguments = ["--tokens", "24", "--dtype", "fp32", "--offset", "1", "--by", "cache"]
     assert main(["model", str(built("llama")), *arguments]) == 1
     said = capsys.readouterr()

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import warnings
 
-import architectures
 import pytest
 import torch
 from tiny_models import change_config
@@ -19,47 +17,16 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
 PLAIN = ["llama", "deepseek_v3", "gpt_neox", "phi3"]  # as most, latent attention, partial, fused projections
 TWELVE = ["llama", "llama, llama3", "deepseek_v3, yarn", "gpt_neox", "phi3, longrope", "qwen3", "gemma3_text"]
 TWELVE += ["glm", "mixtral", "smollm3", "cohere2", "gptj", "granitemoehybrid, rope", "olmo2"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Return a function that makes a small model of a type once."""
-    folders = {}
-
-    def get(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp("model")
-            assert architectures.build(name, folders[name]) is None
-        return folders[name]
-
-    return get
-
-
-def audited(monkeypatch, folder, plant, *, dtypes="bf16", offset=1000):
+def audited(loads, folder, plant, *, dtypes="bf16", offset=1000):
     """Return the audit of a model that is spoilt after each loading, and what is said of it."""
-    real = model_load.load
-
-    def spoilt(*arguments):
-        model = real(*arguments)
-        plant(model)
-        return model
-
-    monkeypatch.setattr(model_load, "load", spoilt)
+    loads(plant)
     audit = model_audit(str(folder), offset, dtypes, tokens="24")
     shifted = list(audit)
     return shifted[0], report([audit], None, {}, shifted=shifted)
@@ -124,8 +91,8 @@ LOADED = {
 
 @pytest.mark.parametrize("code", LOADED)
 @pytest.mark.parametrize("name", PLAIN)
-def test_frequencies_that_loading_spoilt_are_the_first_line(name, code, built, monkeypatch) -> None:
-    one, said = audited(monkeypatch, built(name), LOADED[code], dtypes="fp32")
+def test_frequencies_that_loading_spoilt_are_the_first_line(name, code, built, loads) -> None:
+    one, said = audited(loads, built(name), LOADED[code], dtypes="fp32")
     assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", code)
     assert wrong_layers(one) == {0, 1, 2, 3}
     assert said.headline.startswith("The loaded frequencies are not those of its config: ")
@@ -133,17 +100,17 @@ def test_frequencies_that_loading_spoilt_are_the_first_line(name, code, built, m
     assert one.held[0].name.endswith("rotary_emb.inv_freq")
 
 
-def test_the_first_line_has_both_numbers(built, monkeypatch) -> None:
-    _, said = audited(monkeypatch, built("llama"), LOADED["wrong-base"], dtypes="fp32")
+def test_the_first_line_has_both_numbers(built, loads) -> None:
+    _, said = audited(loads, built("llama"), LOADED["wrong-base"], dtypes="fp32")
     assert said.headline.startswith(
         "The loaded frequencies are not those of its config: base 500000 instead of 10000 "
         "(model.rotary_emb.inv_freq, float32). A shift of the positions shows no more of it than a change of "
     )
-    _, said = audited(monkeypatch, built("llama"), LOADED["uninitialised"], dtypes="fp32")
+    _, said = audited(loads, built("llama"), LOADED["uninitialised"], dtypes="fp32")
     assert "its config: uninitialised: 1.1e+24 (model.rotary_emb.inv_freq" in said.headline
 
 
-def test_a_buffer_that_nothing_reads_is_a_note(built, monkeypatch) -> None:
+def test_a_buffer_that_nothing_reads_is_a_note(built, loads) -> None:
     """A model's own code may compute its frequencies at each call, beside those that its class holds."""
 
     def plant(model):
@@ -152,31 +119,31 @@ def test_a_buffer_that_nothing_reads_is_a_note(built, monkeypatch) -> None:
         right = type(module)(module.config)
         module.forward = lambda x, position_ids: right(x, position_ids)
 
-    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    one, said = audited(loads, built("llama"), plant, dtypes="fp32")
     assert (one.word, one.held, one.diagnosis) == ("precision", (), None)
     note = "model.rotary_emb.inv_freq: not as the config builds it; no logit is seen to depend on it"
     assert note in said.notes
 
 
 @pytest.mark.parametrize("value", [4.6e-41, 0.0, float("nan"), -float("inf")])
-def test_numbers_that_no_model_has_are_named_so(value, built, monkeypatch) -> None:
+def test_numbers_that_no_model_has_are_named_so(value, built, loads) -> None:
     plant = filled(lambda old: torch.full_like(old, value))
-    one, _ = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    one, _ = audited(loads, built("llama"), plant, dtypes="fp32")
     expected = "uninitialised" if abs(value) < 1 else "nonfinite"
     assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", expected)
 
 
-def test_a_single_wild_number_is_seen(built, monkeypatch) -> None:
+def test_a_single_wild_number_is_seen(built, loads) -> None:
     def change(old):
         new = old.clone()
         new[-1] = 4.6e-41
         return new
 
-    one, _ = audited(monkeypatch, built("llama"), filled(change), dtypes="fp32")
+    one, _ = audited(loads, built("llama"), filled(change), dtypes="fp32")
     assert wording.sentence(one.diagnosis) == "uninitialised: 4.6e-41"
 
 
-def test_each_of_two_tables_is_compared_with_its_own(built, monkeypatch) -> None:
+def test_each_of_two_tables_is_compared_with_its_own(built, loads) -> None:
     """Gemma 3 holds a table for each kind of layer; the global one is set to the local base."""
 
     def plant(model):
@@ -184,7 +151,7 @@ def test_each_of_two_tables_is_compared_with_its_own(built, monkeypatch) -> None
             if key.startswith("full"):
                 module._buffers[key] = of_base(1e4)(module._buffers[key])
 
-    one, _ = audited(monkeypatch, built("gemma3_text"), plant, dtypes="fp32")
+    one, _ = audited(loads, built("gemma3_text"), plant, dtypes="fp32")
     assert [found.name for found in one.held] == ["model.rotary_emb.full_attention_inv_freq"]
     assert wording.sentence(one.diagnosis) == "base 10000 instead of 1000000"
     kinds = transformers.AutoConfig.from_pretrained(built("gemma3_text")).layer_types
@@ -192,26 +159,26 @@ def test_each_of_two_tables_is_compared_with_its_own(built, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("name", ["llama, yarn", "phi3, longrope"])
-def test_a_factor_that_loading_dropped(name, built, monkeypatch) -> None:
-    one, said = audited(monkeypatch, built(name), no_factor, dtypes="fp32")
+def test_a_factor_that_loading_dropped(name, built, loads) -> None:
+    one, said = audited(loads, built(name), no_factor, dtypes="fp32")
     assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", "attention-factor")
     assert one.diagnosis.values["seen"] == 1.0
     assert said.headline.startswith("The loaded tables or factors are not those of its config: ")
 
 
 @pytest.mark.parametrize("name", ["llama, yarn", "deepseek_v3, yarn", "llama, llama3"])
-def test_a_scaling_of_another_original_length(name, built, monkeypatch) -> None:
-    one, _ = audited(monkeypatch, built(name), of_original(2048), dtypes="fp32")
+def test_a_scaling_of_another_original_length(name, built, loads) -> None:
+    one, _ = audited(loads, built(name), of_original(2048), dtypes="fp32")
     assert one.word == "wrong_frequencies"
     assert "other-scaling" in codes(one.diagnosis)
     assert wrong_layers(one) == {0, 1, 2, 3}
 
 
-def test_the_model_s_own_module_of_one_layer(built, monkeypatch) -> None:
+def test_the_model_s_own_module_of_one_layer(built, loads) -> None:
     """A layer that has a rotary module of its own, with frequencies of another base."""
     plant = own_module(LOADED["wrong-base"])
     for name in PLAIN:
-        one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+        one, said = audited(loads, built(name), plant, dtypes="fp32")
         assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", "wrong-base")
         assert one.diagnosis.where.layers == (LAYER,)
         assert wrong_layers(one) == {LAYER}
@@ -231,14 +198,14 @@ def test_what_the_float64_run_holds_is_what_was_loaded(built) -> None:
     assert rotary.attention_scaling == 1.0
 
 
-def test_float32_that_is_not_the_float64_run_fails(built, monkeypatch) -> None:
+def test_float32_that_is_not_the_float64_run_fails(built, loads) -> None:
     """A buffer that is other memory at each loading: here the weights of a norm in float32 alone."""
 
     def plant(model):
         if next(model.parameters()).dtype == torch.float32:
             model.model.norm.weight.data *= 1.01
 
-    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    one, said = audited(loads, built("llama"), plant, dtypes="fp32")
     assert (one.word, one.diagnosis) == ("inaccurate", None)
     assert said.headline.startswith(
         "Float32 is not the float64 run: in float32 at offset 1000 logits are off"
@@ -317,8 +284,8 @@ ROTATED = {
 
 @pytest.mark.parametrize("code", ROTATED)
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_layer_that_rotates_otherwise_is_named(name, code, built, monkeypatch) -> None:
-    one, said = audited(monkeypatch, built(name), ROTATED[code])
+def test_a_layer_that_rotates_otherwise_is_named(name, code, built, loads) -> None:
+    one, said = audited(loads, built(name), ROTATED[code])
     assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", code)
     assert one.diagnosis.where.layers == (LAYER,)
     assert wrong_layers(one) == {LAYER}
@@ -328,8 +295,8 @@ def test_a_layer_that_rotates_otherwise_is_named(name, code, built, monkeypatch)
 
 @pytest.mark.parametrize("offset", [1000, 32768])
 @pytest.mark.parametrize("name", PLAIN)
-def test_positions_cast_in_the_model_are_precision_with_their_code(name, offset, built, monkeypatch) -> None:
-    one, said = audited(monkeypatch, built(name), cast_positions, offset=offset)
+def test_positions_cast_in_the_model_are_precision_with_their_code(name, offset, built, loads) -> None:
+    one, said = audited(loads, built(name), cast_positions, offset=offset)
     assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "narrow-positions")
     assert one.cause == "rounding"
     assert one.change.structural_largest < 1e-8
@@ -337,12 +304,12 @@ def test_positions_cast_in_the_model_are_precision_with_their_code(name, offset,
     assert "Structure" not in said.headline
 
 
-def test_a_fault_of_a_layer_beside_one_of_loading(built, monkeypatch) -> None:
+def test_a_fault_of_a_layer_beside_one_of_loading(built, loads) -> None:
     def plant(model):
         LOADED["wrong-base"](model)
         ROTATED["cos-sin-swapped"](model)
 
-    one, said = audited(monkeypatch, built("llama"), plant)
+    one, said = audited(loads, built("llama"), plant)
     assert one.word == "wrong_frequencies"
     assert wrong_layers(one) == {0, 1, 2, 3}
     assert said.headline.startswith("The loaded frequencies are not those of its config: base 500000")
@@ -364,18 +331,18 @@ def first_layer(folder, *, rotates):
 
 
 @pytest.mark.parametrize("name", UNASKED)
-def test_a_layer_without_rope_that_rotates(name, built, monkeypatch) -> None:
+def test_a_layer_without_rope_that_rotates(name, built, loads) -> None:
     layer, values = first_layer(built(name), rotates=False), UNASKED[name][0]
-    one, _ = audited(monkeypatch, built(name), lambda model: vars(attention(model, layer)).update(values))
+    one, _ = audited(loads, built(name), lambda model: vars(attention(model, layer)).update(values))
     assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "rotation-unasked")
     assert wrong_layers(one) == {layer}
     assert wording.sentence(one.diagnosis) == f"layer {layer}: rotates, though it is a layer without RoPE"
 
 
 @pytest.mark.parametrize("name", UNASKED)
-def test_a_layer_that_should_rotate_and_does_not(name, built, monkeypatch) -> None:
+def test_a_layer_that_should_rotate_and_does_not(name, built, loads) -> None:
     layer, values = first_layer(built(name), rotates=True), UNASKED[name][1]
-    one, _ = audited(monkeypatch, built(name), lambda model: vars(attention(model, layer)).update(values))
+    one, _ = audited(loads, built(name), lambda model: vars(attention(model, layer)).update(values))
     assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "no-rotation")
     assert wrong_layers(one) == {layer}
 
@@ -425,9 +392,9 @@ MOVED = {"left padding ignored": without_padding, "positions of the first row": 
 
 @pytest.mark.parametrize("fault", DECODED)
 @pytest.mark.parametrize("name", PLAIN)
-def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, monkeypatch) -> None:
+def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, loads) -> None:
     change, by, way = DECODED[fault]
-    one, said = audited(monkeypatch, built(name), given_positions(change), dtypes="fp32")
+    one, said = audited(loads, built(name), given_positions(change), dtypes="fp32")
     assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
     assert (one.decoded.way, one.decoded.layer) == (way, 0)
     assert one.diagnosis.values["by"] == by
@@ -439,9 +406,9 @@ def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, monk
 
 @pytest.mark.parametrize("fault", MOVED)
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, built, monkeypatch) -> None:
+def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, built, loads) -> None:
     """Scores depend on distances: no logit changes, whatever the padding is taken for."""
-    one, said = audited(monkeypatch, built(name), given_positions(MOVED[fault]), dtypes="fp32")
+    one, said = audited(loads, built(name), given_positions(MOVED[fault]), dtypes="fp32")
     assert (one.word, one.diagnosis) == ("precision", None)
     assert (one.decoded.way, one.decoded.layer, one.decoded.differs) == ("padded on the left", 0, False)
     assert (
@@ -451,7 +418,7 @@ def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, 
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_one_layer_of_decode_at_other_positions(name, built, monkeypatch) -> None:
+def test_one_layer_of_decode_at_other_positions(name, built, loads) -> None:
     def plant(model):
         module, key = next(frequencies(model))
 
@@ -462,14 +429,14 @@ def test_one_layer_of_decode_at_other_positions(name, built, monkeypatch) -> Non
 
         attention(model, LAYER).register_forward_pre_hook(other, with_kwargs=True)
 
-    one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+    one, said = audited(loads, built(name), plant, dtypes="fp32")
     assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
     assert (one.decoded.way, one.decoded.layer) == ("with a cache", LAYER)
     assert f"Wrong positions in decode, layer {LAYER}: positions +1" in said.headline
 
 
 @pytest.mark.parametrize("name", PLAIN[:1])
-def test_decode_that_is_another_without_other_positions_begins_the_headline(name, built, monkeypatch) -> None:
+def test_decode_that_is_another_without_other_positions_begins_the_headline(name, built, loads) -> None:
     """Nobody takes "precision, not structure" for the whole answer."""
 
     def plant(model):
@@ -478,7 +445,7 @@ def test_decode_that_is_another_without_other_positions_begins_the_headline(name
 
         attention(model, LAYER).register_forward_hook(larger)
 
-    one, said = audited(monkeypatch, built(name), plant, dtypes="fp32")
+    one, said = audited(loads, built(name), plant, dtypes="fp32")
     assert (one.decoded.differs, one.decoded.wrong) == (True, None)
     begin = "Decode of a row with a cache is not one pass over its tokens: float64 logits, of up to "
     assert said.headline.startswith(begin)
@@ -486,16 +453,22 @@ def test_decode_that_is_another_without_other_positions_begins_the_headline(name
     assert any(f"first seen in q of layer {LAYER + 1}" in note for note in said.notes)
 
 
-def test_what_generates_nothing_is_said(built, monkeypatch) -> None:
+def test_what_generates_nothing_is_said(built, loads) -> None:
     def plant(model):
         def generate(*_, **__):
             raise RuntimeError("not for this model")
 
         model.generate = generate
 
-    one, said = audited(monkeypatch, built("llama"), plant, dtypes="fp32")
+    one, said = audited(loads, built("llama"), plant, dtypes="fp32")
     assert one.decoded is None
     assert "decode with a cache was not compared: RuntimeError: not for this model" in said.notes
+
+
+def test_decode_of_too_few_tokens_is_said_not_to_be_compared(built) -> None:
+    audit = model_audit(str(built("llama")), 3, "fp32", tokens="11")
+    said = report([audit], None, {}, shifted=list(audit))
+    assert "decode with a cache was not compared: it takes 12 tokens; give --tokens 12 or more" in said.notes
 
 
 @pytest.mark.parametrize("name", ["bert", "xlm"])
@@ -563,17 +536,11 @@ def test_choices_that_were_made_are_made_again() -> None:
     assert routing.compare(first.choices, other.choices, 8, 2) is None
 
 
-def test_the_exit_code_and_stderr_say_it(built, monkeypatch, capsys) -> None:
-    real = model_load.load
+def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
     arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "fp32", "-f"]
     assert main([*arguments, "json"]) == 0
 
-    def spoilt(*given):
-        model = real(*given)
-        LOADED["wrong-base"](model)
-        return model
-
-    monkeypatch.setattr(model_load, "load", spoilt)
+    loads(LOADED["wrong-base"])
     capsys.readouterr()
     assert main([*arguments, "json"]) == 1
     out, error = capsys.readouterr()

@@ -1,7 +1,5 @@
 """Models whose positions have axes (M-RoPE): decode behind an image, right and with its delta lost."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -13,6 +11,7 @@ from ropeaudit.features.model.report import report
 from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXT = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "head_dim": 16}
 TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
@@ -27,17 +26,6 @@ TYPES = {
 }
 TOKENS = {"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63}
 DELTA = -3  # of an image of 2 x 3 tokens, which takes 3 positions
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +45,15 @@ def built(tmp_path_factory):
     return get
 
 
-def audited(monkeypatch, folder, plant=lambda model: None):
+def audited(loads, monkeypatch, folder, plant=lambda model: None):
     """Return what an audit says of a model, spoilt after each loading, and what it says of images."""
-    real, compare, behind = model_load.load, decode.compare_behind_images, []
-
-    def spoilt(*arguments):
-        model = real(*arguments)
-        plant(model)
-        return model
+    compare, behind = decode.compare_behind_images, []
 
     def kept(*arguments):
         behind.append(compare(*arguments))
         return behind[-1]
 
-    monkeypatch.setattr(model_load, "load", spoilt)
+    loads(plant)
     monkeypatch.setattr(decode, "compare_behind_images", kept)
     audit = model_audit(str(folder), 1000, "fp32", tokens="24")
     [one] = audit
@@ -78,8 +61,8 @@ def audited(monkeypatch, folder, plant=lambda model: None):
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_right_model_gets_no_alarm(name, built, monkeypatch) -> None:
-    one, said, [behind] = audited(monkeypatch, built(name))
+def test_a_right_model_gets_no_alarm(name, built, monkeypatch, loads) -> None:
+    one, said, [behind] = audited(loads, monkeypatch, built(name))
     assert (one.word, one.diagnosis, one.held, sorted(one.places)) == ("precision", None, (), [0, 1, 2, 3])
     assert (one.decoded.way, behind.way) == ("", "")
     assert behind.image is not None
@@ -107,10 +90,10 @@ STEPPED = {"lost": (torch.zeros_like, 3), "added twice": (lambda delta: 2 * delt
 
 @pytest.mark.parametrize("fault", STEPPED)
 @pytest.mark.parametrize("name", TYPES)
-def test_a_delta_that_the_model_keeps_wrong(name, fault, built, monkeypatch) -> None:
+def test_a_delta_that_the_model_keeps_wrong(name, fault, built, monkeypatch, loads) -> None:
     """`generate` counts on from the last position of the prompt; a loop of one's own needs the delta."""
     change, by = STEPPED[fault]
-    one, said, _ = audited(monkeypatch, built(name), of_delta(change))
+    one, said, _ = audited(loads, monkeypatch, built(name), of_delta(change))
     assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
     assert one.diagnosis.values["by"] == by
     assert (one.decoded.way, one.decoded.layer) == ("step by step", 0)
@@ -149,22 +132,22 @@ GENERATED = {
 
 @pytest.mark.parametrize("fault", GENERATED)
 @pytest.mark.parametrize("name", TYPES)
-def test_a_delta_that_generate_loses(name, fault, built, monkeypatch) -> None:
+def test_a_delta_that_generate_loses(name, fault, built, monkeypatch, loads) -> None:
     change, by, way = GENERATED[fault]
-    one, _, _ = audited(monkeypatch, built(name), in_decode(change))
+    one, _, _ = audited(loads, monkeypatch, built(name), in_decode(change))
     assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
     assert (one.diagnosis.values["by"], one.decoded.way, one.decoded.layer) == (by, way, 0)
     assert one.decoded.image is not None
 
 
-def test_images_that_cannot_be_read_are_said(built, monkeypatch) -> None:
+def test_images_that_cannot_be_read_are_said(built, monkeypatch, loads) -> None:
     def plant(model):
         def refuse(*_, **__):
             raise RuntimeError("no images today")
 
         model.model.visual.forward = refuse
 
-    one, said, _ = audited(monkeypatch, built("qwen2_vl"), plant)
+    one, said, _ = audited(loads, monkeypatch, built("qwen2_vl"), plant)
     assert (one.word, one.decoded.way) == ("precision", "")
     [note] = [note for note in said.notes if "decode" in note]
     assert note.startswith("decode with a cache behind an image was not compared: ")

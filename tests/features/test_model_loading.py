@@ -1,9 +1,7 @@
 """What each way of loading does to buffers: a right load gets no alarm, the first line names a spoilt one."""
 
 import shutil
-import warnings
 
-import architectures
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,7 +9,6 @@ from tiny_models import change_config
 
 from ropeaudit.errors import BadInput
 from ropeaudit.features.model import float64_mode
-from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
@@ -19,49 +16,14 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 TYPES = ["llama", "deepseek_v3", "gpt_neox", "gemma3_text", "llama, yarn"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Return a function that makes a small model of a type once."""
-    folders = {}
-
-    def get(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp("model")
-            assert architectures.build(name, folders[name]) is None
-        return folders[name]
-
-    return get
 
 
 def audited(folder, *, dtypes="fp32", trusted=False):
     audit = model_audit(str(folder), 1000, dtypes, tokens="24", trust_remote_code=trusted)
     shifted = list(audit)
     return shifted[0], report([audit], None, {}, shifted=shifted)
-
-
-def loads(monkeypatch, change):
-    """Let each loading go on with what `change` does to, or makes of, the loaded model."""
-    real = model_load.load
-
-    def other(*arguments):
-        model = real(*arguments)
-        return change(model) or model
-
-    monkeypatch.setattr(model_load, "load", other)
 
 
 def frequencies(model):
@@ -127,18 +89,18 @@ def on_meta(fill, *, anew):
 
 @pytest.mark.parametrize("fill", [zeros, memory])
 @pytest.mark.parametrize("name", TYPES)
-def test_memory_that_was_never_written(name, fill, built, monkeypatch) -> None:
-    loads(monkeypatch, on_meta(fill, anew=False))
+def test_memory_that_was_never_written(name, fill, built, loads) -> None:
+    loads(on_meta(fill, anew=False))
     assert_named(*audited(built(name)), "uninitialised")
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_buffers_that_are_computed_after_that(name, built, monkeypatch) -> None:
-    loads(monkeypatch, on_meta(zeros, anew=True))
+def test_buffers_that_are_computed_after_that(name, built, loads) -> None:
+    loads(on_meta(zeros, anew=True))
     assert_right(*audited(built(name)))
 
 
-def test_embeddings_of_zeros_hide_no_frequencies_that_were_never_written(built, monkeypatch) -> None:
+def test_embeddings_of_zeros_hide_no_frequencies_that_were_never_written(built, loads) -> None:
     """Gemma holds the scale of its embeddings in a buffer too: q and k are 0 at all positions."""
 
     def change(model):
@@ -146,7 +108,7 @@ def test_embeddings_of_zeros_hide_no_frequencies_that_were_never_written(built, 
             if "inv_freq" in name or "embed_scale" in name:
                 buffer.zero_()
 
-    loads(monkeypatch, change)
+    loads(change)
     assert_named(*audited(built("gemma3_text")), "uninitialised")
 
 
@@ -279,21 +241,21 @@ CASTS = {
 
 @pytest.mark.parametrize("cast", CASTS)
 @pytest.mark.parametrize("name", TYPES)
-def test_a_cast_of_the_whole_model(name, cast, built, monkeypatch) -> None:
+def test_a_cast_of_the_whole_model(name, cast, built, loads) -> None:
     change, dtype = CASTS[cast]
-    loads(monkeypatch, lambda model: model if model.dtype == torch.float64 else change(model))
+    loads(lambda model: model if model.dtype == torch.float64 else change(model))
     assert_named(*audited(built(name), dtypes=dtype), "narrow-frequencies")
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_model_that_is_loaded_in_a_dtype_or_widened(name, built, monkeypatch) -> None:
+def test_a_model_that_is_loaded_in_a_dtype_or_widened(name, built, loads) -> None:
     assert_right(*audited(built(name), dtypes=("bf16", "fp16")))
 
     def widened(model):
         before = model.dtype
         return model.to(torch.float64).to(before)
 
-    loads(monkeypatch, widened)
+    loads(widened)
     assert_right(*audited(built(name)))
 
 
@@ -373,21 +335,21 @@ def of_plan(change):
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_tensor_parallel_plan(name, built, monkeypatch) -> None:
-    loads(monkeypatch, of_plan(torch.clone))
+def test_a_tensor_parallel_plan(name, built, loads) -> None:
+    loads(of_plan(torch.clone))
     assert_right(*audited(built(name)))
 
 
 @pytest.mark.parametrize(("change", "code"), [(gathered, "unexplained"), (broadcast, "narrow-frequencies")])
 @pytest.mark.parametrize("name", TYPES)
-def test_a_tensor_parallel_plan_that_spoils_buffers(name, change, code, built, monkeypatch) -> None:
-    loads(monkeypatch, of_plan(change))
+def test_a_tensor_parallel_plan_that_spoils_buffers(name, change, code, built, loads) -> None:
+    loads(of_plan(change))
     assert_named(*audited(built(name)), code)
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gemma3_text"])
-def test_a_share_of_the_frequencies_cannot_be_run_and_is_named(name, built, monkeypatch) -> None:
-    loads(monkeypatch, of_plan(of_rank))
+def test_a_share_of_the_frequencies_cannot_be_run_and_is_named(name, built, loads) -> None:
+    loads(of_plan(of_rank))
     with pytest.raises(BadInput, match=r"^model\.rotary_emb\.\w*inv_freq, not as its config builds it"):
         audited(built(name))
 

@@ -1,7 +1,6 @@
 """How each layer rotates, beside its config: right models of many types, faults, what is not seen."""
 
 import json
-import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,6 +19,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.rope.setting import RopeSetting
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 H, S, D = 3, 5, 4
 
 # Layer types, partial rotation, fused projections, norms behind them, interleaved pairs, scaling by length.
@@ -29,17 +29,6 @@ RIGHT += ["deepseek_v3", "flint", "granitemoehybrid, rope"]
 UNSEEN = ["opt", "jamba"]  # no rotation
 TWO = ["smollm3", "flint", "granitemoehybrid, rope"]
 COMPARED = dict.fromkeys(RIGHT, 4) | dict.fromkeys(TWO, 2) | dict.fromkeys(UNSEEN, 0)  # layers
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before_it = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(before_it)
 
 
 def audited(folder, offsets=(3, 32768), dtypes=("fp32", "bf16"), tokens="24"):

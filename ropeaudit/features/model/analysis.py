@@ -310,24 +310,22 @@ class ModelAudit(Result):
         from ropeaudit.features.model import decode
 
         ids, reason = self.tokens.ids, ""
-        behind_seen = any(np.triu(layer.visible, 1).any() for layer in base.layers.values())
-        if behind_seen:
+        if any(np.triu(layer.visible, 1).any() for layer in base.layers.values()):
             reason = "in one pass tokens see those behind them"
         elif not hasattr(runner.model, "generate"):
             reason = "the model has no generate"
         elif len(ids) < decode.FEWEST:
             reason = f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
-        told = behind_seen or not reason or len(self.caches) > 1
-        for cache in self.caches:
-            self.cached[cache] = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE, cache)
         left: dict[str, list[str]] = {}
-        for cache, found in self.cached.items():
-            if isinstance(found, str) and told:
+        for cache in self.caches:
+            found = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE, cache)
+            self.cached[cache] = found
+            if isinstance(found, str):
                 left.setdefault(found, []).append(cache)
-        for found, names in left.items():
+        for why, names in left.items():
             which = f"the {names[0]} cache" if len(names) == 1 else f"caches ({', '.join(names)})"
             which = "a cache" if names == [DYNAMIC] else which
-            self.folder.note(f"decode with {which} was not compared: {found}")
+            self.folder.note(f"decode with {which} was not compared: {why}")
         seen = [found for found in self.cached.values() if isinstance(found, decode.Decoded)]
         worst = max(seen, key=lambda one: (one.wrong is not None, one.differs, bool(one.way)), default=None)
         if worst is None or worst.way:

@@ -1,0 +1,53 @@
+"""Small models of transformers, for the tests that run them."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny matrices: threads would only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes a small model of a type once."""
+    import architectures
+
+    folders: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp("model")
+            assert architectures.build(name, folders[name]) is None
+        return folders[name]
+
+    return get
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that lets each loading go on with what it does to, or makes of, the loaded model."""
+    from ropeaudit.features.model import load
+
+    real = load.load
+
+    def changed(change: Callable[..., object]) -> None:
+        def other(*arguments: object) -> object:
+            model = real(*arguments)  # type: ignore[arg-type]
+            return change(model) or model
+
+        monkeypatch.setattr(load, "load", other)
+
+    return changed
