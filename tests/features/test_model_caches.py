@@ -5,8 +5,8 @@ import torch
 
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import decode
-from ropeaudit.features.model.analysis import CACHES
 from ropeaudit.features.model.analysis import model as model_audit
+from ropeaudit.features.model.load import CACHES
 from ropeaudit.features.model.report import report
 from ropeaudit.main import main
 

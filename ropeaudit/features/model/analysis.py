@@ -21,7 +21,7 @@ from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.features.model import layers, load, qk_files
 from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
-from ropeaudit.features.model.load import Folder
+from ropeaudit.features.model.load import CACHES, DYNAMIC, Folder
 from ropeaudit.features.model.qk_files import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
 from ropeaudit.recognition.diagnosis import kinds
@@ -45,9 +45,6 @@ LARGEST_OFFSET = 2**40
 ACCURATE = 1e-3  # of the RMS logit: float32 may be off by that up to ...
 _NEAR_POSITIONS = 4096  # this position; rounding of angles grows with it
 THRESHOLD = 0.01  # score drift that a layer may have
-# as `generate` of transformers calls its caches
-CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
-DYNAMIC = CACHES[0]  # that of `generate`, where none is asked for
 
 UNSEEN = (
     "no q and k of this model are seen, so that there are no rows by layer; seen is what goes through "
@@ -397,7 +394,8 @@ def model(
     through the tokenizer. tokens: how many random ones, "128", or their ids, "5,17,3". seed: of random ones.
     save_qk: a .safetensors file that q and k before RoPE go to.
     trust_remote_code: execute the Python code that the folder brings. device: where the model runs, "cuda:0".
-    caches: of transformers, that `generate` runs with beside one pass: "dynamic", or some of `CACHES`.
+    caches: of transformers, one or several that `generate` runs with beside one pass: "dynamic", "static",
+    "offloaded", "offloaded_static", "quantized".
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
     place = devices.of_torch(device)

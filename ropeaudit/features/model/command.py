@@ -68,7 +68,7 @@ def model(
     loaded. What it holds is compared with what its config builds, and each layer's rotation with config.json.
     """
     from ropeaudit.console import delivery
-    from ropeaudit.features.model import analysis
+    from ropeaudit.features.model import analysis, load
     from ropeaudit.features.model.columns import COLUMNS
     from ropeaudit.features.model.report import report
 
@@ -83,7 +83,7 @@ def model(
         save_qk=save_qk,
         trust_remote_code=trust_remote_code,
         device=device,
-        caches=analysis.CACHES if by == "cache" else analysis.DYNAMIC,
+        caches=load.CACHES if by == "cache" else load.DYNAMIC,
     )
     return delivery.delivered(
         audit.run,

@@ -21,10 +21,10 @@ import torch
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import one_line
 from ropeaudit.features.model import images, load
-from ropeaudit.features.model.analysis import DYNAMIC
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
 from ropeaudit.features.model.images import Image, Row
 from ropeaudit.features.model.layers import NEAR, RotatedPairs
+from ropeaudit.features.model.load import DYNAMIC
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.runtime import process_state, streams
 
@@ -88,7 +88,7 @@ def compare(
     """Return how decode differs from one pass of a model in float64; a reason where it cannot be run.
 
     base: the pass over the tokens from position 0. pairs: how its layers rotate. allowed: how far a logit may
-    be off, over the largest. cache: one of `analysis.CACHES`.
+    be off, over the largest. cache: one of `load.CACHES`.
     """
     rows = [Row(ids), Row(ids[PADDED:])]
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.features.model import load
-from ropeaudit.features.model.analysis import DYNAMIC, THRESHOLD, WRONG, ModelAudit, Shifted
+from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.columns import (
     COLUMNS,
     COMMON,
@@ -266,7 +266,7 @@ def decode_notes(audit: ModelAudit) -> list[str]:
         return []
     seen = "in" if one.diagnosis else "seen in q of"
     layer = "" if one.layer is None else f", first {seen} layer {one.layer}"
-    begin = f"decode of a row {one.way}" + ("" if one.cache == DYNAMIC else f" (the {one.cache} cache)")
+    begin = f"decode of a row {one.way}" + ("" if one.cache == load.DYNAMIC else f" (the {one.cache} cache)")
     if one.image is not None:
         begin += f", behind an image of {one.image.tokens} tokens,"
         if one.diagnosis and one.diagnosis.values["by"] == -one.image.delta:
