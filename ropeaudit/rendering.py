@@ -58,6 +58,8 @@ def report(
     about = run_metadata.gather() if metadata is None else metadata
     if by is not None and "by" not in signature(make).parameters:
         raise UsageError(f"by {by!r} says what the rows of explain and of model are; leave it out")
+    if columns is not None:
+        columns = arguments.listed(columns)
     made = make(listed, columns, about, **({} if by is None else {"by": by}))
     for name in made.columns:
         if made.rows and name not in made.rows[0]:
@@ -78,7 +80,7 @@ def to_frame(
     import pandas as pd
 
     made = report(results, columns or None, by=by, metadata={})
-    every = {name: [row[name] for row in made.rows] for name in made.columns}
+    every = {name: [None if row[name] == "" else row[name] for row in made.rows] for name in made.columns}
     return pd.DataFrame(
         {
             name: pd.Series(values, dtype=_pandas_type(made.declared.get(name), values))

@@ -157,7 +157,7 @@ def assert_framed(results, name: str, **given) -> None:
         if declared is None or not declared.choices:
             assert str(frame[column].dtype) == kinds[kind], (name, column)
         there = [row[column] for row in report.rows]
-        empty = [value is None or value != value for value in there]
+        empty = [value is None or value == "" or value != value for value in there]
         assert frame[column].isna().tolist() == empty, (name, column)
         assert frame[column].dropna().tolist() == [
             kind(value) for value, undefined in zip(there, empty, strict=True) if not undefined
@@ -195,6 +195,9 @@ def test_a_report_of_every_kind_of_result() -> None:
             function([])
         with pytest.raises(ropeaudit.UnknownName, match="unknown column 'part'; did you mean part_rms"):
             function(explained, ["share", "part"], by="pair")
+        with pytest.raises(ropeaudit.UnknownName, match=r"unknown by 'part'; did you mean pair\?"):
+            function(explained, by="part")
+    assert list(ropeaudit.to_frame(explained, "share")) == ["share"]
     with pytest.raises(UsageError, match="is no result"):
         ropeaudit.report([1])
     [limit] = ropeaudit.limit("distinct_positions=8", "fp16", "uniform", **tiny)

@@ -28,7 +28,7 @@ Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), hea
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
 BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
-_NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
+NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
 
@@ -266,7 +266,7 @@ def _signed(size: int, at: Positions) -> Positions:
 
 def of_roundings(dtype: Format) -> Iterator[Fault]:
     """Yield vectors that are rounded before they are rotated, and recipes with a narrow stage."""
-    for fmt in _NARROW:
+    for fmt in NARROW:
         if fmt.precision < dtype.precision:
             yield Fault(Diagnosis("narrow-input", {"formats": str(fmt)}), rounded=fmt)
     for group in known_recipes.variants(dtype):
@@ -277,7 +277,7 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
 
 def coarse(dtype: Format) -> Iterator[Fault]:
     """Yield results with the roundings of a narrower format, wherever those are made."""
-    for fmt in _NARROW:
+    for fmt in NARROW:
         if fmt.unit_roundoff > dtype.unit_roundoff:
             yield Fault(Diagnosis("narrow-output", {"format": str(fmt)}), coarse=fmt)
 

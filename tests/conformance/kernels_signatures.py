@@ -479,6 +479,34 @@ def keys_without_heads(wrong: bool) -> Any:
     return rotate
 
 
+@kernel("positions-off", "bhsd")
+def lengths_with_each_token(wrong: bool) -> Any:
+    def rotate(q, k, seq_lens):
+        t = angles(late(seq_lens - 1, wrong), q.shape[-1])
+        return turned(q, t.cos(), t.sin()), turned(k, t.cos(), t.sin())
+
+    return rotate
+
+
+@kernel("cos-sin-swapped", "bhsd")
+def sines_before_cosines(wrong: bool) -> Any:
+    def rotate(q, k, sincos):
+        sin, cos = reversed(sincos) if wrong else sincos
+        return turned(q, cos, sin), turned(k, cos, sin)
+
+    return rotate
+
+
+@kernel("rows-mixed-up", "bhsd", check="batch rows")
+def keys_with_heads_or_without(wrong: bool) -> Any:
+    def rotate(q_pe, k_pe, positions):
+        t = angles(positions.reshape(-1, positions.shape[-1]), q_pe.shape[-1])
+        q, other = turned(q_pe, t.cos()[:, None], t.sin()[:, None]), t.flip(0) if wrong else t
+        return q, turned(k_pe, other.cos(), other.sin())
+
+    return rotate
+
+
 @kernel("wrong-direction", "bshd")
 def whole_tables_and_a_start(wrong: bool) -> Any:
     def rotate(x, cos, sin, start_pos):

@@ -48,7 +48,7 @@ def failures(name: str, wrong: bool, dtype: str, checks: tuple[str, ...], up_to:
 @pytest.mark.parametrize("name", KERNELS)
 def test_right_code_of_a_signature_passes_and_a_fault_is_named(name, dtype) -> None:
     assert not failures(name, False, dtype, QUICK)
-    wrong = failures(name, True, dtype, ("inputs",) if KERNELS[name].check == "inputs" else QUICK[:1])
+    wrong = failures(name, True, dtype, (KERNELS[name].check,))
     assert wrong.get(KERNELS[name].check) == KERNELS[name].code
 
 
@@ -166,3 +166,12 @@ def test_what_is_not_understood_is_refused_and_a_wrapper_is_written(name, words,
     assert main(["check", f"kernels.py:{name}", *small, "--write-wrapper", "mine.py"]) == 2
     assert "give another name" in capsys.readouterr().err
     assert (folder / "mine.py").read_text() == text
+
+
+def test_a_wrapper_is_written_whatever_the_positions_are(folder, capsys) -> None:
+    asked = ["check", "kernels.py:unknown", "--head-dim", "16", "--under", "none", "--dtype", "fp32", "-q"]
+    assert main([*asked, "--write-wrapper", "mine.py"]) == 2
+    assert "mine.py holds a wrapper to edit" in capsys.readouterr().err
+    assert (folder / "mine.py").exists()
+    assert main([*asked, "--write-wrapper", "nowhere/mine.py"]) == 2
+    assert "'nowhere/mine.py' cannot be written: No such file or directory" in capsys.readouterr().err

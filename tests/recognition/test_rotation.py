@@ -186,6 +186,24 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
     )
 
 
+@pytest.mark.parametrize(("size", "token"), [(600, 512), (600, 599)])
+def test_one_token_of_a_call_is_told_by_its_position_not_by_what_fits_it_by_chance(size, token) -> None:
+    """At position 512 float16 positions may fit, and at the last one positions that restart there."""
+
+    def rotate(q, k, positions):
+        kept = right(k, positions)
+        if k.shape[-2] > token:
+            kept[..., token, :] = k[..., token, :]
+        return right(q, positions), kept
+
+    setting, at = RopeSetting.of(64), np.arange(size)
+    x = np.random.default_rng(0).standard_normal((2, 2, size, 64))
+    rotator = OwnCode("own", rotate).rotator(setting, parse("bf16"))
+    seen = verification.check(rotator, setting, parse("bf16"), verification.GivenVectors(*x, at), 0)
+    told = {"position": token, "seen": 0}
+    assert seen.diagnosis == Diagnosis("another-position", told, Where(sides=("k",), position=token))
+
+
 def test_one_position_of_two_is_not_called_the_only_one() -> None:
     own = OwnCode("own", lambda x, positions: x)
     setting, x = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 3, 64))

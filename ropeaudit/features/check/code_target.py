@@ -59,11 +59,12 @@ def of_code(
         code.declared, code.served = model.declared if model else None, case.maximum
     if options.up_to is None and case.maximum and case.maximum > up_to:
         note([f"checked up to {up_to:,} of the {case.maximum:,} positions that it serves"])
-    if options.up_to is None and (fit := code.fit(case.setting(up_to))) and fit.convention.padded:
-        up_to = min(up_to, _PADDED)
-        note([f"checked up to {up_to:,}: its sequences begin at 0, and are padded up to what is asked of it"])
-    setting = case.setting(up_to)
     try:
+        if options.up_to is None and (fit := code.fit(case.setting(up_to))) and fit.convention.padded:
+            up_to = min(up_to, _PADDED)
+            why = "its sequences begin at 0, and are padded up to what is asked of it"
+            note([f"checked up to {up_to:,}: {why}"])
+        setting = case.setting(up_to)
         if case.layout is None and case.model is None and case.config is None:
             setting = replace(setting, layout=code.layout(setting))
         code.fit(setting)
@@ -71,7 +72,8 @@ def of_code(
         if options.write_wrapper is None:
             raise
         said = error.typed.removesuffix(WRAP).rstrip()
-        raise UsageError(f"{said} {wrapper.write(options.write_wrapper, target, setting)}") from None
+        written = wrapper.write(options.write_wrapper, target, case.setting(up_to))
+        raise UsageError(f"{said} {written}") from None
     if options.write_wrapper is not None:
         note([f"{target} is understood without a wrapper; {wrapper.FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from ropeaudit.audits import records
+from ropeaudit.conformance.finding import Status
 from ropeaudit.features.check import faults, limits
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import headline, notes
+from ropeaudit.features.check.targets import Kind
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, Row
 from ropeaudit.rope.setting import RopeSetting
@@ -25,7 +27,7 @@ class CheckColumns:
 
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     target: str = of("what was checked", shown=True)
-    kind: str = of("what it is: code, model, config, checkpoint or case")
+    kind: str = of("what it is: code, model, config, checkpoint, gguf or case", choices=get_args(Kind))
     version: str = of("of its package, or the digest of its file; none where there is neither")
     layer: str = of("layer type of a model; none where a check has none", shown=True)
     dtype: str = of("number format of q and k; none where a check has none", shown=True)
@@ -39,6 +41,7 @@ class CheckColumns:
         "pass; fail; waived: it fails and --waive accepts that; info: does not affect the exit code; "
         "nothing to check: there is no RoPE; left out: --thorough makes it; not applicable",
         lambda one: one.finding.status,
+        choices=get_args(Status),
         shown=True,
     )
     measured: float = of(

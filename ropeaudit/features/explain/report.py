@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.audits.judging import ratio
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import code_report
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.blames import REST as FLOAT64
@@ -65,7 +65,9 @@ def columns_of(kind: str) -> Mapping[str, Column[Any]]:
 
 
 def check_kind(kind: str, code: bool) -> None:
-    """Check that there are rows of a kind. Raises: UsageError."""
+    """Check that there are rows of a kind. Raises: UsageError, UnknownName."""
+    if kind not in _PLURAL:
+        raise UnknownName("--by", kind, _PLURAL)
     if kind == "dtypes" and not code:
         raise UsageError("--by dtypes shows code that is called; name some, such as rope.py:apply_rope")
 

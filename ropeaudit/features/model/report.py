@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64
+from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.columns import (
@@ -63,6 +64,8 @@ def report(
     by: what the rows are, summary by default. shifted: what was measured so far; None runs the audit.
     """
     audit, kind, versions = only(results), by or "summary", load.versions()
+    if kind not in KINDS:
+        raise UnknownName("--by", kind, KINDS)
     measured = list(audit) if shifted is None else shifted
     runs = [ModelRun(audit, one, threshold, versions) for one in measured]
     rows = {

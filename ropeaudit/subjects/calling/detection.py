@@ -157,7 +157,9 @@ def _fit_in(
             if best.error < sure and not best.joined_wrongly:
                 break
         if best is not None and not best.misfit:
-            return replace(best, rows=_by_row(best, make, setting, dtype))
+            rows = _by_row(best, make, setting, dtype)
+            apart = None if rows else _headless(best, make, setting, dtype)
+            return apart or replace(best, rows=rows)
     if best is None:
         raise _uncallable(name, failed, device)
     refused = NoFit(
@@ -183,6 +185,8 @@ def _try(
         fit = _nearest_layout(convention, make(), setting, dtype)
         if convention.signature.doubtful and not fit.sure:
             raise arrays.WrongShape("does not rotate as it would, called so")
+        if convention.signature.counts and fit.odd:
+            raise arrays.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
             return best
         _call_with_other_sizes(convention, make(), setting, dtype)
@@ -215,6 +219,21 @@ def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
     if not device.is_cpu:
         return ("torch",)
     return ("numpy", "torch") if signatures.wants_numpy(function) else ("torch", "numpy")
+
+
+def _headless(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Fit | None:
+    """Return how code that takes k with and without heads is called without; only where it takes rows then.
+
+    With heads it takes one row of positions alone, so that what it does of others would not be seen.
+    """
+    convention = replace(best.convention, headless=True)
+    if not {"q", "k"} <= set(convention.signature.roles) or convention.order not in _HEADLESS:
+        return None
+    fit = _try(convention, make, setting, dtype, None)
+    if isinstance(fit, Exception) or fit.misfit or not fit.sure:
+        return None
+    rows = _by_row(fit, make, setting, dtype)
+    return replace(fit, rows=rows) if rows else None
 
 
 def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Convention | None:

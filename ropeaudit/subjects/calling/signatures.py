@@ -168,10 +168,17 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
 def _denied(signature: Signature, parameters: _Parameters) -> bool:
     """Return whether a name says that an argument is positions where a signature gives it a table.
 
-    Or vectors, where they come last: they do so alone where the name of no argument is known.
+    Or lengths where it gives positions, or sines first where it gives another table: right code takes what it
+    says, and wrong code must not be given what it takes instead. Or vectors, where they come last: they do so
+    alone where the name of no argument is known.
     """
+    lengths = [name.lower() in LENGTHS for name in parameters.roles]
+    if any(role == "positions" and one for role, one in zip(signature.roles, lengths, strict=False)):
+        return True
     roles = list(zip(signature.roles, parameters.roles.values(), strict=False))
     if signature.roles[0] not in _VECTORS and any(said for _, said in roles) and roles[0][1] != "positions":
+        return True
+    if any(role in TABLES and said == "sin_cos" for role, said in roles):
         return True
     return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
