@@ -57,7 +57,7 @@ def test_layers_with_a_window_too_as_far_as_a_cache_takes_them(name, built) -> N
     assert "only supported for models with only full attention" in said.rows[-1]["reason"]
     assert any(note.startswith("decode with the quantized cache was not compared: ") for note in said.notes)
     if alone:
-        assert said.rows[3]["reason"] == "ValueError: True is not in list"
+        assert said.rows[3]["reason"] == "`generate` raised ValueError: True is not in list"
 
 
 def test_a_model_whose_mask_has_no_window_and_whose_cache_has_one(built) -> None:
@@ -129,3 +129,14 @@ def test_what_was_not_run_is_said_once(built) -> None:
 def test_rounding_by_intent_is_no_narrow_judge(built) -> None:
     audit, _ = audited(built("llama"), "quantized")
     assert audit.narrow == []
+
+
+def test_offsets_that_a_model_does_not_reach_are_not_in_its_way(built, capsys) -> None:
+    """Decode is not shifted: a table of learned positions ends before the offsets of other rows."""
+    arguments = ["model", str(built("gpt2")), "--tokens", "24", "--dtype", "fp32"]
+    assert main(arguments) == 2
+    assert "--offset 32768: positions are learned" in capsys.readouterr().err
+    assert main([*arguments, "--by", "cache"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("In float64, decode is one pass over the same tokens with dynamic, static, ")
+    assert "way: `generate` decodes 4 tokens of two rows" in said

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from ropeaudit.features.model import float64_mode, held, routing
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
+from ropeaudit.features.model.load import CACHES
 from ropeaudit.features.model.report import report
 from ropeaudit.main import main
 from ropeaudit.recognition import wording
@@ -435,6 +437,39 @@ def test_one_layer_of_decode_at_other_positions(name, built, loads) -> None:
     assert f"Wrong positions in decode, layer {LAYER}: positions +1" in said.headline
 
 
+@pytest.mark.parametrize("side", ["q", "k"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, monkeypatch) -> None:
+    """With every cache: k is what it gives back, wherever it keeps the newest."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(built(name))
+    module, key = next(frequencies(model))
+    home = sys.modules[type(attention(model, LAYER)).__module__]
+
+    def turning(apply):
+        def turned(q, k, cos, sin, *rest, **named):
+            right = apply(q, k, cos, sin, *rest, **named)
+            if q.shape[-2] > 1:
+                return right
+            wrong = apply(q, k, *later(cos, sin, module._buffers[key]), *rest, **named)
+            return (wrong[0], right[1]) if side == "q" else (right[0], wrong[1])
+
+        return turned
+
+    for function in {one for one in vars(home) if one.startswith("apply_rotary_pos_emb")}:
+        monkeypatch.setattr(home, function, turning(getattr(home, function)))
+    audit = model_audit(str(built(name)), 1, "fp32", tokens="24", caches=CACHES)
+    [one] = audit
+    said = report([audit], None, {}, shifted=[one])
+    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
+    assert (one.diagnosis.where.sides, one.decoded.layer) == ((side,), 0)
+    assert f"Wrong positions in decode, layer 0, {side} alone: positions +1; logits are" in said.headline
+    found = [one for one in audit.cached.values() if not isinstance(one, str)]
+    assert len(found) >= 4
+    assert {(one.way, wording.sentence(one.wrong)) for one in found} == {
+        ("with a cache", f"layer 0, {side} alone: positions +1")
+    }
+
+
 @pytest.mark.parametrize("name", PLAIN[:1])
 def test_decode_that_is_another_without_other_positions_begins_the_headline(name, built, loads) -> None:
     """Nobody takes "precision, not structure" for the whole answer."""
@@ -450,7 +485,7 @@ def test_decode_that_is_another_without_other_positions_begins_the_headline(name
     begin = "Decode of a row with a cache is not one pass over its tokens: float64 logits, of up to "
     assert said.headline.startswith(begin)
     assert ". Under a shift, precision, not structure: in float32 at offset " in said.headline
-    assert any(f"first seen in q of layer {LAYER + 1}" in note for note in said.notes)
+    assert any(f"first seen in q or k of layer {LAYER + 1}" in note for note in said.notes)
 
 
 def test_what_generates_nothing_is_said(built, loads) -> None:
@@ -462,7 +497,10 @@ def test_what_generates_nothing_is_said(built, loads) -> None:
 
     one, said = audited(loads, built("llama"), plant, dtypes="fp32")
     assert one.decoded is None
-    assert "decode with a cache was not compared: RuntimeError: not for this model" in said.notes
+    assert (
+        "decode with a cache was not compared: `generate` raised RuntimeError: not for this model"
+        in said.notes
+    )
 
 
 def test_decode_of_too_few_tokens_is_said_not_to_be_compared(built) -> None:

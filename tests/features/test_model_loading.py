@@ -1,5 +1,6 @@
 """What each way of loading does to buffers: a right load gets no alarm, the first line names a spoilt one."""
 
+import shlex
 import shutil
 
 import pytest
@@ -447,3 +448,22 @@ def test_buffers_that_are_left_in_half_precision(built, tmp_path, monkeypatch) -
     folder = with_quantised(built("llama"), tmp_path / "quantised", "stub_bitsandbytes")
     quantised(monkeypatch, "stub_bitsandbytes", all_buffers(torch.Tensor.half))
     assert_named(*audited(folder), "narrow-frequencies")
+
+
+def test_stored_frequencies_that_loading_drops_are_noted(built, tmp_path, capsys) -> None:
+    """Those of old checkpoints: the model is right, and what is stored is for `check`."""
+    from ropeaudit.main import main
+
+    folder = shutil.copytree(built("llama"), tmp_path / "old model")
+    stored = load_file(folder / "model.safetensors")
+    wrong = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(8) for n in range(4)}
+    save_file(stored | wrong, folder / "model.safetensors", metadata={"format": "pt"})
+    one, said = audited(folder)
+    assert_right(one, said)
+    [note] = [note for note in said.notes if note.startswith("stored frequencies are not loaded")]
+    assert "(model.layers.0.self_attn.rotary_emb.inv_freq, 4 in all)" in note
+    command = shlex.split(note.partition("`")[2].partition("`")[0])
+    assert command == ["ropeaudit", "check", str(folder)]
+    assert main(command[1:]) == 1
+    assert "self_attn.rotary_emb.inv_freq" in capsys.readouterr().out
+    assert not [note for note in audited(built("llama"))[1].notes if "stored" in note]

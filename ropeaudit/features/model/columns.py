@@ -183,7 +183,8 @@ of_head = Declare[HeadDrift]()
 of_pair = Declare[PairDrift]()
 of_cache = Declare[CacheRun]()
 RESULTS = {
-    "same": "logits, to 1e-8 of the largest, and q of every layer that was compared are those of one pass",
+    "same": "logits, to 1e-8 of the largest, and q and k of new tokens, in layers that were compared, are "
+    "those of one pass",
     "moved": "a row rotates by other positions as a whole, and its logits stay",
     "differs": "logits are not those of one pass",
     "not_run": "see the notes",
@@ -486,12 +487,12 @@ class CacheColumns:
         shown=True,
     )
     layer: int | None = of_cache(
-        "first layer whose q is off there; empty where none is seen",
+        "first layer whose q or k is off there; empty where none is seen",
         lambda one: one.of("layer"),
         shown=True,
     )
     layers_compared: int | None = of_cache(
-        "layers whose q was compared with that of one pass, token by token; empty where it was not run",
+        "layers whose q and k were compared with those of one pass, token by token; empty where none was run",
         lambda one: one.of("layers"),
         shown=True,
     )
@@ -507,7 +508,7 @@ class CacheColumns:
         shown=True,
     )
     resembles: str | None = of_cache(
-        "by which other positions q is rotated, as a sentence; empty where by none",
+        "by which other positions q and k are rotated, as a sentence; empty where by none",
         lambda one: wording.sentence(one.of("diagnosis")) or None,
     )
     reason: str | None = of_cache(

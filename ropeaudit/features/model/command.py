@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
@@ -22,7 +23,7 @@ _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, n
     "--tokens", metavar="N|IDS", help="Random tokens, or most of a text; or ids: 5,17,3.  [default: 128]"
 )
 @click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]")
-@axis("--offset", INTEGERS, "Integers added to every position.", "1000,32k")
+@axis("--offset", INTEGERS, "Integers added to every position; 0 for --by cache.", "1000,32k")
 @axis("--dtype", NAMES, "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
 @click.option(
     "--threshold",
@@ -72,6 +73,9 @@ def model(
     from ropeaudit.features.model.columns import COLUMNS
     from ropeaudit.features.model.report import report
 
+    context = click.get_current_context()
+    if by == "cache" and context.get_parameter_source("offset") is ParameterSource.DEFAULT:
+        offset = (0,)  # decode is not shifted
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
     audit = analysis.model(
         folder,

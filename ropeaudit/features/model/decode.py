@@ -3,7 +3,8 @@
 `generate` of transformers reads a batch of two rows, one of them padded on the left, and is made to choose
 tokens that are known, so that a plain pass over each row has the numbers that it should have. Where positions
 have axes, the same is done with an image in each row.
-Letters: h heads, d head_dim, v vocabulary. Positions in tokens from the first of a row that is no padding.
+Letters: h heads, g key-value heads, d head_dim, v vocabulary. Positions in tokens from the first of a row
+that is no padding.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import util
+from itertools import product
 from typing import Any, TypeAlias
 from unittest import mock
 
@@ -28,7 +30,8 @@ from ropeaudit.features.model.load import DYNAMIC
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.runtime import process_state, streams
 
-_Generated: TypeAlias = tuple[Any, dict[int, list[Array]]]  # logits, and q by layer
+_Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
+_Generated: TypeAlias = tuple[Any, dict[int, list[_Vectors]]]  # logits, and q and k by layer
 NEW, PADDED = 4, 5  # tokens that are generated; padding of the second row
 FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
 
@@ -39,10 +42,10 @@ class Decoded:
 
     way: what the wrong row was: "with a cache" alone, "in a batch" where it is right alone, "padded on the
     left", "step by step" where `generate` is right; empty where nothing differs. position: the first that is
-    off. layer: the first in which q is off there; None where that is not seen. diagnosis: positions that q is
-    rotated by instead, if by any. differs: whether logits do; those of a row that is moved as a whole stay.
-    layers: how many were compared. image: the one in the row, None without. cache: its name. storage: by how
-    much logits change where it stores k and v in fewer bits, and no part of change.
+    off. layer: the first in which q or k is off there; None where that is not seen. diagnosis: positions by
+    which they are rotated instead, if by any. differs: whether logits do; those of a row that is moved as a
+    whole stay. layers: how many were compared. image: the one in the row, None without. cache: its name.
+    storage: by how much logits change where it stores k and v in fewer bits, and no part of change.
     """
 
     change: float
@@ -63,18 +66,25 @@ class Decoded:
         return self.diagnosis if self.differs else None
 
 
-class _Queries(Capture):
-    """Keeps q of the last token of each row, call by call, layer by layer."""
+class _LastVectors(Capture):
+    """Keeps q and k of the last token of each row, call by call, layer by layer.
+
+    k is what the cache gives back: its last, or, where it has room for more, that at the number of tokens.
+    """
 
     def __init__(self, within: set[int] | None) -> None:
         super().__init__(within)
-        self.last: dict[int, list[Array]] = {}
+        self.last: dict[int, list[_Vectors]] = {}
+        self.tokens: dict[int, int] = {}
 
-    def __call__(self, module: Any, query: Any, *args: Any, **others: Any) -> Any:
+    def __call__(self, module: Any, query: Any, key: Any, *args: Any, **others: Any) -> Any:
         if self.within is None or id(module) in self.within:
-            last = query[:, :, -1].detach().cpu().double().numpy()
-            self.last.setdefault(self._number(module), []).append(last)
-        return self.attend(module, query, *args, **others)
+            layer = self._number(module)
+            self.tokens[layer] = self.tokens.get(layer, 0) + query.shape[2]
+            last = query[:, :, -1], key[:, :, min(self.tokens[layer], key.shape[2]) - 1]
+            q, k = (one.detach().cpu().double().numpy() for one in last)
+            self.last.setdefault(layer, []).append((q, k))
+        return self.attend(module, query, key, *args, **others)
 
 
 def compare(
@@ -100,7 +110,7 @@ def compare(
             runner.narrow = narrow  # what is stored is narrow by intent
             found = replace(found, storage=float((rounded - both[0]).abs().max()))
     except Exception as error:  # whatever a model's own code raises
-        return one_line(error, 200)
+        return f"`generate` raised {one_line(error, 200)}"
     return replace(found, cache=cache)
 
 
@@ -121,7 +131,7 @@ def compare_behind_images(
             return found
         stepped = _differs(_stepped(runner, rows[0]), 0, rows[0], passes[0], pairs, allowed)
     except Exception as error:  # whatever a model's own code raises
-        return one_line(error, 200)
+        return f"the model raised {one_line(error, 200)}"
     return replace(stepped, way="step by step") if stepped.way else found
 
 
@@ -143,7 +153,7 @@ def _compared(
 
 
 def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds: bool = False) -> _Generated:
-    """Return logits (steps, rows, v) and q by layer, (rows, h, d) a step, of all but the last tokens.
+    """Return logits (steps, rows, v) and q and k by layer and step, of all but the last tokens.
 
     rounds: whether a quantized cache rounds k and v; else it stores them as they are.
     """
@@ -168,8 +178,8 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
     )
     kept = {"past_key_values": _quantized(runner.model, rounds)} if cache == "quantized" else {}
     beside = images.beside(runner.model, rows, prompt)
-    queries = _Queries(runner.text if beside else None)
-    load.listen(queries)
+    vectors = _LastVectors(runner.text if beside else None)
+    load.listen(vectors)
     runner.reset()
     with (
         torch.no_grad(),
@@ -187,7 +197,7 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
             **kept,
             **runner.put(beside),
         )
-    return torch.stack(result.logits).cpu().double(), queries.last
+    return torch.stack(result.logits).cpu().double(), vectors.last
 
 
 class _Stream:
@@ -238,8 +248,8 @@ def _stepped(runner: Runner, row: Row) -> _Generated:
     ids = runner.device.put(torch.tensor([row.ids]))
     prompt = ids.shape[1] - NEW
     given = runner.put(images.beside(runner.model, [row], prompt))
-    queries = _Queries(runner.text)
-    load.listen(queries)
+    vectors = _LastVectors(runner.text)
+    load.listen(vectors)
     runner.reset()
     logits, cache, first = [], None, 0
     with torch.no_grad(), runner.arithmetic(), streams.aside(), process_state.foreign():
@@ -247,7 +257,7 @@ def _stepped(runner: Runner, row: Row) -> _Generated:
             result = runner.model(ids[:, first:end], past_key_values=cache, use_cache=True, **given)
             cache, first, given = result.past_key_values, end, {}
             logits.append(result.logits[:, -1])
-    return torch.stack(logits).cpu().double(), queries.last
+    return torch.stack(logits).cpu().double(), vectors.last
 
 
 def _differs(
@@ -259,31 +269,44 @@ def _differs(
     allowed: float,
 ) -> Decoded:
     """Return where a row of what was generated is not that of one pass."""
-    logits, queries = generated
+    logits, vectors = generated
     first = len(given.ids) - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().max())
     most = allowed * max(1.0, size)
     off = (logits[:, row] - one.logits[first : first + len(logits)].double()).abs().amax(-1)
     change = float(off.max())
     way = "padded on the left" if row else "in a batch"
-    compared = sum(layer in one.layers and len(seen) == len(logits) for layer, seen in queries.items())
-    same = Decoded(change, size, layers=compared, image=given.image)
-    for step in range(len(logits)):
-        for layer, seen in sorted(queries.items()):
-            if layer not in one.layers or len(seen) != len(logits):
-                continue
-            expected, q = one.layers[layer].q[:, first + step], seen[step][row]
-            if _near(q, expected):
-                continue
-            by = None if layer not in pairs else _moved(q, expected, pairs[layer])
-            if by is None and not off[step] > most:
-                continue  # such as dims that are not compared
-            found = None if by is None else Diagnosis("positions-off", {"by": by}, Where(layers=(layer,)))
-            seen_at = replace(same, way=way, position=first + step, layer=layer, diagnosis=found)
-            return replace(seen_at, differs=change > most)
+    compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
+    same = Decoded(change, size, layers=len(compared), image=given.image)
+    for step, layer in product(range(len(logits)), compared):
+        q, k = (side[row] for side in vectors[layer][step])
+        held, at = one.layers[layer], first + step
+        expected = {"q": (q, held.q[:, at]), "k": (k, held.k[:, at])}
+        far = {side: both for side, both in expected.items() if not _near(*both)}
+        by = {side: _moved(*both, pairs[layer]) for side, both in far.items() if layer in pairs}
+        moved = {side: count for side, count in by.items() if count is not None}
+        if not moved and not (far and off[step] > most):
+            continue  # all is as it was, or dims are off that are not compared
+        found = _positions_off(moved, layer)
+        seen_at = replace(same, way=way, position=at, layer=layer, diagnosis=found)
+        return replace(seen_at, differs=change > most)
     if change > most:
         return replace(same, way=way, position=first + int((off > most).nonzero()[0]), differs=True)
     return same
+
+
+def _positions_off(moved: Mapping[str, int], layer: int) -> Diagnosis | None:
+    """Return the diagnosis of q and k that are rotated further, by side; None where none is."""
+    if not moved:
+        return None
+    alike = len(moved) == 2 and len(set(moved.values())) == 1
+    sides: list[tuple[str, ...]] = [()] if alike else [(side,) for side in moved]
+    counts = dict.fromkeys(moved.values()) if alike else moved.values()
+    first, *also = (
+        Diagnosis("positions-off", {"by": by}, Where(sides=side, layers=(layer,)))
+        for side, by in zip(sides, counts, strict=True)
+    )
+    return replace(first, also=tuple(also))
 
 
 def _near(q: Array, expected: Array) -> bool:

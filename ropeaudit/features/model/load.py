@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -133,9 +134,14 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that it names "
             f"are missing or of another shape ({missing[0]}); give the config of this checkpoint"
         )
-    if info["unexpected_keys"]:
-        first = sorted(info["unexpected_keys"])[0]
-        folder.note(f"{len(info['unexpected_keys'])} tensors are not used by the model ({first})")
+    dropped = _dropped_frequencies(folder, model)
+    if unused := sorted({*info["unexpected_keys"]} - {*dropped}):
+        folder.note(f"{len(unused)} tensors are not used by the model ({unused[0]})")
+    if dropped:
+        folder.note(
+            f"stored frequencies are not loaded, for the model builds its own ({dropped[0]}, {len(dropped)} "
+            f"in all); `ropeaudit check {shlex.quote(str(folder.path))}` judges them"
+        )
     try:
         with streams.aside(), process_state.foreign():
             return device.moved(model.eval())
@@ -144,6 +150,20 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             raise BadInput(f"{str(folder.path)!r}: {left[0]}: {LEFT}") from None
         reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
         raise BadInput(f"{str(folder.path)!r}: {reason}; give --device cpu") from None
+
+
+def _dropped_frequencies(folder: Folder, model: Any) -> list[str]:
+    """Return the names of frequencies that the folder's .safetensors hold and the model has no place for."""
+    names: list[str] = []
+
+    def noted(name: str, *_: Any) -> bool:
+        if name.endswith("inv_freq"):
+            names.append(name)
+        return False
+
+    checkpoints.read([path for path in folder.files if path.suffix == ".safetensors"], noted)
+    places = [key for key in model.state_dict() if key.endswith("inv_freq")]
+    return [name for name in names if not any(key.endswith(name) or name.endswith(key) for key in places)]
 
 
 def left_on_meta(model: Any) -> list[str]:

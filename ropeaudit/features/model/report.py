@@ -36,9 +36,9 @@ _LEGENDS = {
     "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
-    "cache": "way: of two rows that `generate` reads, one padded on the left, or of the first alone;\n"
-    "layer: the first whose q is off; decode max: logits minus those of one pass, in float64, k and v\n"
-    "unrounded; storage max: change of logits where a quantized cache rounds them.",
+    "cache": "way: `generate` decodes {new} tokens of two rows, one padded on the left, or of the first "
+    "alone;\nlayer: the first whose q or k is off; decode max: logits minus those of one pass, in float64, "
+    "k and v\nunrounded; storage max: change of logits where a quantized cache rounds them.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
 }
 _REMEDY = {
@@ -114,7 +114,10 @@ def _legend(kind: str, threshold: float, rows: Sequence[Mapping[str, Any]]) -> s
         for word in RESULTS
         if any(row.get("result") == word for row in rows)
     ]
-    return "\n".join([_LEGENDS[kind].format(threshold=short(threshold)), *words])
+    new = 0
+    if kind == "cache":
+        from ropeaudit.features.model.decode import NEW as new
+    return "\n".join([_LEGENDS[kind].format(threshold=short(threshold), new=new), *words])
 
 
 def cache_headline(audit: ModelAudit) -> str:
@@ -267,7 +270,7 @@ def decode_notes(audit: ModelAudit) -> list[str]:
     one = audit.decoded
     if one is None or not one.way:
         return []
-    seen = "in" if one.diagnosis else "seen in q of"
+    seen = "in" if one.diagnosis else "seen in q or k of"
     layer = "" if one.layer is None else f", first {seen} layer {one.layer}"
     begin = f"decode of a row {one.way}" + ("" if one.cache == load.DYNAMIC else f" (the {one.cache} cache)")
     if one.image is not None:
