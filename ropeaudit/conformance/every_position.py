@@ -49,7 +49,8 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
     yield judged(
         "table end",
         False,
-        f"a token at position {taken} is taken, one at {refused} is not: {reason}",
+        f"a token at position {taken} is taken, one at {refused} is not: {reason}; --up-to {refused} asks "
+        "for no more",
         measured=float(refused),
         allowed=float(code.up_to),
         unit="positions",

@@ -357,6 +357,7 @@ def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> No
     end = results["table end"]
     assert (end.status, end.measured, end.allowed) == ("fail", 5000.0, 20000.0)
     assert "a token at position 4999 is taken, one at 5000 is not: IndexError" in end.detail
+    assert end.detail.endswith("; --up-to 5000 asks for no more")
     assert results["rotation"].status == results["decode"].status == "pass"
     assert results["rotation"].detail.startswith("all 5000 positions")
 
