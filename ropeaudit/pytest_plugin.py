@@ -13,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from ropeaudit.features.check.checked import Checked
 
+__tracebackhide__ = True  # pytest shows a failure at the line of the test
 _MARKER = "rope(**options): what `rope_check` takes by default, such as dtypes='fp16', model='llama-3.1-8b'"
 
 

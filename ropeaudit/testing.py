@@ -50,6 +50,7 @@ from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 
+__tracebackhide__ = True  # pytest shows a failure at the line of the test
 _UNEXPLAINED = Diagnosis("unexplained")
 _CLEAR = 0.3  # what scores behave like is at most this share as far away as what they should be
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets

@@ -74,6 +74,8 @@ def test_the_fixture_checks_and_records_what_it_saw(project) -> None:
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "1 failed, 3 passed" in ran.stdout
     assert "base 500000 instead of 10000" in ran.stdout
+    assert ">       rope_check(wrong)" in ran.stdout
+    assert "ropeaudit/" not in ran.stdout, "the test's own line is shown, and none of what found it wrong"
     cases = {case.get("name"): case for case in ElementTree.parse(project / "junit.xml").iter("testcase")}  # noqa: S314
     seen = {
         name: {one.get("name"): one.get("value") for one in case.iter("property")}

@@ -22,6 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Names = str | Iterable[str]
 OnProgress = Callable[[float], None]
+__tracebackhide__ = True  # pytest shows a refusal at the line of the test
 _KEYWORDS = 0x08  # of code.co_flags: the function has a ** parameter
 
 
