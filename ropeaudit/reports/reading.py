@@ -208,17 +208,17 @@ def _parsed(path: str, parse: Callable[[bytes], T], content: bytes | None = None
 
 def check(path: str, row: Mapping[str, Any]) -> None:
     """Raise BadInput if a row is of no report of `shift`, or of another schema."""
+    if "implementation" not in row or "offset" not in row:
+        raise BadInput(f"{path!r} has no implementation and offset: it is not a report of `ropeaudit shift`")
     schema = row.get("schema")
     if schema is not None and schema > records.SCHEMA:
         raise BadInput(
             f"{path!r} has schema {schema} and this version knows {records.SCHEMA}; use a newer ropeaudit"
         )
-    if schema is not None and schema < records.SCHEMA and "offset" in row:
+    if schema is not None and schema < records.SCHEMA:
         raise BadInput(
             f"{path!r} is of schema {schema} and this version knows {records.SCHEMA}; measure again"
         )
-    if "implementation" not in row or "offset" not in row:
-        raise BadInput(f"{path!r} has no implementation and offset: it is not a report of `ropeaudit shift`")
     if row["offset"] is None:
         raise BadInput(f"{path!r} has a row without an offset")
 

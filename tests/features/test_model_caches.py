@@ -140,3 +140,23 @@ def test_offsets_that_a_model_does_not_reach_are_not_in_its_way(built, capsys) -
     said = capsys.readouterr().out
     assert said.startswith("In float64, decode is one pass over the same tokens with dynamic, static, ")
     assert "way: `generate` decodes 4 tokens of two rows" in said
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
+def test_k_that_a_full_window_writes_over_is_that_of_its_step(name, built) -> None:
+    """Tokens that repeat have k alike but for positions: k of a later step is not that of an earlier one."""
+    audit = model_audit(
+        str(built(name)), 1, "fp64", tokens=",".join(["7"] * 24), caches=("dynamic", "static")
+    )
+    said = report([audit], None, {}, "cache", list(audit))
+    assert results(said) == {"dynamic": "same", "static": "same"}
+
+
+def test_a_model_that_reads_no_positions_decodes_all_the_same(built, capsys) -> None:
+    arguments = ["model", str(built("mpt")), "--tokens", "24", "--dtype", "fp32"]
+    assert main(arguments) == 2
+    assert "there is nothing to shift" in capsys.readouterr().err
+    assert main([*arguments, "--by", "cache"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "In float64, decode is one pass over the same tokens with dynamic"
+    )

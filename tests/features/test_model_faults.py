@@ -1,6 +1,7 @@
 """Faults planted in loaded models: each is named, with its layer where it is one; right models stay right."""
 
 import json
+import math
 import shutil
 import sys
 
@@ -437,29 +438,67 @@ def test_one_layer_of_decode_at_other_positions(name, built, loads) -> None:
     assert f"Wrong positions in decode, layer {LAYER}: positions +1" in said.headline
 
 
+@pytest.fixture
+def rotates(monkeypatch):
+    """Return what lets a model rotate otherwise: change(plain, further, q, k, cos, sin, layer)."""
+
+    def patched(folder, change):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        module, key = next(frequencies(model))
+        home, running = sys.modules[type(attention(model, LAYER)).__module__], []
+
+        def further(cos, sin, by):
+            angles = by * torch.cat([module._buffers[key]] * 2).to(cos.dtype)[: cos.shape[-1]]
+            c, s = angles.cos(), angles.sin()
+            return cos * c - sin * s, sin * c + cos * s
+
+        def turning(apply):
+            def turned(q, k, cos, sin, *rest, **named):
+                def plain(q, k, cos, sin):
+                    return apply(q, k, cos, sin, *rest, **named)
+
+                return change(plain, further, q, k, cos, sin, running[-1])
+
+            return turned
+
+        for function in {one for one in vars(home) if one.startswith("apply_rotary_pos_emb")}:
+            monkeypatch.setattr(home, function, turning(getattr(home, function)))
+        kind = type(attention(model, LAYER))
+        forward = kind.forward
+
+        def noted(self, *args, **kwargs):
+            running.append(self.layer_idx)
+            return forward(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, "forward", noted)
+
+    return patched
+
+
+def reported(folder, *, caches=("dynamic",), tokens="24"):
+    """Return the audit of a model at offset 1 in float32, its one row, and what is said of it."""
+    audit = model_audit(str(folder), 1, "fp32", tokens=tokens, caches=caches)
+    [one] = audit
+    return audit, one, report([audit], None, {}, shifted=[one])
+
+
+def in_decode(q_by, k_by, layers=range(99)):
+    """Return what rotates q and k of new tokens further, in some layers."""
+
+    def change(plain, further, q, k, cos, sin, layer):
+        if q.shape[-2] > 1 or layer not in layers:
+            return plain(q, k, cos, sin)
+        return plain(q, k, *further(cos, sin, q_by))[0], plain(q, k, *further(cos, sin, k_by))[1]
+
+    return change
+
+
 @pytest.mark.parametrize("side", ["q", "k"])
 @pytest.mark.parametrize("name", PLAIN)
-def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, monkeypatch) -> None:
+def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, rotates) -> None:
     """With every cache: k is what it gives back, wherever it keeps the newest."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(built(name))
-    module, key = next(frequencies(model))
-    home = sys.modules[type(attention(model, LAYER)).__module__]
-
-    def turning(apply):
-        def turned(q, k, cos, sin, *rest, **named):
-            right = apply(q, k, cos, sin, *rest, **named)
-            if q.shape[-2] > 1:
-                return right
-            wrong = apply(q, k, *later(cos, sin, module._buffers[key]), *rest, **named)
-            return (wrong[0], right[1]) if side == "q" else (right[0], wrong[1])
-
-        return turned
-
-    for function in {one for one in vars(home) if one.startswith("apply_rotary_pos_emb")}:
-        monkeypatch.setattr(home, function, turning(getattr(home, function)))
-    audit = model_audit(str(built(name)), 1, "fp32", tokens="24", caches=CACHES)
-    [one] = audit
-    said = report([audit], None, {}, shifted=[one])
+    rotates(built(name), in_decode(int(side == "q"), int(side == "k")))
+    audit, one, said = reported(built(name), caches=CACHES)
     assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
     assert (one.diagnosis.where.sides, one.decoded.layer) == ((side,), 0)
     assert f"Wrong positions in decode, layer 0, {side} alone: positions +1; logits are" in said.headline
@@ -468,6 +507,158 @@ def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, monkeypatc
     assert {(one.way, wording.sentence(one.wrong)) for one in found} == {
         ("with a cache", f"layer 0, {side} alone: positions +1")
     }
+
+
+def twice(plain, further, q, k, cos, sin, layer):
+    return plain(*plain(q, k, cos, sin), cos, sin) if q.shape[-2] == 1 else plain(q, k, cos, sin)
+
+
+def k_unrotated(plain, further, q, k, cos, sin, layer):
+    q_after, k_after = plain(q, k, cos, sin)
+    return q_after, k if q.shape[-2] == 1 else k_after
+
+
+def k_backwards(plain, further, q, k, cos, sin, layer):
+    q_after, k_after = plain(q, k, cos, sin)
+    return q_after, plain(q, k, cos, -sin)[1] if q.shape[-2] == 1 else k_after
+
+
+def q_moved_and_k_larger(plain, further, q, k, cos, sin, layer):
+    if q.shape[-2] > 1:
+        return plain(q, k, cos, sin)
+    return plain(q, k, *further(cos, sin, 1))[0], 1.5 * plain(q, k, cos, sin)[1]
+
+
+SAID = {
+    "both further": (in_decode(1, 2), "layer 0, q: positions +1; layer 0, k: positions +2"),
+    "twice": (twice, "layer 0: rotated twice"),
+    "k unrotated": (k_unrotated, "layer 0, k alone: no rotation"),
+    "k backwards": (k_backwards, "layer 0, k alone: the other direction"),
+    "q, and k larger": (
+        q_moved_and_k_larger,
+        "layer 0, q: positions +1; layer 0, k: nothing known explains it",
+    ),
+    "one layer": (in_decode(0, 3, [2]), "layer 2, k alone: positions +3"),
+}
+
+
+@pytest.mark.parametrize("fault", SAID)
+def test_what_rotates_q_and_k_of_decode_otherwise_is_named(fault, built, rotates) -> None:
+    """All steps count: rotated twice is another number of positions at each."""
+    change, sentence = SAID[fault]
+    rotates(built("llama"), change)
+    _, one, said = reported(built("llama"))
+    assert said.headline.startswith(f"Wrong positions in decode, {sentence}; logits are off by up to ")
+    assert one.decoded.position == 20
+
+
+def test_one_step_alone_is_told_as_its_position(built, rotates) -> None:
+    def change(plain, further, q, k, cos, sin, layer):
+        there = q.shape[-2] == 1 and abs(cos[0, 0, 0] - math.cos(21)) < 1e-6
+        return plain(q, k, cos, sin)[0], plain(q, k, *further(cos, sin, 5 if there else 0))[1]
+
+    rotates(built("llama"), change)
+    _, _, said = reported(built("llama"))
+    assert "Wrong positions in decode, layer 0, k alone: position 21 rotated as 26; logits" in said.headline
+
+
+def test_a_harmless_move_takes_no_blame(built, rotates) -> None:
+    """A layer whose q and k are moved alike throughout keeps its scores: another layer is wrong."""
+
+    def change(plain, further, q, k, cos, sin, layer):
+        if layer == 1 and q.shape[-2] in (1, 20):  # of decode: one pass has 24 or 19 tokens
+            return plain(q, k, *further(cos, sin, 1))
+        return in_decode(0, 1, [3])(plain, further, q, k, cos, sin, layer)
+
+    rotates(built("llama"), change)
+    _, one, said = reported(built("llama"))
+    assert said.headline.startswith("Wrong positions in decode, layer 3, k alone: positions +1; logits are")
+    assert (one.decoded.position, one.decoded.layer) == (20, 3)
+
+
+def values(monkeypatch, change):
+    """Let caches keep other values: change(v, is_decode, layer)."""
+    from transformers.cache_utils import Cache
+
+    update = Cache.update
+
+    def other(self, k, v, layer, *args, **named):
+        return update(self, k, change(v, k.shape[-2] == 1, layer), layer, *args, **named)
+
+    monkeypatch.setattr(Cache, "update", other)
+
+
+def test_a_harmless_move_of_a_row_is_no_cause_of_its_logits(built, loads, monkeypatch) -> None:
+    """Left padding ignored explains nothing where v of the padded row is wrong."""
+
+    def change(v, is_decode, layer):
+        return torch.cat([v[:-1], 1.5 * v[-1:]]) if is_decode and layer == 3 and len(v) == 2 else v
+
+    values(monkeypatch, change)
+    one, said = audited(loads, built("llama"), given_positions(without_padding), dtypes="fp32")
+    assert (one.word, one.decoded.wrong, one.decoded.differs) == ("precision", None, True)
+    assert said.headline.startswith("Decode of a row padded on the left is not one pass over its tokens: ")
+    assert (one.decoded.position, one.decoded.layer) == (15, None)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("row", ["all", "padded"])
+def test_decode_that_is_nan_is_not_one_pass(value, row, built, monkeypatch) -> None:
+    def change(v, is_decode, layer):
+        if not is_decode or layer != 3 or (row == "padded" and len(v) == 1):
+            return v
+        kept = v[:-1] if row == "padded" else v[:0]
+        return torch.cat([kept, v[len(kept) :] * float(value)])
+
+    values(monkeypatch, change)
+    audit, one, said = reported(built("llama"), caches=CACHES)
+    way = "with a cache" if row == "all" else "padded on the left"
+    assert {(found.way, found.differs, found.layer) for found in audit.cached.values()} == {(way, True, None)}
+    assert said.headline.startswith(
+        f"Decode of a row {way} is not one pass over its tokens: float64 logits, "
+    )
+    assert ", are nan or infinite in part. Under a shift, " in said.headline
+    assert one.decoded.position == (20 if row == "all" else 15)
+
+
+GENERATES = {
+    "beams": {"num_beams": 4},
+    "ends": {"eos_token_id": [*range(64)]},
+    "time": {"max_time": 1e-9},
+    "static": {"cache_implementation": "static"},
+    "guided": {"guidance_scale": 1.5},
+    "in chunks": {"prefill_chunk_size": 4},
+    "several": {"num_return_sequences": 2, "do_sample": True},
+    "looks up": {"prompt_lookup_num_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("fault", [0, 1])
+@pytest.mark.parametrize("name", GENERATES)
+def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(name, fault, built, tmp_path, rotates) -> None:
+    """Beams were taken for rows; an end token, a time and two calls a step let nothing be compared."""
+    folder = shutil.copytree(built("llama"), tmp_path / "copied")
+    (folder / "generation_config.json").write_text(json.dumps(GENERATES[name]))
+    rotates(folder, in_decode(0, fault))
+    audit, one, _ = reported(folder, caches=("dynamic", "quantized"))
+    assert {found.layers for found in audit.cached.values()} == {4}
+    assert {bool(found.wrong) for found in audit.cached.values()} == {bool(fault)}
+    assert one.word == ("wrong_decode" if fault else "precision")
+
+
+def test_generation_that_stops_early_is_not_compared(built, loads) -> None:
+    def plant(model):
+        generate = model.generate
+
+        def short(*args, generation_config, **kwargs):
+            generation_config.max_new_tokens = 2
+            return generate(*args, generation_config=generation_config, **kwargs)
+
+        model.generate = short
+
+    one, said = audited(loads, built("llama"), plant, dtypes="fp32")
+    assert one.decoded is None
+    assert "decode with a cache was not compared: `generate` stopped after 2 of 4 tokens" in said.notes
 
 
 @pytest.mark.parametrize("name", PLAIN[:1])

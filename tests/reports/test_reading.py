@@ -123,6 +123,15 @@ def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -
         read(str(path))
 
 
+def test_a_report_of_another_command_is_told_to_be_that(tmp_path: Path) -> None:
+    path = tmp_path / "model.jsonl"
+    path.write_text('{"schema": 1, "model": "m", "dtype": "float32", "offset": 7}\n')
+    with pytest.raises(
+        BadInput, match="has no implementation and offset: it is not a report of `ropeaudit sh"
+    ):
+        read(str(path))
+
+
 def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "x.parquet"

@@ -281,7 +281,7 @@ class ModelAudit(Result):
         from ropeaudit.features.model.forward_pass import check_reach
 
         base = self._first(runner, held)
-        if not base.reads:
+        if not base.reads and any(self.offsets):
             raise NotShifted(
                 f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "
                 "the order of the tokens, or it has none; there is nothing to shift"
@@ -324,14 +324,14 @@ class ModelAudit(Result):
             which = "a cache" if names == [DYNAMIC] else which
             self.folder.note(f"decode with {which} was not compared: {why}")
         seen = [found for found in self.cached.values() if isinstance(found, decode.Decoded)]
-        worst = max(seen, key=lambda one: (one.wrong is not None, one.differs, bool(one.way)), default=None)
-        if worst is None or worst.way:
+        worst = max(seen, key=lambda one: one.rank, default=None)
+        if worst is None or worst.differs:
             return worst
         behind = decode.compare_behind_images(runner, ids, self.pairs, STRUCTURE)
         if isinstance(behind, str):
             self.folder.note(f"decode with a cache behind an image was not compared: {behind}")
             return worst
-        return behind if behind and behind.way else worst
+        return behind if behind and behind.rank > worst.rank else worst
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""

@@ -183,8 +183,8 @@ of_head = Declare[HeadDrift]()
 of_pair = Declare[PairDrift]()
 of_cache = Declare[CacheRun]()
 RESULTS = {
-    "same": "logits, to 1e-8 of the largest, and q and k of new tokens, in layers that were compared, are "
-    "those of one pass",
+    "same": "logits, to 1e-8 of the largest or of 1, and q and k of new tokens, to 1e-6 of theirs, in "
+    "layers that were compared, are those of one pass",
     "moved": "a row rotates by other positions as a whole, and its logits stay",
     "differs": "logits are not those of one pass",
     "not_run": "see the notes",
@@ -487,7 +487,7 @@ class CacheColumns:
         shown=True,
     )
     layer: int | None = of_cache(
-        "first layer whose q or k is off there; empty where none is seen",
+        "first layer whose q or newest k is off there; empty where none is seen",
         lambda one: one.of("layer"),
         shown=True,
     )

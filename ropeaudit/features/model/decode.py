@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import util
-from itertools import product
 from typing import Any, TypeAlias
 from unittest import mock
 
@@ -21,17 +20,19 @@ import numpy as np
 import torch
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.errors import one_line
+from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.model import images, load
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
 from ropeaudit.features.model.images import Image, Row
-from ropeaudit.features.model.layers import NEAR, RotatedPairs
+from ropeaudit.features.model.layers import NEAR, LayerVectors, RotatedPairs
 from ropeaudit.features.model.load import DYNAMIC
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.runtime import process_state, streams
 
 _Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
+_Moves: TypeAlias = dict[str, int | None]  # by side, of those that are off
 _Generated: TypeAlias = tuple[Any, dict[int, list[_Vectors]]]  # logits, and q and k by layer
+_REACH = 4096  # tokens by which q and k are looked for
 NEW, PADDED = 4, 5  # tokens that are generated; padding of the second row
 FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
 
@@ -65,6 +66,11 @@ class Decoded:
         """The diagnosis, where it changes what the model says."""
         return self.diagnosis if self.differs else None
 
+    @property
+    def rank(self) -> tuple[bool, bool, bool]:
+        """How bad it is: a cause that changes logits, other logits, a row that is moved as a whole."""
+        return self.wrong is not None, self.differs, bool(self.way)
+
 
 class _LastVectors(Capture):
     """Keeps q and k of the last token of each row, call by call, layer by layer.
@@ -82,7 +88,7 @@ class _LastVectors(Capture):
             layer = self._number(module)
             self.tokens[layer] = self.tokens.get(layer, 0) + query.shape[2]
             last = query[:, :, -1], key[:, :, min(self.tokens[layer], key.shape[2]) - 1]
-            q, k = (one.detach().cpu().double().numpy() for one in last)
+            q, k = (one.detach().double().cpu().numpy().copy() for one in last)  # caches write over theirs
             self.last.setdefault(layer, []).append((q, k))
         return self.attend(module, query, key, *args, **others)
 
@@ -109,6 +115,8 @@ def compare(
             rounded, _ = _generated(runner, rows, cache, rounds=True)
             runner.narrow = narrow  # what is stored is narrow by intent
             found = replace(found, storage=float((rounded - both[0]).abs().max()))
+    except RopeAuditError as error:
+        return str(error)
     except Exception as error:  # whatever a model's own code raises
         return f"`generate` raised {one_line(error, 200)}"
     return replace(found, cache=cache)
@@ -127,12 +135,12 @@ def compare_behind_images(
             return None
         passes = [runner.run(row.ids, 0, beside=images.beside(runner.model, [row])) for row in rows]
         found = _compared(runner, rows, _generated(runner, rows), passes, pairs, allowed)
-        if found.way:
+        if found.differs:
             return found
         stepped = _differs(_stepped(runner, rows[0]), 0, rows[0], passes[0], pairs, allowed)
     except Exception as error:  # whatever a model's own code raises
         return f"the model raised {one_line(error, 200)}"
-    return replace(stepped, way="step by step") if stepped.way else found
+    return replace(stepped, way="step by step") if stepped.rank > found.rank else found
 
 
 def _compared(
@@ -146,10 +154,12 @@ def _compared(
 ) -> Decoded:
     """Return how decode of two rows differs from a pass over each."""
     found = [_differs(both, n, rows[n], passes[n], pairs, allowed) for n in (0, 1)]
-    if not found[0].way:
-        return found[1] if found[1].way else max(found, key=lambda one: one.change)
-    alone = _differs(_generated(runner, rows[:1], cache), 0, rows[0], passes[0], pairs, allowed)
-    return replace(alone, way="with a cache") if alone.way else found[0]
+    if found[0].way:
+        alone = _differs(_generated(runner, rows[:1], cache), 0, rows[0], passes[0], pairs, allowed)
+        if alone.way and alone.rank >= found[0].rank:
+            found[0] = replace(alone, way="with a cache")
+    worst = max(found, key=lambda one: one.rank)
+    return worst if worst.way else max(found, key=lambda one: one.change)
 
 
 def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds: bool = False) -> _Generated:
@@ -188,6 +198,7 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
         streams.aside(),
         process_state.foreign(),
         _orderly(runner, cache),
+        mock.patch.object(runner.model, "generation_config", make()),  # its values would fill ours
     ):
         result = runner.model.generate(
             runner.device.put(given[:, :prompt]),
@@ -197,6 +208,8 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
             **kept,
             **runner.put(beside),
         )
+    if len(result.logits) < NEW:
+        raise BadInput(f"`generate` stopped after {len(result.logits)} of {NEW} tokens")
     return torch.stack(result.logits).cpu().double(), vectors.last
 
 
@@ -268,54 +281,98 @@ def _differs(
     pairs: Mapping[int, RotatedPairs],
     allowed: float,
 ) -> Decoded:
-    """Return where a row of what was generated is not that of one pass."""
+    """Return where a row of what was generated is not that of one pass.
+
+    A layer whose q and k are moved alike at every step, from the prompt on, keeps its distances: it explains
+    nothing where logits differ.
+    """
     logits, vectors = generated
     first = len(given.ids) - NEW - 1  # the last token of the prompt
-    size = float(one.logits.abs().max())
+    size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     most = allowed * max(1.0, size)
-    off = (logits[:, row] - one.logits[first : first + len(logits)].double()).abs().amax(-1)
-    change = float(off.max())
-    way = "padded on the left" if row else "in a batch"
+    off = _apart(logits[:, row], one.logits[first : first + len(logits)].double())
+    change, way = float(off.max()), "padded on the left" if row else "in a batch"
     compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
-    same = Decoded(change, size, layers=len(compared), image=given.image)
-    for step, layer in product(range(len(logits)), compared):
-        q, k = (side[row] for side in vectors[layer][step])
-        held, at = one.layers[layer], first + step
-        expected = {"q": (q, held.q[:, at]), "k": (k, held.k[:, at])}
-        far = {side: both for side, both in expected.items() if not _near(*both)}
-        by = {side: _moved(*both, pairs[layer]) for side, both in far.items() if layer in pairs}
-        moved = {side: count for side, count in by.items() if count is not None}
-        if not moved and not (far and off[step] > most):
-            continue  # all is as it was, or dims are off that are not compared
-        found = _positions_off(moved, layer)
-        seen_at = replace(same, way=way, position=at, layer=layer, diagnosis=found)
-        return replace(seen_at, differs=change > most)
-    if change > most:
-        return replace(same, way=way, position=first + int((off > most).nonzero()[0]), differs=True)
+    moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
+    alike = [n for n in compared if len(set(moves[n][0].values())) == 1 and _as_a_whole(moves[n])]
+    same = Decoded(change, size, layers=len(compared), image=given.image, differs=change > most)
+    for step, apart in enumerate(off.tolist()):
+        for layer in compared:
+            here = moves[layer][step:]
+            moved = any(by is not None for by in here[0].values())
+            if layer not in alike and (moved or (here[0] and apart > most)):
+                found = _diagnosis(here, first + step, layer) if moved else None
+                return replace(same, way=way, position=first + step, layer=layer, diagnosis=found)
+        if apart > most:
+            return replace(same, way=way, position=first + step)
+    if alike:
+        found = _diagnosis(moves[alike[0]], first, alike[0])
+        return replace(same, way=way, position=first, layer=alike[0], diagnosis=found)
     return same
 
 
-def _positions_off(moved: Mapping[str, int], layer: int) -> Diagnosis | None:
-    """Return the diagnosis of q and k that are rotated further, by side; None where none is."""
-    if not moved:
-        return None
-    alike = len(moved) == 2 and len(set(moved.values())) == 1
-    sides: list[tuple[str, ...]] = [()] if alike else [(side,) for side in moved]
-    counts = dict.fromkeys(moved.values()) if alike else moved.values()
-    first, *also = (
-        Diagnosis("positions-off", {"by": by}, Where(sides=side, layers=(layer,)))
-        for side, by in zip(sides, counts, strict=True)
+def _apart(logits: Any, expected: Any) -> Any:
+    """Return by step the largest difference of logits; infinite where one is nan and the other is not."""
+    same = (logits == expected) | (logits.isnan() & expected.isnan())
+    return (logits - expected).abs().masked_fill(same, 0.0).nan_to_num(float("inf")).amax(-1)
+
+
+def _moves(
+    seen: Sequence[_Vectors], row: int, first: int, one: LayerVectors, pairs: RotatedPairs | None
+) -> list[_Moves]:
+    """Return by step what is off of q and k of a row: the tokens that it is rotated further, None by none."""
+    results: list[_Moves] = []
+    for at, vectors in enumerate(seen, first):
+        expected = {"q": (vectors[0][row], one.q[:, at]), "k": (vectors[1][row], one.k[:, at])}
+        off = {side: both for side, both in expected.items() if not _near(*both)}
+        results.append({side: _moved(*both, pairs) for side, both in off.items()})
+    return results
+
+
+def _as_a_whole(moves: Sequence[_Moves]) -> bool:
+    """Return whether q and k are rotated further at every step, all by the same."""
+    return all(len(here) == 2 and here == moves[0] and None not in here.values() for here in moves)
+
+
+def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
+    """Return what a layer's q and k are rotated by, some of which are moved. moves: from a position on."""
+    by_side = {side: _of_side([here.get(side, 0) for here in moves], position) for side in moves[0]}
+    alike = len(by_side) == 2 and len(set(map(repr, by_side.values()))) == 1
+    if alike:
+        return replace(by_side["q"], where=Where(layers=(layer,)))
+    first, *also = sorted(
+        (replace(one, where=Where(sides=(side,), layers=(layer,))) for side, one in by_side.items()),
+        key=lambda one: one.code == "unexplained",
     )
     return replace(first, also=tuple(also))
 
 
-def _near(q: Array, expected: Array) -> bool:
-    return q.shape == expected.shape and bool(np.abs(q - expected).max() <= NEAR * np.abs(expected).max())
+def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
+    """Return what rotates a side further by so many tokens, step by step from a position on."""
+    if counts[0] is None:
+        return Diagnosis("unexplained")
+    if len(set(counts)) == 1:
+        return Diagnosis("positions-off", {"by": counts[0]})
+    for code, times in (("no-rotation", -1), ("rotated-twice", 1), ("wrong-direction", -2)):
+        if list(counts) == [times * at for at in range(position, position + len(counts))]:
+            return Diagnosis(code)
+    return Diagnosis("another-position", {"position": position, "seen": position + counts[0]})
 
 
-def _moved(q: Array, expected: Array, pairs: RotatedPairs) -> int | None:
-    """Return by how many tokens q is rotated beyond its position; None by none. Shapes: (h, d), (h, d)."""
-    if not pairs.frequencies.size or q.shape != expected.shape:
+def _near(x: Array, expected: Array) -> bool:
+    return x.shape == expected.shape and bool(np.abs(x - expected).max() <= NEAR * np.abs(expected).max())
+
+
+def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
+    """Return by how many tokens x is rotated further; None by none. Shapes: (h, d), (h, d)."""
+    if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
         return None
-    reach = sorted(range(-4096, 4097), key=abs)
-    return next((by for by in reach if by and _near(q[:, None], pairs.rotated(expected[:, None], by))), None)
+    reach = np.array(sorted(range(-_REACH, _REACH + 1), key=abs)[1:])
+    head = int(np.abs(expected).max(-1).argmax())  # one shows which are worth a look
+    (a, b), (first, second) = pairs.split(expected[head]), pairs.split(x[head])
+    turned = np.exp(1j * reach[:, None] * pairs.frequencies) * (a + 1j * b)
+    far = np.abs(turned - (first + 1j * second)).max(-1)
+    near = reach[far <= 2 * NEAR * np.abs(expected).max()]
+    return next(
+        (int(by) for by in near if _near(x[:, None], pairs.rotated(expected[:, None], int(by)))), None
+    )

@@ -136,7 +136,8 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         )
     dropped = _dropped_frequencies(folder, model)
     if unused := sorted({*info["unexpected_keys"]} - {*dropped}):
-        folder.note(f"{len(unused)} tensors are not used by the model ({unused[0]})")
+        tensors = "1 tensor is" if len(unused) == 1 else f"{len(unused)} tensors are"
+        folder.note(f"{tensors} not used by the model ({unused[0]})")
     if dropped:
         folder.note(
             f"stored frequencies are not loaded, for the model builds its own ({dropped[0]}, {len(dropped)} "

@@ -37,8 +37,8 @@ _LEGENDS = {
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
     "cache": "way: `generate` decodes {new} tokens of two rows, one padded on the left, or of the first "
-    "alone;\nlayer: the first whose q or k is off; decode max: logits minus those of one pass, in float64, "
-    "k and v\nunrounded; storage max: change of logits where a quantized cache rounds them.",
+    "alone;\nlayer: the first whose q or newest k is off; decode max: logits minus those of one pass, in "
+    "float64, k and v\nunrounded; storage max: change of logits where a quantized cache rounds them.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
 }
 _REMEDY = {
@@ -132,8 +132,7 @@ def cache_headline(audit: ModelAudit) -> str:
     parts = [f"{said[word]} with {', '.join(by[word])}" for word in said if by[word]]
     begin = f"In float64, decode is {'; '.join(parts)}." if parts else ""
     off = [run.decoded for run in runs if run.decoded is not None and run.result == "differs"]
-    most = max((one.change for one in off), default=0.0)
-    end = f" Logits are off by up to {short(most)}." if off else ""
+    end = f" Logits {_apart(max(one.change for one in off))}." if off else ""
     left = f" Not run: {', '.join(by['not_run'])}." if by["not_run"] else ""
     return f"{begin}{end}{left}".strip() or "Nothing was run."
 
@@ -149,7 +148,7 @@ def fault(summary: Sequence[Mapping[str, Any]]) -> str:
     if row["verdict"] == "wrong_rotation":
         return f"Wrong rotation {_where(row)}, {row['resembles']}."
     if row["verdict"] == "wrong_decode":
-        return f"Wrong positions in decode, {row['resembles']}; logits are off by {short(row['decode_max'])}."
+        return f"Wrong positions in decode, {row['resembles']}; logits {_apart(row['decode_max'])}."
     return (
         f"Float32 is not the float64 run: {_where(row)} logits are off by {short(row['error_rms'])} RMS, at "
         f"offset 0 by {short(row['base_error_rms'])}, of {short(row['logits_rms'])}; nothing that is known "
@@ -171,7 +170,7 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
         return _of_shift(summary)
     shift = _of_shift(summary)
     begin = f"Decode of a row {one.way} is not one pass over its tokens"
-    off = f"float64 logits, of up to {short(one.size)}, differ by up to {short(one.change)}"
+    off = f"float64 logits, of up to {short(one.size)}, {_apart(one.change)}"
     return f"{begin}: {off}. Under a shift, {shift[:1].lower()}{shift[1:]}"
 
 
@@ -265,6 +264,11 @@ def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     ]
 
 
+def _apart(change: float) -> str:
+    """Return how far logits are off, in words."""
+    return f"are off by up to {short(change)}" if math.isfinite(change) else "are nan or infinite in part"
+
+
 def decode_notes(audit: ModelAudit) -> list[str]:
     """Return how decode differs from one pass, in words; nothing where it does not."""
     one = audit.decoded
@@ -275,15 +279,17 @@ def decode_notes(audit: ModelAudit) -> list[str]:
     begin = f"decode of a row {one.way}" + ("" if one.cache == load.DYNAMIC else f" (the {one.cache} cache)")
     if one.image is not None:
         begin += f", behind an image of {one.image.tokens} tokens,"
-        if one.diagnosis and one.diagnosis.values["by"] == -one.image.delta:
+        if one.diagnosis and one.diagnosis.values.get("by") == -one.image.delta:
             layer += f": as if M-RoPE's delta of {one.image.delta} were not added"
     if not one.differs:
+        both = one.diagnosis is not None and not one.diagnosis.where.sides
         return [
             f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
-            "scores depend on distances, and float64 logits stay"
+            + "scores depend on distances, and " * both
+            + "float64 logits stay"
         ]
     return [
-        f"{begin} is not one pass over its tokens: float64 logits differ by up to {short(one.change)}, from "
+        f"{begin} is not one pass over its tokens: float64 logits {_apart(one.change)}, from "
         f"{'position' if one.image is None else 'token'} {one.position} on{layer}"
     ]
 
