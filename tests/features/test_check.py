@@ -567,10 +567,15 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     change_config(built, max_position_embeddings=4096)
     results = list(check(str(built), "bf16", tokens="16", up_to=256))
     of_model = [one for one in results if one.finding.check.startswith("model ")]
-    assert [(one.finding.check, one.dtype, one.finding.status) for one in of_model] == [
+    at_each_offset = [
         ("model structure", "float64", "pass"),
+        ("model rotation", "bfloat16", "pass"),
         ("model rounding", "bfloat16", "info"),
-    ] * 2
+    ]
+    assert [(one.finding.check, one.dtype, one.finding.status) for one in of_model] == [
+        ("model decode", "float64", "pass"),
+        *at_each_offset * 2,
+    ]
     stored = by_check(results)["stored buffers"].finding
     assert stored.status == "not applicable"
     assert all(one.finding.measured <= one.finding.allowed for one in of_model if one.dtype == "float64")

@@ -710,6 +710,45 @@ def test_decode_of_a_model_whose_tokens_see_those_behind_them_is_not_compared(na
     assert "decode with a cache was not compared: in one pass tokens see those behind them" in said.notes
 
 
+# --------------------------------------------------------------------------------- the same by `check`
+
+
+def checked(folder, capsys):
+    """Return the exit code of `check` of a model that is run, and its rows of the model by name."""
+    code = main(["check", str(folder), "--tokens", "24", "--dtype", "fp32", "--up-to", "64", "-f", "json"])
+    rows = json.loads(capsys.readouterr().out)["records"]
+    return code, {row["check"]: row for row in rows if row["check"].startswith("model ")}
+
+
+def test_check_fails_what_model_fails(built, loads, capsys) -> None:
+    """It saw the change of a shift alone, and passed frequencies and layers that a shift does not see."""
+    code, rows = checked(built("llama"), capsys)
+    assert code == 0
+    assert {row["status"] for row in rows.values()} == {"pass", "info"}
+    loads(LOADED["wrong-base"])
+    code, rows = checked(built("llama"), capsys)
+    assert (code, rows["model rotation"]["status"]) == (1, "fail")
+    assert rows["model rotation"]["diagnosis"] == "wrong-base"
+    assert rows["model rotation"]["where"] == "model.rotary_emb.inv_freq"
+    assert rows["model decode"]["status"] == "pass"
+
+
+def test_check_fails_decode_at_other_positions(built, loads, capsys) -> None:
+    loads(given_positions(one_more))
+    code, rows = checked(built("llama"), capsys)
+    assert (code, rows["model decode"]["status"]) == (1, "fail")
+    assert (rows["model decode"]["diagnosis"], rows["model decode"]["where"]) == ("positions-off", "layer 0")
+    assert rows["model rotation"]["status"] == "pass"
+
+
+def test_check_notes_decode_that_is_another_without_other_positions(built, monkeypatch, capsys) -> None:
+    values(monkeypatch, lambda v, is_decode, layer: 1.5 * v if is_decode and layer == 3 else v)
+    code, rows = checked(built("llama"), capsys)
+    assert (code, rows["model decode"]["status"]) == (0, "info")
+    assert rows["model decode"]["detail"].startswith("decode of a row with a cache is not one pass over its ")
+    assert rows["model decode"]["measured"] > rows["model decode"]["allowed"]
+
+
 # ------------------------------------------------------------------------------------ nothing is wrong
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance.finding import Finding, not_applicable, noted
+from ropeaudit.conformance.finding import Finding, Status, not_applicable, noted
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
-from ropeaudit.features.model.analysis import NotShifted, Shifted
+from ropeaudit.features.model.analysis import ModelAudit, NotShifted, Shifted
+from ropeaudit.features.model.report import decode_notes
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
@@ -95,14 +96,57 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
     seen: set[int] = set()
     try:
         for shifted in audit.run(progress):
+            dtype = shifted.dtype.name
+            if not seen:
+                yield _checked(name, _decode(shifted, audit), "float64", place)
             if shifted.offset not in seen:
                 seen.add(shifted.offset)
                 yield _checked(name, _structure(shifted), "float64", place)
-            yield _checked(name, _rounding(shifted), shifted.dtype.name, place)
+            yield _checked(name, _rotation(shifted), dtype, place)
+            yield _checked(name, _rounding(shifted), dtype, place)
     except NotShifted as error:
         reason = error.typed.partition(": ")[2].partition(";")[0]
         yield _checked(name, not_applicable("model structure", reason))
     note(audit.folder.notes)
+
+
+def _decode(shifted: Shifted, audit: ModelAudit) -> Finding:
+    """Return whether `generate` with a cache has the logits of one pass, in float64."""
+    one = shifted.decoded
+    if one is None:
+        return not_applicable("model decode", "it was not compared: see the notes")
+    said = decode_notes(audit)
+    status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
+    return Finding(
+        "model decode",
+        status,
+        said[0] if said else "decode with a cache, of a row alone and padded on the left, is one pass",
+        measured=one.change,
+        allowed=one.allowed,
+        unit="logit",
+        where="" if one.layer is None else f"layer {one.layer}",
+        diagnosis=one.wrong,
+    )
+
+
+def _rotation(shifted: Shifted) -> Finding:
+    """Return whether what the model holds, and how its layers rotate, are its config's."""
+    if shifted.word in model_analysis.WRONG and shifted.word != "wrong_decode":
+        return Finding(
+            "model rotation",
+            "fail",
+            model_analysis.VERDICTS[shifted.word].partition(": see")[0],
+            where=", ".join(one.name for one in shifted.held) or f"offset {shifted.offset:,}",
+            diagnosis=shifted.diagnosis,
+        )
+    if not shifted.places:
+        return not_applicable("model rotation", "no layer's rotation could be compared with config.json")
+    return Finding(
+        "model rotation",
+        "pass",
+        f"what the model holds, and how {len(shifted.places)} of its layers rotate, is as config.json says",
+        where=f"offset {shifted.offset:,}",
+    )
 
 
 def _structure(shifted: Shifted) -> Finding:

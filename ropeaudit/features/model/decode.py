@@ -41,6 +41,8 @@ FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
 class Decoded:
     """How decode differs from one pass. change, size: largest difference of a logit, largest logit.
 
+    allowed: how large a difference may be.
+
     way: what the wrong row was: "with a cache" alone, "in a batch" where it is right alone, "padded on the
     left", "step by step" where `generate` is right; empty where nothing differs. position: the first that is
     off. layer: the first in which q or k is off there; None where that is not seen. diagnosis: positions by
@@ -60,6 +62,7 @@ class Decoded:
     image: Image | None = None
     cache: str = DYNAMIC
     storage: float | None = None
+    allowed: float = 0.0
 
     @property
     def wrong(self) -> Diagnosis | None:
@@ -295,7 +298,7 @@ def _differs(
     compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
     moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
     alike = [n for n in compared if len(set(moves[n][0].values())) == 1 and _as_a_whole(moves[n])]
-    same = Decoded(change, size, layers=len(compared), image=given.image, differs=change > most)
+    same = Decoded(change, size, layers=len(compared), image=given.image, differs=change > most, allowed=most)
     for step, apart in enumerate(off.tolist()):
         for layer in compared:
             here = moves[layer][step:]
