@@ -31,7 +31,7 @@ from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.features.check import code_target
 from ropeaudit.features.check.checked import Checked, CheckOptions
-from ropeaudit.features.check.sentences import seen
+from ropeaudit.features.check.sentences import explanation, seen_at
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -132,11 +132,16 @@ def assert_rope(
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
     failed = [one for one in results if one.finding.failed]
     if failed:
-        told = [f"{own.name} fails {len(failed)} of {len(results)} checks"]
-        told += [f"{one.finding.check} in {one.dtype}: {seen(one)}" for one in failed]
         found = dict.fromkeys(codes(one.finding.diagnosis) for one in failed if one.finding.diagnosis)
         named = f" [{'+'.join(found)}]" * bool(found)
-        raise WrongRope("; ".join(told) + named, "+".join(found), worst(results))
+        told = [f"{own.name} fails {len(failed)} of {len(results)} checks{named}"]
+        said = ""
+        for one in failed:  # what it behaves like is said where it is not what was said before
+            explained = explanation(one.finding)
+            told.append(f"{one.finding.check} in {one.dtype}: {seen_at(one.finding)}")
+            told[-1] += f"; {explained}" * (explained not in ("", said))
+            said = explained
+        raise WrongRope("\n  ".join(told), "+".join(found), worst(results))
     return results
 
 

@@ -75,6 +75,11 @@ def test_the_fixture_checks_and_records_what_it_saw(project) -> None:
     assert "1 failed, 3 passed" in ran.stdout
     assert "base 500000 instead of 10000" in ran.stdout
     assert ">       rope_check(wrong)" in ran.stdout
+    shown = [line for line in ran.stdout.splitlines() if line.startswith("E ")]
+    assert shown[0].endswith("checks [wrong-base]")
+    assert "base 500000 instead of 10000" in shown[1]
+    assert sum("base 500000 instead of 10000" in line for line in shown) == 1, "it is said once"
+    assert len(shown) > 3, "a line a check"
     assert "ropeaudit/" not in ran.stdout, "the test's own line is shown, and none of what found it wrong"
     cases = {case.get("name"): case for case in ElementTree.parse(project / "junit.xml").iter("testcase")}  # noqa: S314
     seen = {

@@ -15,6 +15,7 @@ REPOSITORY = "https://github.com/ropeaudit/ropeaudit"
 PAGES = {"README.md": "start.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)((?:#[^)\s]*)?)\)")
+_OUTPUT = re.compile(r'(<div class="language-text highlight"><pre><span></span><code[^>]*>)([^\n]+)')
 _PICTURE = re.compile(r'<picture>.*?srcset="([^"]+)".*?alt="([^"]*)"\s+src="([^"]+)".*?</picture>', re.DOTALL)
 
 
@@ -34,6 +35,11 @@ def on_page_markdown(markdown, page, config, files):
         page.meta["hide"] = ["navigation"]
     sources = {name: source for source, name in PAGES.items()}
     return rewritten(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+
+
+def on_page_content(html, page, config, files):
+    """Mark the first line of every output, which the style sheet wraps: it is the answer."""
+    return _OUTPUT.sub(r'\1<span class="headline">\2</span>', html)
 
 
 def rewritten(text: str, source: str) -> str:

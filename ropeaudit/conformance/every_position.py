@@ -84,7 +84,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         worst = placed if worst is None or placed.excess > worst.excess else worst
         if not placed.excess <= 1:
             size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
-            detail = f"calls of {size}; the first that is wrong ends at {at[-1]}"
+            detail = f"calls of {size}; the first that is wrong is that of positions {at[0]} to {at[-1]}"
             if heads == 1 and start and placed.first > 0:  # in a block from 0 any base is right at first
                 code.seen.right_before = placed.first
                 detail += f", and position {placed.first} is the first that is wrong"

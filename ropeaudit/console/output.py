@@ -96,7 +96,7 @@ def say_notes(report: Report, options: ReportOptions) -> None:
     for note in report.notes[:_MOST_NOTES]:
         say(f"note: {note}")
     if len(report.notes) > _MOST_NOTES:
-        say(f"note: {len(report.notes) - _MOST_NOTES} more like these")
+        say(f"note: {len(report.notes) - _MOST_NOTES} more notes; -f json has all")
 
 
 def say(text: str) -> None:

@@ -561,6 +561,34 @@ def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(fold
     assert "behaves like" not in said
 
 
+def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
+    folder: Path, monkeypatch, capsys
+) -> None:
+    """What is stored needs no transformers."""
+    from importlib import util
+
+    find = util.find_spec
+    monkeypatch.setattr(
+        util, "find_spec", lambda name, *a: None if name == "transformers" else find(name, *a)
+    )
+    built = make("llama", folder / "llama")
+    assert main(["check", str(built), "--tokens", "24", "--dtype", "bf16"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "--tokens and --text run the model, which needs transformers; pip install 'ropeaud" in shown.err
+    assert main(["check", str(built), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0
+
+
+def test_how_code_was_called_stands_before_what_it_fails(folder: Path, capsys) -> None:
+    """Of eleven notes eight are shown."""
+    with (folder / "rope.py").open("a") as file:
+        file.write("\ndef off(x, positions):\n    return right(x, positions + 1)\n")
+    assert main(["check", "rope.py:off", "--dtype", "fp32", "--up-to", "512"]) == 1
+    notes = [line for line in capsys.readouterr().err.splitlines() if ": note: " in line]
+    assert "rope.py:off: called as " in notes[0]
+    assert notes[-1] == f"ropeaudit: note: {int(notes[-1].split()[2])} more notes; -f json has all"
+
+
 def test_a_checkpoint_that_runs(folder: Path) -> None:
     pytest.importorskip("transformers")
     built = make("llama", folder / "llama")
@@ -584,7 +612,8 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("nosuch", "'nosuch' is no target: there is no such file; give FILE.py:NAME"),
+        ("nosuch", "'nosuch' is no target: there is no such file or folder; give FILE.py:NAME"),
+        ("my-model", "'my-model' is no target: there is no such file or folder; give FILE.py:NAME"),
         ("llama-3.1-8", "unknown target 'llama-3.1-8'; did you mean llama-3.1-8b"),
         ("kernel.py", "'kernel.py' does not say which function; try"),
         ("nosuch.py:f", "nosuch.py: there is no such file; try"),

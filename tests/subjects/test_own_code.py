@@ -258,7 +258,7 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
     ("name", "error_line"),
     [
         ("in_place", "changes its input where it lies"),
-        ("wide", "returns float32 for bfloat16"),
+        ("wide", "returned float32 for bfloat16"),
         ("gives_nan", "nan"),
         ("bhsd", "called as f(x, positions) with torch tensors bhsd, layout half (detected)"),
     ],
@@ -479,7 +479,7 @@ def test_findings_come_home_from_workers(more, path, capsys) -> None:
     requested += ["--offset", "0-19+1", "--columns", "offset"]
     assert main([*requested, *more[2:]]) == 0
     alone = capsys.readouterr()
-    assert "returns float32 for bfloat16" in alone.err
+    assert "returned float32 for bfloat16" in alone.err
     assert "changes its input where it lies" in alone.err
     assert main([*requested, *more]) == 0
     assert capsys.readouterr() == alone

@@ -102,7 +102,9 @@ class CheckColumns:
 
 COLUMNS = of.columns(CheckColumns)
 LEGEND = "pass: what was measured is within what is allowed, at the positions that `detail` names (-f json)."
-_MARGIN = "headroom: last good position ÷ the model's maximum; 1 or more passes; see `ropeaudit limit`."
+_MARGIN = (
+    "times its maximum: last good position ÷ the model's maximum; 1 or more passes; see `ropeaudit limit`."
+)
 _NOTE = "info: does not affect the exit code."
 
 
@@ -115,7 +117,7 @@ def report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
-    findings: on the calls. waived: on waivers, which come first.
+    findings: on the calls. waived: on waivers, which come first; how code was called explains what it fails.
     """
     rows = [COLUMNS.row(result) for result in results]
     varying = {name for name in ("target", "dtype", "layer") if len(_values(rows, name)) > 1}
@@ -126,7 +128,7 @@ def report(
         screen=list(columns or [name for name in COLUMNS.screen(results) if name not in single]),
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(results),
-        notes=[*waived, *notes(results), *findings],
+        notes=[*waived, *findings, *notes(results)],
         legend=_legend(results),
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,

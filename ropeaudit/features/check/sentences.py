@@ -109,17 +109,17 @@ def _layers(judged: Sequence[Checked], target: str) -> set[str]:
 
 def seen(one: Checked) -> str:
     """Return what was measured, where, and what it behaves like."""
-    return "; ".join(filter(None, (_measured_at(one.finding), _diagnosis(one.finding))))
+    return "; ".join(filter(None, (seen_at(one.finding), explanation(one.finding))))
 
 
-def _measured_at(finding: Finding) -> str:
+def seen_at(finding: Finding) -> str:
     """Return what was measured, and where; what was seen where that is no number."""
     measured = measured_words(finding)
     parts = [measured, finding.where] if measured else [finding.detail]
     return ", ".join(part for part in parts if part)
 
 
-def _diagnosis(finding: Finding) -> str:
+def explanation(finding: Finding) -> str:
     """Return what it behaves like and what to change; nothing where neither is known."""
     found, behaves = finding.diagnosis, finding.resembles
     if found is not None and found.explains:
@@ -173,11 +173,11 @@ def _failures(failed: Sequence[Checked]) -> list[str]:
     """Return what was seen of each check, then each diagnosis that several share, once, with its checks."""
     groups: dict[tuple[str, str], list[Checked]] = {}
     for one in failed:
-        groups.setdefault((one.target, _diagnosis(one.finding)), []).append(one)
+        groups.setdefault((one.target, explanation(one.finding)), []).append(one)
     shared = {key: group for key, group in groups.items() if key[1] and len(group) > 1}
     messages = []
     for one in failed:
-        known = _diagnosis(one.finding)
+        known = explanation(one.finding)
         told = _told(one, "" if (one.target, known) in shared else known)
         messages.append(f"{one.target}, {place(one)}: {told}")
     for (target, known), group in shared.items():
@@ -195,7 +195,7 @@ def _places(some: Sequence[Checked]) -> list[str]:
 
 def _told(one: Checked, diagnosis: str) -> str:
     """Return all that is known of a check."""
-    detail, measured = one.finding.detail, _measured_at(one.finding)
+    detail, measured = one.finding.detail, seen_at(one.finding)
     return "; ".join(filter(None, (measured, diagnosis, "" if measured == detail else detail)))
 
 

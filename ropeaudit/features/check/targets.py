@@ -42,12 +42,12 @@ def kind(target: str) -> Kind:
     if target in models:
         return "model"
     known = [*third_party.ENTRIES, *models]
-    if get_close_matches(target, known):
+    if get_close_matches(target, known, cutoff=0.8):  # a folder that is not there is not nearly a name
         raise UnknownName("target", target, known)
     raise UsageError(
-        f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, "
-        "a model's folder, a .gguf file, or a name of "
-        "`ropeaudit list implementations` or `ropeaudit list models`"
+        f"{target!r} is no target: there is no such file or folder; give FILE.py:NAME, mypkg.rope:NAME, a "
+        "config.json, a model's folder, a .gguf file, or a name of `ropeaudit list implementations` or "
+        "`ropeaudit list models`"
     )
 
 

@@ -319,7 +319,7 @@ class OwnCode(Code):
         if answer.device and answer.device != self.device.name:
             self._note(f"returns a tensor on {answer.device} for one on {self.device.name}")
         if answer.dtype != (expected := torch_arrays.spelled(dtype)):
-            self._note(f"returns {answer.dtype} for {expected}")
+            self._note(f"a call returned {answer.dtype} for {expected}")
 
     def _note(self, text: str) -> None:
         where = f" under {self.environment.label(self.device.name)}" if self.clean else ""
