@@ -297,7 +297,7 @@ def _differs(
     change, way = float(off.max()), "padded on the left" if row else "in a batch"
     compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
     moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
-    alike = [n for n in compared if len(set(moves[n][0].values())) == 1 and _as_a_whole(moves[n])]
+    alike = [n for n in compared if _as_a_whole(moves[n])]
     same = Decoded(change, size, layers=len(compared), image=given.image, differs=change > most, allowed=most)
     for step, apart in enumerate(off.tolist()):
         for layer in compared:
@@ -317,7 +317,8 @@ def _differs(
 def _apart(logits: Any, expected: Any) -> Any:
     """Return by step the largest difference of logits; infinite where one is nan and the other is not."""
     same = (logits == expected) | (logits.isnan() & expected.isnan())
-    return (logits - expected).abs().masked_fill(same, 0.0).nan_to_num(float("inf")).amax(-1)
+    apart = (logits - expected).abs().masked_fill(same, 0.0)
+    return apart.masked_fill(apart.isnan(), float("inf")).amax(-1)
 
 
 def _moves(
@@ -334,7 +335,8 @@ def _moves(
 
 def _as_a_whole(moves: Sequence[_Moves]) -> bool:
     """Return whether q and k are rotated further at every step, all by the same."""
-    return all(len(here) == 2 and here == moves[0] and None not in here.values() for here in moves)
+    by = moves[0].get("q")
+    return by is not None and all(here == {"q": by, "k": by} for here in moves)
 
 
 def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
