@@ -73,8 +73,13 @@ class Fit:
         return "(" in self.convention.order and (self.left or (self.sure and bool(self.odd)))
 
     @property
-    def rank(self) -> tuple[bool, bool, float]:
-        """The order of fits, best first: what does not fit at all comes last, then by error.
+    def doubtful(self) -> bool:
+        """Whether it is wrong, called in a way that only right code makes likely."""
+        return self.convention.signature.doubtful and not self.sure
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """The order of fits, best first: what does not fit at all comes last, then by doubt and error.
 
         Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
         others the error says little, and heads that are an axis of their own, unless positions come first, as
@@ -84,7 +89,7 @@ class Fit:
         width = TUPLES.get(self.convention.width, self.convention.width)
         usual = self.sure or (not joined and width in ("pairs", "stacked", self.layout))
         unusual = not usual or self.joined_wrongly
-        return bool(self.misfit), unusual, 0.0 if self.misfit else self.error
+        return bool(self.misfit), self.doubtful, unusual, 0.0 if self.misfit else self.error
 
     @property
     def clear(self) -> bool:
@@ -183,8 +188,9 @@ def _try(
     """
     try:
         fit = _nearest_layout(convention, make(), setting, dtype)
-        if convention.signature.doubtful and not fit.sure:
-            raise arrays.WrongShape("does not rotate as it would, called so")
+        rotates = convention.signature.unplaced and not fit.misfit and np.isfinite(fit.error)
+        if fit.doubtful and not rotates:
+            raise arrays.WrongShape(fit.misfit or "does not rotate as it would, called so")
         if convention.signature.counts and fit.odd:
             raise arrays.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
@@ -363,12 +369,11 @@ def _nearest_layout(
     best = min(fits, key=lambda candidate: candidate.error)
     if best.sure or not np.isfinite(best.error):
         return best
+    placed = not convention.signature.unplaced
     with_reasons = (
-        replace(
-            candidate,
-            misfit=misfit(x64, values, replace(setting, layout=candidate.layout), candidate.permuted),
-        )
+        replace(candidate, misfit=misfit(x64, values, one, candidate.permuted, placed=placed))
         for candidate in fits
+        for one in (replace(setting, layout=candidate.layout),)
     )
     return min(with_reasons, key=lambda candidate: candidate.rank)
 
@@ -419,13 +424,16 @@ def without_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> str:
+def misfit(
+    x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool, *, placed: bool = True
+) -> str:
     """Return why what a call returned cannot be that of code that rotates, however wrong; empty if it can.
 
     Wrong code rotates by a wrong angle, base, direction or position, by none, other dims, forgets a sign or a
     pair: still each pair of dims goes into itself alone, by a matrix that is the same for all heads, and each
     row of it is a sinusoid of the position, for angles grow evenly. What was given arguments that it does not
     expect does otherwise. A head or a batch element may be left out of the comparison.
+    placed: whether something says where tokens stand; else what turns nothing was not called as it wants.
     Shapes: x, values (b, h, s, d).
     """
     changed = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
@@ -433,7 +441,10 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     plain = replace(setting, scaling=DEFAULT)  # a scaling may have numbers for each pair
     strays = [_stray(x, values, replace(plain, rotary_dim=some), permuted) for some in dims if some]
     if min(strays) <= _STRAY:
-        return ""
+        turns = placed or _turns(
+            *(split_pairs(one, replace(plain, rotary_dim=max(dims))) for one in (x, values))
+        )
+        return "" if turns else "turns no pair of dims from one position to the next"
     neither = f"{100 * min(strays):.0f} % is neither"
     return f"does not rotate pairs of dims by angles that grow with the position ({neither})"
 
@@ -465,6 +476,13 @@ def _heads_differ(z: Any, w: Any) -> bool:
         return False
     rotations = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
     return bool((np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
+
+
+def _turns(before: tuple[FloatArray, FloatArray], after: tuple[FloatArray, FloatArray]) -> bool:
+    """Return whether pairs are turned by another angle at another position. Shapes: twice (b, h, s, p)."""
+    z, w = (a + 1j * b for a, b in (before, after))
+    angles = (w * z.conj()).sum(axis=(0, 1)) / (np.abs(z) ** 2).sum(axis=(0, 1))  # (s, p)
+    return bool(np.abs(angles[1:] - angles[:-1]).max() > _STRAY)
 
 
 def _sinusoid_residual(z: Any, w: Any) -> float:
