@@ -195,6 +195,17 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
     assert 0.5 < finding.measured < 2**0.5
 
 
+LLAMA3 = config("llama-3.1-8b")["rope_scaling"]
+ORIGINAL = "original_max_position_embeddings"
+YARN = {"rope_type": "yarn", "factor": 4.0}
+MANY = 131072  # llama-3.1-8b's max_position_embeddings
+TWO_LENGTHS = (
+    "original_max_position_embeddings = {original} is not below max_position_embeddings = {declared}, so "
+    "that two lengths are said: factor {factor} × original_max_position_embeddings serves {reach} positions, "
+    "max_position_embeddings alone {declared}; the range here is the former"
+)
+
+
 # change of llama-3.1-8b's config, check, status, what is said
 READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"rope_ratio": 50}, "config", "fail", "the key 'rope_ratio' is not understood"),
@@ -223,6 +234,32 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"use_logn_attn": True}, "config keys", "info", "not used, .*: use_logn_attn = true"),
     ({}, "config keys", "pass", "every key about RoPE is used"),
     ({"torch_dtype": "bfloat16"}, "config", "pass", "the config's dtype is bfloat16"),
+    (
+        {"rope_scaling": {**LLAMA3, ORIGINAL: MANY}},
+        "config keys",
+        "info",
+        TWO_LENGTHS.format(original="131,072", declared="131,072", factor=8, reach="1,048,576"),
+    ),
+    (
+        {"max_position_embeddings": 8192},
+        "config keys",
+        "info",
+        TWO_LENGTHS.format(original="8,192", declared="8,192", factor=8, reach="65,536"),
+    ),
+    (
+        {"rope_scaling": YARN, "max_position_embeddings": 32768, ORIGINAL: 65536},
+        "config keys",
+        "info",
+        TWO_LENGTHS.format(original="65,536", declared="32,768", factor=4, reach="262,144"),
+    ),
+    (
+        {"rope_scaling": {**YARN, "rope_type": "dynamic", ORIGINAL: MANY}},
+        "config keys",
+        "info",
+        "not used, .*: rope_scaling.original_max_position_embeddings = 131072$",
+    ),
+    ({"rope_scaling": YARN}, "config keys", "pass", "every key about RoPE is used"),  # no second length
+    ({"rope_scaling": {**YARN, ORIGINAL: 32768}}, "config keys", "pass", "every key about RoPE is used"),
 ]
 
 
