@@ -258,6 +258,32 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "info",
         "not used, .*: rope_scaling.original_max_position_embeddings = 131072$",
     ),
+    (
+        {"rope_scaling": {**LLAMA3, "factor": 1.0}},
+        "config keys",
+        "info",
+        "the scaling changes nothing (llama3 ×1): frequencies, attention factor, softmax scale and positions "
+        "served are those without it",
+    ),
+    (
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0}},
+        "config keys",
+        "info",
+        "the scaling changes nothing (dynamic ×1): frequencies, attention factor, softmax scale and "
+        "positions served are those without it; compared up to the 131,072 positions served",
+    ),
+    (
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_scaling": {
+                "full_attention": {"rope_type": "linear", "factor": 1.0},
+                "sliding_attention": {"rope_type": "default"},
+            },
+        },
+        "config keys",
+        "info",
+        "the scaling changes nothing (linear ×1 of full_attention): ",
+    ),
     ({"rope_scaling": YARN}, "config keys", "pass", "every key about RoPE is used"),  # no second length
     ({"rope_scaling": {**YARN, ORIGINAL: 32768}}, "config keys", "pass", "every key about RoPE is used"),
 ]

@@ -24,9 +24,10 @@ from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.served import DECLARED
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.rope.unused_keys import unused_keys
+from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files.tables import Dump
 
@@ -118,11 +119,27 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
-    said += [*filter(None, [_lengths(target, model)])]
+    said += filter(None, [_idle(target.config, target.case.base, model), _lengths(target, model)])
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
         return noted("config keys", "; ".join(said))
     return judged("config keys", True, "every key about RoPE is used")
+
+
+def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> str:
+    """Return which layer types have a scaling that changes nothing."""
+    idle = idle_scalings(config, base)
+    if not idle:
+        return ""
+    names = [f"{short_name(str(one))} of {layer}" for layer, one in idle.items()]
+    if len(model.layers) == 1:
+        names = [short_name(str(one)) for one in idle.values()]
+    by_length = any(one.depends_on_length for one in idle.values())
+    within = f"; compared up to the {model.maximum:,} positions served" if by_length else ""
+    return (
+        f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale and "
+        f"positions served are those without it{within}"
+    )
 
 
 def _lengths(target: _Target, model: ModelRope) -> str:
