@@ -15,7 +15,9 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.features.module.expected import Expected
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.rope.served import Served
 
 _MODEL_DTYPES = ("fp32", "bf16")
 
@@ -56,18 +58,19 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     for one in audit.buffers:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
     for group in alike.values():
-        yield _of_buffers(group)
+        yield _of_buffers(group, audit.source.expected)
 
 
-def _of_buffers(alike: Sequence[Buffer]) -> Finding:
+def _of_buffers(alike: Sequence[Buffer], expected: Expected) -> Finding:
     one = max(alike, key=lambda one: one.error or 0.0)
     if one.cast == "none":
         cast = ""
     else:
         cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
     drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
-    if one.drift_far is not None:
-        drift += f", {percent(one.drift_far)} at a distance of {FAR:,}"
+    far = _last(expected)
+    if far >= NEAR and (distant := one.drift_at(far)) is not None:
+        drift += f", {percent(distant)} at a distance of {far:,}"
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     return Finding(
         f"stored {one.what}",
@@ -77,7 +80,16 @@ def _of_buffers(alike: Sequence[Buffer]) -> Finding:
         unit="relative" if one.what in ("inv_freq", "periods") else "radians",
         where=f"{one.stored.name}{more}",
         diagnosis=one.diagnosis,
+        remedy=one.remedy(expected),
     )
+
+
+def _last(expected: Expected) -> int:
+    """Return the last position that the config serves, a long distance where nothing says that."""
+    if expected.model is None:
+        return FAR
+    scalings = [setting.scaling for _, setting in expected.settings(None)]
+    return (Served.of(expected.model.declared, scalings).positions or FAR + 1) - 1
 
 
 def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
