@@ -15,9 +15,7 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
-from ropeaudit.features.module.expected import Expected
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.rope.served import Served
 
 _MODEL_DTYPES = ("fp32", "bf16")
 
@@ -58,17 +56,18 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     for one in audit.buffers:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
     for group in alike.values():
-        yield _of_buffers(group, audit.source.expected)
+        yield _of_buffers(group, audit)
 
 
-def _of_buffers(alike: Sequence[Buffer], expected: Expected) -> Finding:
+def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
+    expected = audit.source.expected
     one = max(alike, key=lambda one: one.error or 0.0)
     if one.cast == "none":
         cast = ""
     else:
         cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
     drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
-    far = _last(expected)
+    far = FAR if expected.positions is None else expected.positions - 1
     if far >= NEAR and (distant := one.drift_at(far)) is not None:
         drift += f", {percent(distant)} at a distance of {far:,}"
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
@@ -82,14 +81,6 @@ def _of_buffers(alike: Sequence[Buffer], expected: Expected) -> Finding:
         diagnosis=one.diagnosis,
         remedy=one.remedy(expected),
     )
-
-
-def _last(expected: Expected) -> int:
-    """Return the last position that the config serves, a long distance where nothing says that."""
-    if expected.model is None:
-        return FAR
-    scalings = [setting.scaling for _, setting in expected.settings(None)]
-    return (Served.of(expected.model.declared, scalings).positions or FAR + 1) - 1
 
 
 def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
