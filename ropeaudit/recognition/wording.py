@@ -23,6 +23,7 @@ _STAGES = {  # stage -> how its numbers are called
 }
 _KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
 _PAIRED = {"half": "2i and 2i + 1", "interleaved": "i and i + d/2"}  # layout -> the dims of the other one
+_OPTION = ", or check it with "  # at the end of a remedy
 _RAMPS = {"inverted": "inverted", "short": "ended at the last pair"}  # what was made of YaRN's
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
@@ -57,6 +58,15 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
     equals = (diagnosis, *diagnosis.alternatives)
     texts = [_remedies(whole, dtype, wide) for whole in equals]
     return texts[0] if len(set(texts)) == 1 else ""
+
+
+def without_option(remedy: str) -> str:
+    """Return a remedy without the option of this program that fits what is there: for others than its users.
+
+    >>> without_option("pair dims 2i and 2i + 1, or check it with --layout half")
+    'pair dims 2i and 2i + 1'
+    """
+    return remedy.partition(_OPTION)[0]
 
 
 def template(text: str) -> str:
@@ -246,7 +256,7 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
         if not values["narrow"]:
             return ""
     kind = kinds()[one.code]
-    option = f", or check it with {kind.option.format_map(values)}" if kind.option and whole else ""
+    option = f"{_OPTION}{kind.option.format_map(values)}" if kind.option and whole else ""
     told = kind.gradient_remedy if one.where.gradient and kind.gradient_remedy else kind.remedy
     return told.format_map(values) + option
 

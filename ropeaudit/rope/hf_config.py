@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.rope import class_defaults, hf_json, hf_models, layers_of_models, scaling, unjudged
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError
+from ropeaudit.rope import class_defaults, hf_json, hf_models, hf_scaling, layers_of_models, unjudged
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
-from ropeaudit.rope.scaling import HF_NAMES, Scaling
+from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 
@@ -27,9 +26,6 @@ _HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", 
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
 _GLM_KEYS = {_KV_HEADS: "multi_query_group_num", _POSITIONS: "seq_length"}  # what ChatGLM calls them
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
-_KINDS = tuple(name for name, rules in scaling.KINDS.items() if rules.in_config)
-_LEGACY = {"su": "longrope", "mrope": "default"}
-_ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +160,8 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             defaults.append(f"{wanted} missing: {usual.name}'s default {default:g}")
             theta_choice = wanted, default
         layers[layer] = {**rope, "rope_theta": number(*theta_choice)}
+        if layers[layer]["rope_theta"] <= 1 and theta_choice[0] != "--base":
+            raise BadInput(f"{theta_choice[0]} = {shown(theta_choice[1])} is not a finite number above 1")
     return layers, defaults
 
 
@@ -208,30 +206,21 @@ def _check_never(config: Config, model: str) -> None:
         )
 
 
-def _kind(rope: Config) -> str:
-    names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
-    kinds = [_LEGACY.get(name, name) if isinstance(name, str) else name for name in names]
-    for kind in kinds:
-        if kind not in _KINDS:
-            known = ", ".join((*_KINDS, *_LEGACY))
-            raise BadInput(f"rope_type = {shown(kind)} is not understood; known: {known}")
-    if len(set(kinds)) > 1:
-        raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
-    return str(kinds[0]) if kinds else "default"
-
-
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
-    kind = _kind(rope)
+    kind = hf_scaling.kind_of(rope)
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
-    scale = _scaling(config, rope, kind, fraction)
+    scale = hf_scaling.scaling_of(config, rope, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
     interleaved = model in hf_models.INTERLEAVED if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
-    return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
+    try:
+        return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
+    except BadShape as error:  # without the option that it says to type
+        raise BadInput(error.typed.partition("; ")[0]) from None
 
 
 def _head_dim(config: Config, layer: str, model: str) -> int:
@@ -274,27 +263,6 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
             f"rotary_dim = {dims} is not {shown(fraction)} of head_dim = {head_dim}; keep one of the two"
         )
     return int(head_dim * fraction)
-
-
-def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) -> Scaling:
-    rules, values = scaling.KINDS[kind], dict[str, Any]()
-    for key, name in HF_NAMES.items():
-        if rope.get(key) is not None and name not in ("fraction", "maximum"):  # the maximum stands outside
-            values[name] = flag(rope, key) if name == "truncate" else hf_json.numbers(key, rope[key])
-    if kind == "proportional":
-        values["fraction"] = 1.0 if fraction is None else fraction
-    outside, maximum = config.get(_ORIGINAL), count(config, _POSITIONS, 2**53)
-    if rules.original_outside and outside is not None:  # Phi-3; it has the last word there
-        values["original"] = number(_ORIGINAL, outside)
-    if kind == "linear" and outside is not None:  # no frequency is of it, but the range
-        values.setdefault("original", number(_ORIGINAL, outside))
-    if kind == "yarn" and maximum is not None:
-        values.setdefault("original", maximum)
-    if maximum is not None and (
-        "maximum" in rules.needs or ("maximum" in rules.takes and "factor" not in values)
-    ):
-        values["maximum"] = maximum
-    return scaling.from_mapping(kind, values)
 
 
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:

@@ -141,7 +141,7 @@ class Scaling:
         for name, value in given.items():
             if name not in (*rules.needs, *rules.takes):
                 raise UsageError(f"scaling {self.kind} takes no {name}; it takes {_taken(self.kind)}")
-            _check(self.kind, name, value)
+            check_value(f"scaling {self.kind}: {name}", self.kind, name, value)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise UsageError(f"scaling {self.kind}: low {self.low:g} is above high {self.high:g}")
         if self.kind == "yarn" and self.factor is None and self.maximum is None:
@@ -247,9 +247,12 @@ def _read(kind: str, key: str, text: str) -> Any:
         raise UsageError(f"scaling {kind}: {key}={text!r} is not a number") from None
 
 
-def _check(kind: str, name: str, value: Any) -> None:
-    """Refuse values of a wrong type, or for which the formulas mean nothing."""
-    where = f"scaling {kind}: {name} = {str(value)[:40]}"
+def check_value(called: str, kind: str, name: str, value: Any) -> None:
+    """Raise UsageError for a value of a wrong type, or for which the formulas mean nothing.
+
+    called: the parameter, as the message calls it.
+    """
+    where = f"{called} = {str(value)[:40]}"
     if name == "truncate":
         if not isinstance(value, bool):
             raise UsageError(f"{where} is not true or false")

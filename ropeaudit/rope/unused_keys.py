@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
+
+import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope import hf_config, hf_json, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.scaling import HF_NAMES, Scaling
 from ropeaudit.rope.setting import RopeSetting
 
 Path = tuple[str, ...]
@@ -30,6 +33,8 @@ _MISSPELT = 0.9  # of difflib's likeness: hed_dim is head_dim, v_head_dim (0.89)
 # which layers rotate: `rope.layer_kinds` reads these
 LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")
 _BASES = (*hf_json.BASES, hf_json.LOCAL_BASE)
+_OF_SCALING = {*HF_NAMES, "rope_type", "type"} - {*hf_json.FRACTIONS}
+_ROUNDING = 1e-12  # of float64, in which frequencies are compared
 _WHY = {
     "finetuned": "whether weights were trained with the scaling; that changes no number",
     "llama_4_scaling_beta": "queries grow with their position, beside RoPE; not audited",
@@ -74,6 +79,54 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
     for path, value in _outside(config, part):  # deeper ones are of images or sound
         found.append(_key(path, value, _used(path[-1], part, model) if len(path) == 1 else []))
     return [key for key in found if key is not None]
+
+
+def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[str, Scaling]:
+    """Return layer type -> its scaling, of those that change nothing up to what the model serves.
+
+    That is so where frequencies, attention factor, softmax scale and that length are, but for rounding in
+    float64, those of the same config without a scaling. Raises: BadInput.
+    """
+    model = hf_config.from_config(config, "model", "config", base)
+    if all(one.scaling.kind == "default" for one in model.layers.values()):
+        return {}
+    try:
+        bare = hf_config.from_config(_without_scaling(hf_json.text_part(config)), "model", "config", base)
+    except RopeAuditError:
+        return {}
+    served = model.maximum
+    lengths = [n for n in _lengths(model.layers.values()) if served is None or n <= served]
+    return {
+        name: one.scaling
+        for name, one in model.layers.items()
+        if one.scaling.kind != "default" and bare.maximum == served and name in bare.layers
+        if _alike(_numbers(one, lengths), _numbers(bare.layers[name], lengths))
+    }
+
+
+def _without_scaling(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the text part with RoPE parameters that ask for no scaling, and say the rest that they say."""
+    return {key: _unscaled(value) if key in hf_json.DICTS else value for key, value in part.items()}
+
+
+def _unscaled(rope: Any) -> Any:
+    if not isinstance(rope, Mapping):
+        return rope
+    kept = {key: _unscaled(value) for key, value in rope.items() if key not in _OF_SCALING}
+    return {**kept, "rope_type": "default"}
+
+
+def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
+    """Return what a scaling may change of a layer."""
+    of_length = [_frequencies(setting, n) for n in lengths]
+    return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
+
+
+def _alike(some: list[Any], others: list[Any]) -> bool:
+    return all(
+        np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_ROUNDING, atol=0.0)
+        for a, b in zip(some, others, strict=True)
+    )
 
 
 def about_rope(name: str) -> bool:
@@ -173,9 +226,13 @@ def _effect(model: ModelRope, lengths: list[int]) -> tuple[Any, ...]:
         lambda one: (one.head_dim, one.rotary_dim, one.layout, one.scale),
         lambda one: scaled.attention_factor(one.scaling),
         lambda one: [
-            frequencies(replace(one, length=one.scaling.length_for(n)), "inverse_power", FP64).tolist()
-            for n in (lengths if one.scaling.depends_on_length else lengths[:1])
+            _frequencies(one, n) for n in (lengths if one.scaling.depends_on_length else lengths[:1])
         ],
     ]
     layers = {name: [value(one) for value in of_layers] for name, one in model.layers.items()}
     return (model.heads, model.kv_heads, model.declared, model.maximum, model.axes, layers)
+
+
+def _frequencies(setting: RopeSetting, positions: int) -> list[float]:
+    frequency: list[float] = frequencies(setting.for_positions(positions), "inverse_power", FP64).tolist()
+    return frequency

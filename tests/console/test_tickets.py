@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from snippets import assert_small, printed, same_digits
 
 from ropeaudit.main import main
@@ -230,6 +232,75 @@ def test_module_and_check_write_tickets(here, believed, capsys) -> None:
     for snippet, shown in zip(believed, printed(believed, folder=str(here)), strict=True):
         assert_small(snippet)
         assert same_digits(shown, snippet.value)
+
+
+def expected(text: str) -> str:
+    """Return the section of what was expected of a ticket for transformers."""
+    return text.partition("### Expected behavior\n\n")[2].partition("\n\n###")[0].rstrip()
+
+
+CASTS = "not rounded to a narrower format afterwards"
+
+
+def test_what_is_expected_of_stored_frequencies_is_of_the_fault(here, believed, capsys) -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 500000.0}
+    (here / "m").mkdir()
+    (here / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    file = here / "m" / "model.safetensors"
+    save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, file)
+    words = ["--ticket", "transformers", "--ticket-file", "t.md"]
+    for command in (["check", "m", "--dtype", "bf16", "--up-to", "300"], ["module", "m"]):
+        assert main([*command, *words]) == 1
+        text = (here / "t.md").read_text(encoding="utf-8")
+        assert expected(text) == (
+            "By config.json, the values should be those of m, up to the rounding of float32. The exact "
+            "values follow from the base and the dims alone, as the snippet computes them in float64. Either "
+            "config.json or the stored tensor is wrong: transformers computes inv_freq from config.json and "
+            "drops stored ones, and code that loads the tensor rotates by it."
+        )
+        assert "--base" not in text
+    exact = 500000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    save_file({"layers.0.self_attn.rotary_emb.inv_freq": exact.float().bfloat16().float()}, file)
+    assert main(["module", "m", *words]) == 1
+    assert CASTS in expected((here / "t.md").read_text(encoding="utf-8"))
+
+
+BASES = """import torch
+
+
+def rope(x, positions):
+    theta = 20000.0 ** (-torch.arange(32) / 32)
+    angles = positions.float()[..., None] * theta
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+class Rotary(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inv_freq", 1.0 / 20000 ** (torch.arange(0, 64, 2) / 64))
+
+
+def built():
+    return Rotary()
+"""
+
+
+def test_a_remedy_in_a_ticket_names_no_option_of_this_program(here, believed, capsys) -> None:
+    (here / "bases.py").write_text(BASES)
+    words = ["--ticket", "transformers", "--ticket-file", "t.md"]
+    options = ["--head-dim", "64", "--base", "10000", "--dtype", "fp32", "--under", "none"]
+    assert main(["check", "bases.py:rope", *options, "--up-to", "512", *words]) == 1
+    text = (here / "t.md").read_text(encoding="utf-8")
+    assert "use the base that is asked for, 10000" in text
+    assert "check it with" not in text
+    assert "or check it with --base 20000" in capsys.readouterr().out  # it is for who runs the check
+    assert main(["module", "bases.py:built", "--base", "10000", *words]) == 1
+    assert expected((here / "t.md").read_text(encoding="utf-8")).endswith(
+        " Use the base that is asked for, 10000."
+    )
 
 
 FAULTS = """import torch

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from cases import thinned
 from real_configs import config
@@ -24,10 +25,14 @@ from ropeaudit.features.check import analysis, code_target, sentences, waivers
 from ropeaudit.features.check.analysis import CheckOptions
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
+from ropeaudit.features.module.drift import drifts
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.forms import table
+from ropeaudit.reports.numbers import percent
+from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files.tables import Dump
 
 SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
 CODE = """
@@ -195,6 +200,17 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
     assert 0.5 < finding.measured < 2**0.5
 
 
+LLAMA3 = config("llama-3.1-8b")["rope_scaling"]
+ORIGINAL = "original_max_position_embeddings"
+YARN = {"rope_type": "yarn", "factor": 4.0}
+MANY = 131072  # llama-3.1-8b's max_position_embeddings
+TWO_LENGTHS = (
+    "original_max_position_embeddings = {original} is not below max_position_embeddings = {declared}, so "
+    "that two lengths are said: factor {factor} × original_max_position_embeddings serves {reach} positions, "
+    "max_position_embeddings alone {declared}; the range here is the former"
+)
+
+
 # change of llama-3.1-8b's config, check, status, what is said
 READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"rope_ratio": 50}, "config", "fail", "the key 'rope_ratio' is not understood"),
@@ -223,6 +239,58 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"use_logn_attn": True}, "config keys", "info", "not used, .*: use_logn_attn = true"),
     ({}, "config keys", "pass", "every key about RoPE is used"),
     ({"torch_dtype": "bfloat16"}, "config", "pass", "the config's dtype is bfloat16"),
+    (
+        {"rope_scaling": {**LLAMA3, ORIGINAL: MANY}},
+        "config keys",
+        "info",
+        TWO_LENGTHS.format(original="131,072", declared="131,072", factor=8, reach="1,048,576"),
+    ),
+    (
+        {"max_position_embeddings": 8192},
+        "config keys",
+        "info",
+        TWO_LENGTHS.format(original="8,192", declared="8,192", factor=8, reach="65,536"),
+    ),
+    (
+        {"rope_scaling": YARN, "max_position_embeddings": 32768, ORIGINAL: 65536},
+        "config keys",
+        "info",
+        TWO_LENGTHS.format(original="65,536", declared="32,768", factor=4, reach="262,144"),
+    ),
+    (
+        {"rope_scaling": {**YARN, "rope_type": "dynamic", ORIGINAL: MANY}},
+        "config keys",
+        "info",
+        "not used, .*: rope_scaling.original_max_position_embeddings = 131072$",
+    ),
+    (
+        {"rope_scaling": {**LLAMA3, "factor": 1.0}},
+        "config keys",
+        "info",
+        "the scaling changes nothing (llama3 ×1): frequencies, attention factor, softmax scale and positions "
+        "served are those without it",
+    ),
+    (
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0}},
+        "config keys",
+        "info",
+        "the scaling changes nothing (dynamic ×1): frequencies, attention factor, softmax scale and "
+        "positions served are those without it; compared up to the 131,072 positions served",
+    ),
+    (
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_scaling": {
+                "full_attention": {"rope_type": "linear", "factor": 1.0},
+                "sliding_attention": {"rope_type": "default"},
+            },
+        },
+        "config keys",
+        "info",
+        "the scaling changes nothing (linear ×1 of full_attention): ",
+    ),
+    ({"rope_scaling": YARN}, "config keys", "pass", "every key about RoPE is used"),  # no second length
+    ({"rope_scaling": {**YARN, ORIGINAL: 32768}}, "config keys", "pass", "every key about RoPE is used"),
 ]
 
 
@@ -545,6 +613,49 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     results = by_check(list(check("model/model.safetensors")))
     assert results["config"].finding.status == "not applicable"
     assert results["stored inv_freq"].finding.status == "info"  # its base was guessed
+
+
+def stored(folder: Path, name: str, base: float) -> None:
+    """Make the folder "model", whose config has base 10000 and 2048 positions, with frequencies of a base."""
+    import torch
+    from safetensors.torch import save_file
+
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(json.dumps(config("gpt-j-6b")))
+    theta = base ** (-torch.arange(32, dtype=torch.float64) / 32)
+    save_file({name: theta.float()}, folder / "model" / "model.safetensors")
+
+
+TRANSFORMERS = "transformers computes inv_freq from config.json and drops stored ones"
+OTHER_CODE = "code that computes the values from config.json does not use it"
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"), [("layers.0.rotary_emb.inv_freq", TRANSFORMERS), ("h.0.inv_freq", OTHER_CODE)]
+)
+def test_a_stored_tensor_of_another_base_is_wrong_or_its_config_is(
+    name: str, reader: str, folder: Path
+) -> None:
+    stored(folder, name, 500000.0)
+    finding = by_check(list(check("model", "bf16", up_to=300)))["stored inv_freq"].finding
+    assert finding.diagnosis is not None
+    assert finding.diagnosis.code == "wrong-base"
+    assert finding.remedy == (
+        f"either config.json or the stored tensor is wrong: {reader}, and code that loads the tensor rotates "
+        "by it"
+    )
+    by_options = by_check(list(check("model", "bf16", up_to=300, base=20000.0)))["stored inv_freq"].finding
+    assert (by_options.status, by_options.remedy) == ("fail", "")  # no config says what is asked for
+
+
+def test_the_drift_of_a_stored_tensor_is_that_within_the_range_of_its_config(folder: Path) -> None:
+    stored(folder, "h.0.inv_freq", 500000.0)
+    detail = by_check(list(check("model", "bf16", up_to=300)))["stored inv_freq"].finding.detail
+    setting = from_config(config("gpt-j-6b"), "g", "here").layers["full_attention"]
+    theta = np.float32(500000.0 ** (-np.arange(32) / 32)).astype(np.float64)
+    far = drifts(Dump("", "inv_freq", frequencies=theta), setting, 2047)[1]
+    assert far is not None
+    assert detail.endswith(f", {percent(far)} at a distance of 2,047")
 
 
 def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(folder: Path, capsys) -> None:

@@ -14,7 +14,7 @@ from real_configs import CLASSES, FACTORS, OTHERS, TEXTS, config
 
 from ropeaudit import Case, parse
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.rope import hf_config, presets, scaled
+from ropeaudit.rope import hf_config, hf_json, presets, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
 
@@ -235,11 +235,11 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("qwen2-vl", {"rope_scaling": {"type": "mrope", "mrope_interleaved": True}}, "mrope_section is missing"),
     ("qwen2-vl", {"model_type": "ernie4_5_vl_moe", "head_dim": 128}, "way that is not understood"),
     ("minimax-text-01", {"partial_rotary_factor": 0.25}, "rotary_dim = 64 is not 0.25 of head_dim"),
-    ("minimax-text-01", {"rotary_dim": 63}, "even number"),
+    ("minimax-text-01", {"rotary_dim": 63}, "rotary_dim 63 is not an even number from 2 to 65536$"),
     ("falcon-7b", {"multi_query": "yes"}, "multi_query = \"?'yes'\"? is not true or false"),
     ("llama-3.1-8b", {"num_key_value_heads": 7}, "does not divide"),
     ("granite", {"attention_multiplier": 0}, "is not above 0"),
-    ("llama-3.1-8b", {"rope_theta": 1}, "not a finite number above 1"),
+    ("llama-3.1-8b", {"rope_theta": 1}, "rope_theta = 1 is not a finite number above 1$"),
 ]
 
 
@@ -249,6 +249,86 @@ def test_what_is_not_understood_is_named(name: str, change: Change, message: str
         from_config(config(name) | change, name, "config.json")
     assert str(caught.value).startswith("config.json: ")
     assert "\n" not in str(caught.value)
+
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+# RoPE parameters, and all that is said of them: in the words of config.json, without numbers to copy
+SCALINGS = [
+    (
+        LLAMA3,
+        "rope_type is missing, so rope_scaling is read as default, which takes no factor, "
+        "original_max_position_embeddings, low_freq_factor, high_freq_factor; "
+        'add "rope_type": "llama3"',
+    ),
+    (
+        {"factor": 8.0},
+        "rope_type is missing, so rope_scaling is read as default, which takes no factor; add "
+        '"rope_type": "linear" or "rope_type": "dynamic" or "rope_type": "proportional" or '
+        '"rope_type": "yarn", whichever is meant',
+    ),
+    (
+        {"low_freq_factor": 1.0, "beta_fast": 32.0},
+        "rope_type is missing, so rope_scaling is read as default, which takes no low_freq_factor, "
+        "beta_fast; no type takes all of them",
+    ),
+    (
+        {"factor": 8.0, "low_freq_factor": 1.0},
+        "rope_type is missing, so rope_scaling is read as default, which takes no factor, low_freq_factor; "
+        'add "rope_type": "llama3"',
+    ),
+    (
+        {"rope_type": "llama3", "factor": 8.0},
+        "rope_type llama3 needs low_freq_factor, high_freq_factor, original_max_position_embeddings; "
+        "add them to rope_scaling",
+    ),
+    ({"type": "linear"}, "rope_type linear needs factor; add it to rope_scaling"),
+    (
+        {"rope_type": "longrope", "short_factor": [1.0], "original_max_position_embeddings": 4096},
+        "rope_type longrope needs long_factor; add it to rope_scaling",
+    ),
+    (
+        {"rope_type": "linear", "factor": 2, "high_freq_factor": 3, "attention_factor": 1.5},
+        "rope_type linear takes no high_freq_factor, attention_factor; it takes factor, "
+        "original_max_position_embeddings",
+    ),
+    ({"rope_type": "default", "factor": 2}, "rope_type default takes no factor; it takes nothing"),
+    (
+        {**LLAMA3, "rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0},
+        "low_freq_factor = 4 is above high_freq_factor = 1",
+    ),
+    (
+        {**LLAMA3, "rope_type": "llama3", "original_max_position_embeddings": 1},
+        "original_max_position_embeddings = 1.0 is not a number of positions from 2 up",
+    ),
+    (
+        {"rope_type": "linear", "factor": 0.5},
+        "factor = 0.5 is below 1, which would shorten the context",
+    ),
+    (
+        {"rope_type": "longrope", "short_factor": [1], "long_factor": [1], "factor": 2.0}
+        | {"original_max_position_embeddings": 4096},
+        "short_factor has 1 elements and there are 64 pairs; give one per pair",
+    ),
+]
+
+
+@pytest.mark.parametrize(("scaling", "message"), SCALINGS)
+def test_errors_of_a_scaling_speak_of_the_keys_of_the_file(scaling: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        from_config(config("llama-3.1-8b") | {"rope_scaling": scaling}, "name", "config.json")
+    assert caught.value.typed == f"config.json: {message}"
+
+
+def test_a_length_that_a_scaling_needs_stands_outside_its_parameters() -> None:
+    bare = {key: value for key, value in config("llama-3.1-8b").items() if key not in hf_json.POSITIONS}
+    bare |= {"model_type": "unknown", "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    with pytest.raises(BadInput, match=r"dynamic needs max_position_embeddings; add it to the config$"):
+        from_config(bare, "name", "config.json")
 
 
 # Texts that no configuration should have, written to a file as they are.

@@ -10,7 +10,7 @@ from ropeaudit.rope import hf_json
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.layer_kinds import layer_words
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.rope.unused_keys import about_rope, unused_keys
+from ropeaudit.rope.unused_keys import about_rope, idle_scalings, unused_keys
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
@@ -80,6 +80,48 @@ PLANTED: list[tuple[str, dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("name", "added", "named"), PLANTED)
 def test_what_is_not_used_is_named(name: str, added: dict[str, Any], named: list[str]) -> None:
     assert [str(key) for key in unused_keys({**config(name), **added})] == named
+
+
+ONES, TWOS, LENGTH = [1.0] * 64, [2.0] * 64, "original_max_position_embeddings"
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192}
+LONGROPE = {"rope_type": "longrope", "short_factor": ONES, "long_factor": ONES, LENGTH: 4096}
+# RoPE parameters of llama-3.1-8b, which declares 131072 positions, and whether they change anything
+IDLE: list[tuple[dict[str, Any], bool]] = [
+    ({**LLAMA3, "factor": 1.0}, True),
+    ({**LLAMA3, "factor": 1.0, "high_freq_factor": 1.0}, True),
+    ({**LLAMA3, "factor": 1.0, LENGTH: 262144}, False),  # it serves twice as many positions
+    ({**LLAMA3, "factor": 1.001}, False),
+    ({**LLAMA3, "factor": 8.0}, False),
+    *(({"rope_type": kind, "factor": 1.0}, True) for kind in ("linear", "dynamic", "yarn", "proportional")),
+    *(({"rope_type": kind, "factor": 2.0}, False) for kind in ("linear", "dynamic", "yarn", "proportional")),
+    ({"rope_type": "yarn", "factor": 1.0, "attention_factor": 1.1}, False),
+    ({"rope_type": "proportional", "partial_rotary_factor": 0.25}, False),
+    ({**LONGROPE, LENGTH: 131072}, True),
+    ({**LONGROPE, LENGTH: 131072, "long_factor": TWOS}, True),  # of positions that are not served
+    ({**LONGROPE, "attention_factor": 1.0}, True),
+    ({**LONGROPE, "attention_factor": 1.0, "long_factor": TWOS}, False),
+    (LONGROPE, False),  # its attention factor
+    ({"rope_type": "default"}, False),  # no scaling
+]
+
+
+@pytest.mark.parametrize(("rope", "idle"), IDLE)
+def test_a_scaling_that_changes_nothing_is_told_by_its_numbers(rope: dict[str, Any], idle: bool) -> None:
+    found = idle_scalings({**config("llama-3.1-8b"), "rope_scaling": rope})
+    assert list(found) == (["full_attention"] if idle else [])
+
+
+def test_a_scaling_within_the_softmax_scale_changes_it() -> None:
+    """YaRN that extends from where even the slowest pair has turned often changes no frequency."""
+    rope = {**config("deepseek-v3")["rope_scaling"], "mscale": 1.0, LENGTH: 10**9, "factor": 2.0}
+    long = {**config("deepseek-v3"), "max_position_embeddings": 2 * 10**9}
+    assert not idle_scalings({**long, "rope_scaling": {**rope, "mscale_all_dim": 1.0}})
+    assert idle_scalings({**long, "rope_scaling": {**rope, "mscale_all_dim": 0.0, "attention_factor": 1.0}})
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *OTHERS, *MORE])
+def test_scalings_of_real_configs_change_something(name: str) -> None:
+    assert not idle_scalings(config(name))
 
 
 def test_every_key_that_the_reader_knows_is_looked_at() -> None:

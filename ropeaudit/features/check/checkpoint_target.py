@@ -64,18 +64,20 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     for one in audit.buffers:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
     for group in alike.values():
-        yield _of_buffers(group)
+        yield _of_buffers(group, audit)
 
 
-def _of_buffers(alike: Sequence[Buffer]) -> Finding:
+def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
+    expected = audit.source.expected
     one = max(alike, key=lambda one: one.error or 0.0)
     if one.cast == "none":
         cast = ""
     else:
         cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
     drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
-    if one.drift_far is not None:
-        drift += f", {percent(one.drift_far)} at a distance of {FAR:,}"
+    far = FAR if expected.positions is None else expected.positions - 1
+    if far >= NEAR and (distant := one.drift_at(far)) is not None:
+        drift += f", {percent(distant)} at a distance of {far:,}"
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     return Finding(
         f"stored {one.what}",
@@ -85,6 +87,7 @@ def _of_buffers(alike: Sequence[Buffer]) -> Finding:
         unit="relative" if one.what in ("inv_freq", "periods") else "radians",
         where=f"{one.stored.name}{more}",
         diagnosis=one.diagnosis,
+        remedy=one.remedy(expected),
     )
 
 

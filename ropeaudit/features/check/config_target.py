@@ -24,13 +24,16 @@ from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.scaling_names import short_name
+from ropeaudit.rope.served import DECLARED
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.rope.unused_keys import unused_keys
+from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files.tables import Dump
 
 DTYPES = ("bf16", "fp16", "fp32")
 RECIPE = "hf"  # what most code does
+_ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,51 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
+    said += filter(None, [_idle(target.config, target.case.base, model), _lengths(target, model)])
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
         return noted("config keys", "; ".join(said))
     return judged("config keys", True, "every key about RoPE is used")
+
+
+def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> str:
+    """Return which layer types have a scaling that changes nothing."""
+    idle = idle_scalings(config, base)
+    if not idle:
+        return ""
+    names = [f"{short_name(str(one))} of {layer}" for layer, one in idle.items()]
+    if len(model.layers) == 1:
+        names = [short_name(str(one)) for one in idle.values()]
+    by_length = any(one.depends_on_length for one in idle.values())
+    within = f"; compared up to the {model.maximum:,} positions served" if by_length else ""
+    return (
+        f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale and "
+        f"positions served are those without it{within}"
+    )
+
+
+def _lengths(target: _Target, model: ModelRope) -> str:
+    """Return which lengths a config says where the one before scaling is not below the declared one.
+
+    transformers 5.23.0 warns of it for llama3, and for yarn wherever their ratio is not the factor.
+    """
+    served, declared = model.served, model.declared
+    original, reach = served.scaling.length_before, served.scaling.reach
+    if original is None or declared is None or original < declared or not served.disputed:
+        return ""
+    if served.scaling.rules.original != "original":  # dynamic, which extends the declared length
+        return ""
+    part = hf_json.text_part(target.config)
+    rope = hf_json.rope_dict(part)
+    inner = (one for one in rope.values() if isinstance(one, Mapping))
+    if all(one.get(_ORIGINAL) is None for one in (part, rope, *inner)):
+        return ""  # the declared length stands for it
+    taken = "" if target.case.scaling else "; the range here is the former"
+    return (
+        f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}, so that two lengths are said: "
+        f"factor {served.scaling.stretch:g} × {_ORIGINAL} serves {reach:,} positions, {DECLARED} alone "
+        f"{declared:,}{taken}"
+    )
 
 
 def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:

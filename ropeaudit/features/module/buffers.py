@@ -215,6 +215,35 @@ class Buffer:
             return f"{wording.sentence(own)}."  # the rest is in its partner
         return sentence(self.table)
 
+    def drift_at(self, distance: int) -> float | None:
+        """Return what `drift_far` is, at another distance."""
+        if self.drift_far is None or self.setting is None:
+            return None
+        dump = dump_of([RopeBuffer(self.stored, self.what, self.device, self.transposed)])
+        if dump is None:
+            return None
+        return drift.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
+
+    def remedy(self, expected: Expected) -> str:
+        """Return what to do where a checkpoint stores a table of another setting than its config's; else "".
+
+        transformers drops stored ones: 5.23.0, modeling_utils.py, _adjust_missing_and_unexpected_keys (read).
+        """
+        parts = [] if self.diagnosis is None else list(self.diagnosis.parts())
+        by_options = expected.base is not None or expected.scaling is not None
+        if expected.model is None or by_options or self.guessed or self.cast != "none" or not parts:
+            return ""
+        known = all(one.certainty != "resembles" and kinds()[one.code].group == "setting" for one in parts)
+        if not known:
+            return ""
+        builds = "code that computes the values from config.json does not use it"
+        if self.stored.name.endswith("rotary_emb.inv_freq"):
+            builds = "transformers computes inv_freq from config.json and drops stored ones"
+        return (
+            f"either config.json or the stored tensor is wrong: {builds}, and code that loads the tensor "
+            "rotates by it"
+        )
+
 
 def sentence(table: TableFinding) -> str:
     """Return how a table differs from what it should be, and what explains that, in a sentence."""

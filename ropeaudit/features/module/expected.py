@@ -20,6 +20,7 @@ from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.inferred import recovered
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling
+from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
@@ -63,6 +64,14 @@ class Expected:
             return [(label, setting.pairs) for label, setting in self.settings(None)]
         given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
         return [(f"{flag} {dim}", dim // 2) for flag, dim in given.items() if dim is not None][:1]
+
+    @property
+    def positions(self) -> int | None:
+        """The number of positions that the model serves; None where nothing says it."""
+        if self.model is None:
+            return None
+        scalings = (setting.scaling for _, setting in self.settings(None))
+        return Served.of(self.model.declared, scalings).positions
 
     def words(self, begin: str) -> str:
         """Return what the options say, behind the name of a model or a base."""

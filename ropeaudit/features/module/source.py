@@ -101,6 +101,12 @@ class Source:
         """Whether it is a dumped table, which is explained pair by pair."""
         return not self.built and checkpoints.is_dump(Path(self.spec))
 
+    @property
+    def checkpoint(self) -> bool:
+        """Whether it is a file or a folder of a model's tensors."""
+        graph = not self.built and checkpoints.is_graph(Path(self.spec))
+        return not (self.built or graph or self.dumped or self.gguf is not None)
+
 
 def kind_of_name(name: str) -> str:
     """Return what a buffer holds by its name: inv_freq, cos, sin, both; nothing for others."""

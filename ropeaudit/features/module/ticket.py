@@ -80,22 +80,31 @@ def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -
     off = "" if one.error is None or not math.isfinite(one.error) else f", off by up to {short(one.error)}"
     unit = " (relative)" if off and one.what in ("inv_freq", "periods") else ""
     cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
+    values = (
+        "computed in float32 or wider and not rounded to a narrower format afterwards: the relative error of "
+        "a frequency is that of every angle, so the error of an angle grows with the position, and no cast "
+        "back restores what was rounded away."
+    )
+    if one.cast == "none":
+        values = "up to the rounding of float32."
+    stored = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     return Ticket(
         f"RoPE {audit.source.noun} {one.stored.name} {cast}{off}{unit}{by_code(codes(one.diagnosis))}",
         buffers_report(audit, columns, {}),
         COLUMNS.row(one),
-        f"The values should be those of {one.against}, computed in float32 or wider and not rounded to a "
-        "narrower format afterwards: the relative error of a frequency is that of every angle, so the error "
-        "of an angle grows with the position, and no cast back restores what was rounded away. The exact "
-        "values follow from the base and the dims alone, as the snippet computes them in float64."
-        + _remedy(one.diagnosis),
+        f"{'By config.json, the' if stored else 'The'} values should be those of {one.against}, {values} "
+        "The exact values follow from the base and the dims alone, as the snippet computes them in float64."
+        + (_sentence(stored) if stored else _remedy(one.diagnosis)),
         reproduction(lambda: snippet_of_buffer(one, audit.source)),
     )
 
 
 def _remedy(diagnosis: Diagnosis | None) -> str:
     """Return what to change, for the end of a paragraph; nothing where that is not known."""
-    text = wording.remedy(diagnosis, FP32, UP_TO)
+    return _sentence(wording.without_option(wording.remedy(diagnosis, FP32, UP_TO)))
+
+
+def _sentence(text: str) -> str:
     return f" {text[:1].upper()}{text[1:]}." if text else ""
 
 
