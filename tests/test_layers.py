@@ -30,6 +30,7 @@ COMPOSES = {
         "features.module.drift",
         "features.module.ticket",
         "features.model.analysis",
+        "features.model.decode_words",
     },
 }
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}

@@ -514,3 +514,35 @@ def whole_tables_and_a_start(wrong: bool) -> Any:
         return turned(x, cos[part][:, None], (-sin if wrong else sin)[part][:, None])
 
     return rotate
+
+
+@kernel("positions-off", "bhsd")
+def tokens_alone(wrong: bool) -> Any:
+    def rotate(x):
+        t = angles(late(torch.arange(x.shape[-2]), wrong), x.shape[-1])
+        return turned(x, t.cos(), t.sin())
+
+    return rotate
+
+
+@kernel("wrong-base", "bshd")
+def queries_and_keys_alone(wrong: bool) -> Any:
+    def rotate(q, k):
+        t = angles(torch.arange(q.shape[1]), q.shape[-1])[:, None]
+        if wrong:
+            d = q.shape[-1]
+            t = torch.arange(q.shape[1])[:, None, None] * 5e5 ** (-torch.arange(0, d, 2) / d)
+        return turned(q, t.cos(), t.sin()), turned(k, t.cos(), t.sin())
+
+    return rotate
+
+
+@kernel("mixed-layout", "bhsd")
+def a_whole_table_within(wrong: bool) -> Any:
+    def rotate(x):
+        t = angles(torch.arange(x.shape[-2]), x.shape[-1])
+        t = t.repeat_interleave(2, -1) if wrong else torch.cat([t, t], -1)
+        a, b = x.float().chunk(2, -1)
+        return (x.float() * t.cos() + torch.cat([-b, a], -1) * t.sin()).to(x.dtype)
+
+    return rotate

@@ -13,8 +13,8 @@ from ropeaudit.errors import MissingPackage
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
-from ropeaudit.features.model.analysis import ModelAudit, NotShifted, Shifted
-from ropeaudit.features.model.report import decode_notes
+from ropeaudit.features.model import decode_words
+from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
@@ -108,7 +108,7 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
         for shifted in audit.run(progress):
             dtype = shifted.dtype.name
             if not seen:
-                yield _checked(name, _decode(shifted, audit), "float64", place)
+                yield _checked(name, _decode(shifted), "float64", place)
             if shifted.offset not in seen:
                 seen.add(shifted.offset)
                 yield _checked(name, _structure(shifted), "float64", place)
@@ -120,12 +120,12 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
     note(audit.folder.notes)
 
 
-def _decode(shifted: Shifted, audit: ModelAudit) -> Finding:
+def _decode(shifted: Shifted) -> Finding:
     """Return whether `generate` with a cache has the logits of one pass, in float64."""
     one = shifted.decoded
     if one is None:
         return not_applicable("model decode", "it was not compared: see the notes")
-    said = decode_notes(audit)
+    said = decode_words.notes(one)
     status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
     return Finding(
         "model decode",

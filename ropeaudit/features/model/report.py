@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import UnknownName
-from ropeaudit.features.model import load
+from ropeaudit.features.model import decode_words, load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.columns import (
     COLUMNS,
@@ -24,7 +24,6 @@ from ropeaudit.features.model.columns import (
     PairDrift,
     by_layer,
 )
-from ropeaudit.recognition import wording
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
@@ -132,7 +131,7 @@ def cache_headline(audit: ModelAudit) -> str:
     parts = [f"{said[word]} with {', '.join(by[word])}" for word in said if by[word]]
     begin = f"In float64, decode is {'; '.join(parts)}." if parts else ""
     off = [run.decoded for run in runs if run.decoded is not None and run.result == "differs"]
-    end = f" Logits {_apart(max(one.change for one in off))}." if off else ""
+    end = f" Logits {decode_words.apart(max(one.change for one in off))}." if off else ""
     left = f" Not run: {', '.join(by['not_run'])}." if by["not_run"] else ""
     return f"{begin}{end}{left}".strip() or "Nothing was run."
 
@@ -148,7 +147,9 @@ def fault(summary: Sequence[Mapping[str, Any]]) -> str:
     if row["verdict"] == "wrong_rotation":
         return f"Wrong rotation {_where(row)}, {row['resembles']}."
     if row["verdict"] == "wrong_decode":
-        return f"Wrong positions in decode, {row['resembles']}; logits {_apart(row['decode_max'])}."
+        return (
+            f"Wrong positions in decode, {row['resembles']}; logits {decode_words.apart(row['decode_max'])}."
+        )
     return (
         f"Float32 is not the float64 run: {_where(row)} logits are off by {short(row['error_rms'])} RMS, at "
         f"offset 0 by {short(row['base_error_rms'])}, of {short(row['logits_rms'])}; nothing that is known "
@@ -170,7 +171,7 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
         return _of_shift(summary)
     shift = _of_shift(summary)
     begin = f"Decode of a row {one.way} is not one pass over its tokens"
-    off = f"float64 logits, of up to {short(one.size)}, {_apart(one.change)}"
+    off = f"float64 logits, of up to {short(one.size)}, {decode_words.apart(one.change)}"
     return f"{begin}: {off}. Under a shift, {shift[:1].lower()}{shift[1:]}"
 
 
@@ -264,36 +265,6 @@ def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     ]
 
 
-def _apart(change: float) -> str:
-    """Return how far logits are off, in words."""
-    return f"are off by up to {short(change)}" if math.isfinite(change) else "are nan or infinite in part"
-
-
-def decode_notes(audit: ModelAudit) -> list[str]:
-    """Return how decode differs from one pass, in words; nothing where it does not."""
-    one = audit.decoded
-    if one is None or not one.way:
-        return []
-    seen = "in" if one.diagnosis else "seen in q or k of"
-    layer = "" if one.layer is None else f", first {seen} layer {one.layer}"
-    begin = f"decode of a row {one.way}" + ("" if one.cache == load.DYNAMIC else f" (the {one.cache} cache)")
-    if one.image is not None:
-        begin += f", behind an image of {one.image.tokens} tokens,"
-        if one.diagnosis and one.diagnosis.values.get("by") == -one.image.delta:
-            layer += f": as if M-RoPE's delta of {one.image.delta} were not added"
-    if not one.differs:
-        both = one.diagnosis is not None and not one.diagnosis.where.sides
-        return [
-            f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
-            + "scores depend on distances, and " * both
-            + "float64 logits stay"
-        ]
-    return [
-        f"{begin} is not one pass over its tokens: float64 logits {_apart(one.change)}, from "
-        f"{'position' if one.image is None else 'token'} {one.position} on{layer}"
-    ]
-
-
 def cache_notes(audit: ModelAudit) -> list[str]:
     """Return how caches were run that are not what a reader takes them for."""
     from ropeaudit.features.model.decode import quanto
@@ -339,7 +310,7 @@ def notes(
         message.append(
             f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
         )
-    message += [*decode_notes(audit), *cache_notes(audit)]
+    message += [*decode_words.notes(audit.decoded), *cache_notes(audit)]
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(

@@ -1,0 +1,42 @@
+"""How decode with a cache differs from one pass, in words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ropeaudit.features.model import load
+from ropeaudit.recognition import wording
+from ropeaudit.reports.numbers import short
+
+if TYPE_CHECKING:
+    from ropeaudit.features.model.decode import Decoded
+
+
+def apart(change: float) -> str:
+    """Return how far logits are off, in words."""
+    return f"are off by up to {short(change)}" if math.isfinite(change) else "are nan or infinite in part"
+
+
+def notes(one: Decoded | None) -> list[str]:
+    """Return how decode differs from one pass, in words; nothing where it does not."""
+    if one is None or not one.way:
+        return []
+    seen = "in" if one.diagnosis else "seen in q or k of"
+    layer = "" if one.layer is None else f", first {seen} layer {one.layer}"
+    begin = f"decode of a row {one.way}" + ("" if one.cache == load.DYNAMIC else f" (the {one.cache} cache)")
+    if one.image is not None:
+        begin += f", behind an image of {one.image.tokens} tokens,"
+        if one.diagnosis and one.diagnosis.values.get("by") == -one.image.delta:
+            layer += f": as if M-RoPE's delta of {one.image.delta} were not added"
+    if not one.differs:
+        both = one.diagnosis is not None and not one.diagnosis.where.sides
+        return [
+            f"{begin} rotates otherwise than one pass over its tokens, {wording.sentence(one.diagnosis)}; "
+            + "scores depend on distances, and " * both
+            + "float64 logits stay"
+        ]
+    return [
+        f"{begin} is not one pass over its tokens: float64 logits {apart(one.change)}, from "
+        f"{'position' if one.image is None else 'token'} {one.position} on{layer}"
+    ]
