@@ -601,7 +601,7 @@ def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_change
 
 
 def test_the_notes_of_a_model_say_what_may_mislead() -> None:
-    folder = SimpleNamespace(notes=["the folder's own"], path="model", maximum=4096)
+    folder = SimpleNamespace(notes=["the folder's own"], dropped=[], path="model", maximum=4096)
     tokens = SimpleNamespace(source="random")
     saved = [Saved("q.safetensors", "sliding_attention", [0, 1, 2, 5], "ropeaudit shift --qk q.safetensors")]
     pairs = {0: NO_PAIRS, 1: RotatedPairs(0, "half", np.ones(2))}

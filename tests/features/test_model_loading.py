@@ -466,4 +466,6 @@ def test_stored_frequencies_that_loading_drops_are_noted(built, tmp_path, capsys
     assert command == ["ropeaudit", "check", str(folder)]
     assert main(command[1:]) == 1
     assert "self_attn.rotary_emb.inv_freq" in capsys.readouterr().out
+    assert main([*command[1:], "--tokens", "24", "--dtype", "fp32", "--up-to", "64"]) == 1
+    assert "are not loaded, for" not in capsys.readouterr().err, "it is judged here"
     assert not [note for note in audited(built("llama"))[1].notes if "stored" in note]

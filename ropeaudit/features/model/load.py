@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,13 +34,17 @@ ATTENTION = "ropeaudit"  # the name under which transformers finds the function 
 
 @dataclass(slots=True)
 class Folder:
-    """A folder that holds a whole checkpoint. maximum: positions that it declares, None where it does not."""
+    """A folder that holds a whole checkpoint. maximum: positions that it declares, None where it does not.
+
+    dropped: once it is loaded, the frequencies that it holds and the model has no place for.
+    """
 
     path: Path
     config: dict[str, Any]
     files: list[Path]
     trusted: bool
     notes: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -134,15 +137,10 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that it names "
             f"are missing or of another shape ({missing[0]}); give the config of this checkpoint"
         )
-    dropped = _dropped_frequencies(folder, model)
-    if unused := sorted({*info["unexpected_keys"]} - {*dropped}):
+    folder.dropped = _dropped_frequencies(folder, model)
+    if unused := sorted({*info["unexpected_keys"]} - {*folder.dropped}):
         tensors = "1 tensor is" if len(unused) == 1 else f"{len(unused)} tensors are"
         folder.note(f"{tensors} not used by the model ({unused[0]})")
-    if dropped:
-        folder.note(
-            f"stored frequencies are not loaded, for the model builds its own ({dropped[0]}, {len(dropped)} "
-            f"in all); `ropeaudit check {shlex.quote(str(folder.path))}` judges them"
-        )
     try:
         with streams.aside(), process_state.foreign():
             return device.moved(model.eval())

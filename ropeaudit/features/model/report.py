@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -285,6 +286,11 @@ def notes(
 ) -> list[str]:
     """Return what the reader must know about how this was run."""
     message = list(audit.folder.notes)
+    if dropped := audit.folder.dropped:
+        message.append(
+            f"stored frequencies are not loaded, for the model builds its own ({dropped[0]}, {len(dropped)} "
+            f"in all); `ropeaudit check {shlex.quote(str(audit.folder.path))}` judges them"
+        )
     if audit.narrow:
         message.append(
             f"the float64 run still holds narrower numbers ({', '.join(audit.narrow[:3])}): small changes of "
