@@ -137,7 +137,7 @@ def assert_rope(
         told = [f"{own.name} fails {len(failed)} of {len(results)} checks{named}"]
         said = ""
         for one in failed:  # what it behaves like is said where it is not what was said before
-            explained = explanation(one.finding)
+            explained = wording.without_option(explanation(one.finding)) or one.finding.detail
             told.append(f"{one.finding.check} in {one.dtype}: {seen_at(one.finding)}")
             told[-1] += f"; {explained}" * (explained not in ("", said))
             said = explained
@@ -148,11 +148,14 @@ def assert_rope(
 def worst(results: Iterable[Checked]) -> float:
     """Return the largest error ÷ what is allowed of checks of code; nan where none has a number."""
     ratios = [
-        one.finding.measured / one.finding.allowed
+        (one.finding.measured / one.finding.allowed, one.finding.failed)
         for one in results
-        if one.finding.status in JUDGED and one.finding.allowed > 0
+        if one.finding.status in JUDGED and one.finding.allowed > 0 and not math.isnan(one.finding.measured)
     ]
-    return max((ratio for ratio in ratios if not math.isnan(ratio)), default=math.nan)
+    # of positions that are taken, what fails is less than what is asked for
+    return max(
+        (1 / ratio if failed and 0 < ratio < 1 else ratio for ratio, failed in ratios), default=math.nan
+    )
 
 
 def assert_shift_invariant(

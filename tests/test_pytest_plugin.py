@@ -93,6 +93,38 @@ def test_the_fixture_checks_and_records_what_it_saw(project) -> None:
     assert not any(seen.values())
 
 
+def test_a_refusal_is_shown_at_the_line_of_the_test_too(project) -> None:
+    (project / "test_refused.py").write_text(
+        "def test_it(rope_check):\n    rope_check(lambda x, positions: x, 'fp32', up_tp=64)\n"
+    )
+    ran = pytested(project, "test_refused.py")
+    assert "argument of assert_rope 'up_tp'; did you mean up_to" in ran.stdout
+    assert "ropeaudit/" not in ran.stdout
+    (project / "test_refused.py").write_text(
+        "def test_it(rope_check):\n    rope_check(lambda x: x * 2, 'fp32', up_to=64)\n"
+    )
+    ran = pytested(project, "test_refused.py")
+    assert "could not be called in any way that is known" in ran.stdout
+    assert "ropeaudit/" not in ran.stdout
+
+
+def test_what_raises_behind_the_end_of_its_table_is_told_and_counted(project) -> None:
+    (project / "test_ends.py").write_text(
+        "from kernel import rotate\n\n\ndef ends(x, positions):\n    if positions.max() >= 100:\n"
+        "        raise ValueError('too long')\n    return rotate(x, positions)\n\n\n"
+        "def test_it(rope_check):\n    rope_check(ends, 'fp32', up_to=256)\n"
+    )
+    ran = pytested(project, "test_ends.py", "--junit-xml=ends.xml")
+    assert ran.returncode == 1
+    assert "one at 100 is not: ValueError: too long" in ran.stdout
+    [worst] = [
+        float(one.get("value"))
+        for one in ElementTree.parse(project / "ends.xml").iter("property")  # noqa: S314
+        if one.get("name") == "ropeaudit.worst"
+    ]
+    assert worst == pytest.approx(2.56)
+
+
 def test_it_loads_neither_numpy_nor_torch(project) -> None:
     (project / "test_loaded.py").write_text(
         "import sys\n\ndef test_it():\n    assert not {'numpy', 'torch'} & set(sys.modules)\n"

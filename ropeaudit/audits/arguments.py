@@ -13,7 +13,7 @@ from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import case_axes
 from ropeaudit.audits.cases import Case, Length
 from ropeaudit.audits.results import Results
-from ropeaudit.errors import UnknownName, UsageError, required_packages
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, required_packages
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout
@@ -81,8 +81,11 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         for name in kwargs:
             if name not in known:
                 raise UnknownName(f"argument of {code.co_name}", name, known)
-        with required_packages():
-            result = function(*args, **kwargs)
+        try:
+            with required_packages():
+                result = function(*args, **kwargs)
+        except RopeAuditError as error:  # it tells its user what to change: where it was raised says nothing
+            raise error.with_traceback(None) from None
         return cast(T, Results(result)) if isinstance(result, GeneratorType) else result
 
     return called

@@ -83,6 +83,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         placed = code.judged(rotator, [CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))])
         worst = placed if worst is None or placed.excess > worst.excess else worst
         if not placed.excess <= 1:
+            length = min(length, code.up_to)
             size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
             detail = f"calls of {size}; the first that is wrong is that of positions {at[0]} to {at[-1]}"
             if heads == 1 and start and placed.first > 0:  # in a block from 0 any base is right at first

@@ -260,7 +260,9 @@ def check_value(called: str, kind: str, name: str, value: Any) -> None:
     values = value if name in _LISTS else (value,)
     if name in _LISTS and (not isinstance(value, tuple) or not value):
         raise UsageError(f"{where} is not a list of numbers")
-    for number in values:
+    for place, number in enumerate(values):
+        if name in _LISTS:
+            where = f"{called}[{place}] = {str(number)[:40]}"
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise UsageError(f"{where} is not a finite number")
         zero_allowed = name in ("fraction", "frequencies", "mscale", "mscale_all_dim")

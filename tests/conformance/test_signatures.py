@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from kernels_signatures import KERNELS
 
-from ropeaudit import RopeSetting, parse
+from ropeaudit import RopeSetting, UsageError, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance import code_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
@@ -175,3 +176,31 @@ def test_a_wrapper_is_written_whatever_the_positions_are(folder, capsys) -> None
     assert (folder / "mine.py").exists()
     assert main([*asked, "--write-wrapper", "nowhere/mine.py"]) == 2
     assert "'nowhere/mine.py' cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def halved(x):
+    """Rotated by half of each position, rounded down: two tokens share one."""
+    at = torch.arange(x.shape[-2]) // 2
+    t = at[:, None] * 1e4 ** (-torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * t.cos() - b * t.sin(), b * t.cos() + a * t.sin()], -1).to(x.dtype)
+
+
+def sums_and_differences(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat([a + b, a - b], -1) * 2**-0.5
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (halved, "does not rotate pairs of dims by angles that grow evenly with the position"),
+        (sums_and_differences, "turns no pair of dims from one position to the next"),
+        (lambda x: x, "turns no pair of dims from one position to the next"),
+    ],
+)
+def test_code_without_positions_that_may_be_meant_otherwise_is_refused(code, reason) -> None:
+    """In another order of axes a head counts as a position: "no rotation" would be said of what rotates."""
+    with pytest.raises(UsageError, match="could not be called in any way that is known") as refused:
+        OwnCode("own", code).fit(RopeSetting.of(16))
+    assert reason in str(refused.value)

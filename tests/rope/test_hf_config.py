@@ -310,6 +310,11 @@ SCALINGS = [
         "factor = 0.5 is below 1, which would shorten the context",
     ),
     (
+        {"rope_type": "longrope", "short_factor": [1.0] * 64, "long_factor": [2.0] * 63 + [0.0]}
+        | {"factor": 2.0, "original_max_position_embeddings": 4096},
+        "long_factor[63] = 0.0 is not a number above 0 that a model could have",
+    ),
+    (
         {"rope_type": "longrope", "short_factor": [1], "long_factor": [1], "factor": 2.0}
         | {"original_max_position_embeddings": 4096},
         "short_factor has 1 elements and there are 64 pairs; give one per pair",

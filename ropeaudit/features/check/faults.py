@@ -94,4 +94,4 @@ def _relative(path: Path) -> str:
     try:
         return path.resolve().relative_to(Path(os.getcwd()).resolve()).as_posix()
     except (OSError, ValueError):
-        return str(path.absolute())
+        return os.path.normpath(path.absolute())

@@ -38,7 +38,7 @@ def render(report: Report) -> str:
     }
     run = {
         "tool": {"driver": driver},
-        "invocations": [{"executionSuccessful": True}],
+        "invocations": [{"executionSuccessful": "interrupted" not in report.metadata}],
         "results": [_result(fault, rules) for fault in report.faults],
     }
     if report.headline:

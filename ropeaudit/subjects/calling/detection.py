@@ -445,8 +445,8 @@ def misfit(
             *(split_pairs(one, replace(plain, rotary_dim=max(dims))) for one in (x, values))
         )
         return "" if turns else "turns no pair of dims from one position to the next"
-    neither = f"{100 * min(strays):.0f} % is neither"
-    return f"does not rotate pairs of dims by angles that grow with the position ({neither})"
+    neither = f"{100 * min(strays):.0f} % of what it returns is neither"
+    return f"does not rotate pairs of dims by angles that grow evenly with the position ({neither})"
 
 
 def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> float:
@@ -479,10 +479,20 @@ def _heads_differ(z: Any, w: Any) -> bool:
 
 
 def _turns(before: tuple[FloatArray, FloatArray], after: tuple[FloatArray, FloatArray]) -> bool:
-    """Return whether pairs are turned by another angle at another position. Shapes: twice (b, h, s, p)."""
+    """Return whether pairs of most heads change otherwise at another position. Shapes: twice (b, h, s, p)."""
     z, w = (a + 1j * b for a, b in (before, after))
-    angles = (w * z.conj()).sum(axis=(0, 1)) / (np.abs(z) ** 2).sum(axis=(0, 1))  # (s, p)
-    return bool(np.abs(angles[1:] - angles[:-1]).max() > _STRAY)
+    each = [_matrices(z[:, head], w[:, head])[0] for head in range(z.shape[1])]
+    return bool(np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY)
+
+
+def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
+    """Return a and b (s, p, 2) of w = a z + b conj(z) by least squares; the relative RMS that they leave."""
+    size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
+    basis = np.stack([z, z.conj()])
+    left = np.einsum("insp,jnsp->spij", basis.conj(), basis)
+    right = np.einsum("insp,nsp->spi", basis.conj(), w)
+    matrices = np.linalg.solve(left, right[..., None])[..., 0]
+    return matrices, np.sqrt(np.mean(np.abs(w - np.einsum("spi,insp->nsp", matrices, basis)) ** 2)) / size
 
 
 def _sinusoid_residual(z: Any, w: Any) -> float:
@@ -492,12 +502,7 @@ def _sinusoid_residual(z: Any, w: Any) -> float:
     part, and a - conj(b); then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.
     Shapes: (n, s, p) twice.
     """
-    size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
-    basis = np.stack([z, z.conj()])
-    left = np.einsum("insp,jnsp->spij", basis.conj(), basis)
-    right = np.einsum("insp,nsp->spi", basis.conj(), w)
-    matrices = np.linalg.solve(left, right[..., None])[..., 0]  # (s, p, 2)
-    residual = np.sqrt(np.mean(np.abs(w - np.einsum("spi,insp->nsp", matrices, basis)) ** 2)) / size
+    matrices, residual = _matrices(z, w)
     conj = matrices[..., 1].conj()
     rows = np.stack([matrices[..., 0] + conj, matrices[..., 0] - conj])  # (2, s, p)
     middle, around = rows[:, 1:-1], rows[:, 2:] + rows[:, :-2]
