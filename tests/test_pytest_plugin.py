@@ -125,6 +125,19 @@ def test_what_raises_behind_the_end_of_its_table_is_told_and_counted(project) ->
     assert worst == pytest.approx(2.56)
 
 
+def test_what_a_check_saw_is_said_once(project) -> None:
+    (project / "test_input.py").write_text(
+        "from kernel import rotate\n\n\ndef spoils(x, positions):\n    result = rotate(x, positions)\n"
+        "    x[...] = 0\n    return result\n\n\n"
+        "def test_it(rope_check):\n    rope_check(spoils, 'fp32', up_to=64)\n"
+    )
+    ran = pytested(project, "test_input.py")
+    assert ran.returncode == 1
+    [line] = [one for one in ran.stdout.splitlines() if one.startswith("E ") and "inputs in float32: " in one]
+    parts = line.partition("inputs in float32: ")[2].split("; ")
+    assert len(parts) == len(set(parts)), line
+
+
 def test_it_loads_neither_numpy_nor_torch(project) -> None:
     (project / "test_loaded.py").write_text(
         "import sys\n\ndef test_it():\n    assert not {'numpy', 'torch'} & set(sys.modules)\n"

@@ -130,7 +130,7 @@ def _decode(shifted: Shifted) -> Finding:
     return Finding(
         "model decode",
         status,
-        said[0] if said else "decode with a cache, of a row alone and padded on the left, is one pass",
+        said[0] if said else "decode with a cache, of two rows, one padded on the left, is one pass",
         measured=one.change,
         allowed=one.allowed,
         unit="logit",
@@ -145,7 +145,7 @@ def _rotation(shifted: Shifted) -> Finding:
         return Finding(
             "model rotation",
             "fail",
-            model_analysis.VERDICTS[shifted.word].partition(": see")[0],
+            model_analysis.VERDICTS[shifted.word],
             where=", ".join(one.name for one in shifted.held) or f"offset {shifted.offset:,}",
             diagnosis=shifted.diagnosis,
         )
