@@ -656,7 +656,7 @@ def test_findings_come_home_from_dask(tmp_path) -> None:
         seen = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         message.append((seen.stdout, [line for line in seen.stderr.splitlines() if "mine.py:turn" in line]))
     assert message[0] == message[1]
-    assert any("returns float64 for float16" in line for line in message[0][1])
+    assert any("a call returned float64 for float16" in line for line in message[0][1])
 
 
 @posix
