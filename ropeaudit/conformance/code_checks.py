@@ -22,7 +22,7 @@ from ropeaudit.conformance import (
     strides,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding
+from ropeaudit.conformance.finding import INTERRUPTED, Finding
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
@@ -97,7 +97,7 @@ def findings(
         except RopeAuditError:
             raise
         except KeyboardInterrupt:
-            yield Finding("interrupted", "fail", f"no pass: not run, or not to its end: {', '.join(left)}")
+            yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {', '.join(left)}")
             raise
         except Exception as error:  # whatever other people's code raises
             yield Finding(name, "fail", f"it raises {one_line(error)}")

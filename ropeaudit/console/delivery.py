@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ropeaudit.console import output, rows
+from ropeaudit.reports.numbers import counted
 
 if TYPE_CHECKING:
     from ropeaudit.console.options import ReportOptions
+    from ropeaudit.console.output_files import OutputFile
     from ropeaudit.recipes import Resolved
     from ropeaudit.reports import Report
 
@@ -25,22 +27,31 @@ def delivered(
     options: ReportOptions,
     *,
     stages: Stages | None = None,
-    noun: str = "rows",
+    also: Sequence[tuple[OutputFile, Callable[[list[T]], bytes]]] = (),
+    done: Callable[[list[T]], str] = lambda results: counted(len(results), "row"),
+    left: Callable[[list[T]], str] = lambda results: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
-    metadata. noun: what an interruption counts.
+    metadata. also: files that are no reports, each with what makes its content.
+    done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
     broken: from the results, a line for each --fail-if that was broken.
     """
     with output.opened(options.outputs) as files:
         results, interrupted = rows.gathered(analysis, options.quiet)
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
-            output.deliver(report(results, metadata), files, options, interrupted)
+            made = report(results, metadata)
+            made = output.incomplete(made) if interrupted else made
+            output.write(made, output.replaceable(files, interrupted))
+            for file, content in also:
+                if output.replaceable([file], interrupted):
+                    file.fill([content(results)])
+            output.deliver(made, (), options)
     if interrupted:
-        output.say_interrupted(f"{len(results)} {noun}", files)
+        output.say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results))
     return INTERRUPTED if interrupted else judged(broken(results))
 
 

@@ -15,7 +15,7 @@ from ropeaudit.console.options import ReportOptions, ScreenOptions
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.output_files import opened as opened
 from ropeaudit.reports import Report
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime import streams
 
 _MOST_NOTES = 8
@@ -43,18 +43,9 @@ def print_report(report: Report, screen: ScreenOptions) -> None:
     out.flush()
 
 
-def deliver(
-    report: Report,
-    files: Sequence[OutputFile],
-    options: ReportOptions,
-    interrupted: bool = False,
-) -> None:
-    """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
-
-    interrupted: the report is a part of what was asked for, and takes the place of no other.
-    """
-    report = incomplete(report) if interrupted else report
-    write(report, replaceable(files, interrupted))
+def deliver(report: Report, files: Sequence[OutputFile], options: ReportOptions) -> None:
+    """Write the files, then stdout, then the notes: a closed pipe must not lose the files."""
+    write(report, files)
     print_report(report, options)
     say_notes(report, options)
 
@@ -67,8 +58,8 @@ def write(report: Report, files: Sequence[OutputFile]) -> None:
 
 def incomplete(report: Report) -> Report:
     """Return a report that says that it is a part of what was asked for, to people and to programs."""
-    count = f"{len(report.rows)} row{'' if len(report.rows) == 1 else 's'}"
-    headline = f"Interrupted after {count}, which say: {report.headline}" if report.headline else ""
+    count, say = counted(len(report.rows), "row"), "says" if len(report.rows) == 1 else "say"
+    headline = f"Interrupted after {count}, which {say}: {report.headline}" if report.headline else ""
     return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {count}"})
 
 
@@ -78,11 +69,14 @@ def replaceable(files: Sequence[OutputFile], interrupted: bool) -> list[OutputFi
 
 
 def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> None:
-    """Say that the user broke it off, how much was done, and which reports were left as they were."""
+    """Say that the user broke it off, how much was done, and which reports were left as they were.
+
+    done: a number of things, such as "3 rows". files: all that the run would have written.
+    """
     written = " and written" if any(file.written for file in files) or not files else ""
     left = [repr(file.path) for file in files if not file.written and file.was_there()]
     message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
-    say(f"interrupted: {done} were done{written}{message}{hint}")
+    say(f"interrupted: {done} done{written}{message}{hint}")
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:

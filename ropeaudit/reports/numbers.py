@@ -60,6 +60,15 @@ def times(ratio: float) -> str:
     return f"{ratio:.3g}" if ratio < 1e3 else f"{ratio:.2g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things as text.
+
+    >>> counted(1, "row"), counted(1234, "row")
+    ('1 row', '1,234 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     r"""Return text with every character that could steer a terminal written out.
 

@@ -308,7 +308,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     assert main([*COMMAND, *SMALL, "--recipe", "hf", "--rerotate", "1,2,3,4", "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 2
-    assert "interrupted: 2 rows" in seen.err
+    assert "interrupted: 2 rows done" in seen.err
 
 
 def test_turns_end_with_the_work_that_they_are_of() -> None:

@@ -342,7 +342,7 @@ def test_a_finished_report_does_not_shrink(name, tmp_path, capsys) -> None:
         broken_after(1, patch, KeyboardInterrupt())
         assert main(requested) == 130
     message = capsys.readouterr().err
-    assert "interrupted: 2 rows were done" in message
+    assert "interrupted: 2 rows done" in message
     assert "written" not in message
     assert f"{str(path)!r}, {str(page)!r} are left as before" in message
     assert f"the rows are in '{path}.part'; the same command with --resume goes on" in message
@@ -367,7 +367,7 @@ def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys
             broken_after(1, patch, KeyboardInterrupt())
             assert main([*MANY, "-o", str(path), *more]) == 130
         message = capsys.readouterr().err
-        assert f"interrupted: {rows} rows were done" in message
+        assert f"interrupted: {rows} rows done" in message
         assert ("and written" in message) == (rows == 2)
     assert main([*MANY, "-o", str(path), "--resume"]) == 0
     assert main([*MANY, "-o", str(tmp_path / "y.jsonl")]) == 0
@@ -421,12 +421,12 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
     capsys.readouterr()
     assert main([*requested, "-o", str(path)]) == 130
     seen = capsys.readouterr()
-    assert f"interrupted: 1 rows were done; {str(path)!r} is left as before" in seen.err
+    assert f"interrupted: 1 row done; {str(path)!r} is left as before" in seen.err
     assert seen.out.count("\n") == 2
     assert path.read_bytes() == before
     path.unlink()
     assert main([*requested, "-o", str(path)]) == 130
-    assert "interrupted: 1 rows were done and written\n" in capsys.readouterr().err
+    assert "interrupted: 1 row done and written\n" in capsys.readouterr().err
     assert len(json.loads(path.read_text())["records"]) == 1
 
 
@@ -684,8 +684,8 @@ def test_what_is_said_of_an_interruption(capsys, tmp_path) -> None:
     output.say_interrupted("3 rows", files, "; go on")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "ropeaudit: interrupted: 3 rows were done and written",
-        "ropeaudit: interrupted: 3 rows were done and written; go on",
+        "ropeaudit: interrupted: 3 rows done and written",
+        "ropeaudit: interrupted: 3 rows done and written; go on",
     ]
 
 

@@ -1,14 +1,19 @@
 """What fails in `check`, as code hosts read it: SARIF 2.1.0, and annotations of GitHub's runner."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
+from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.check.faults import of_checks, place
 from ropeaudit.main import main
@@ -41,6 +46,22 @@ if True:
 
 
 alias = Rope()
+"""
+
+INTERRUPTING = """import os, signal
+import numpy as np
+
+
+def f(x: np.ndarray, positions):
+    if __file__.endswith("b.py") and len(positions) == 1 and not os.path.exists("sent"):
+        open("sent", "w").close()
+        os.kill(os.getpid(), signal.SIGINT)
+    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+g = f
 """
 
 
@@ -169,6 +190,73 @@ def test_what_was_interrupted_is_no_success(kernel) -> None:
     for report, done in ((whole, True), (incomplete(whole), False)):
         [run] = json.loads(ropeaudit.render("sarif", report))["runs"]
         assert run["invocations"] == [{"executionSuccessful": done}]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a signal to this process is a Ctrl-C there")
+def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.py").write_text(INTERRUPTING)
+    (tmp_path / "old.csv").write_text("finished")
+    targets = ["a.py:f", "b.py:f", "c.py:f", "a.py:g", "b.py:g", "c.py:g"]
+    options = ["--dtype", "fp32,fp64", "--up-to", "64", "--under", "none", "-q", "--github"]
+    files = ["--junit", "j.xml", "-o", "r.sarif", "-o", "old.csv", "-o", "r.json", "--ticket", "vllm"]
+    command = [sys.executable, "-m", "ropeaudit", "check", *targets, *options, *files]
+    seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert seen.returncode == 130, seen.stderr
+
+    left = "4 targets were not begun: c.py:f, a.py:g, b.py:g and 1 more"
+    rows = json.loads((tmp_path / "r.json").read_text())["records"]
+    done = sum(row["status"] in ("pass", "fail") for row in rows) - 1
+    last = rows[-1]
+    assert (last["target"], last["dtype"], last["check"]) == ("b.py:f", "float32", "interrupted")
+    assert last["detail"].endswith(f"; 1 dtype was not begun: float64; {left}")
+    assert f"which say: b.py:f: {last['detail']}.\n" in seen.stdout
+
+    told, annotated, ticket = seen.stderr.splitlines()
+    written = f"{done} checks done and written; 'old.csv' is left as before"
+    assert told == f"ropeaudit: interrupted: {written}; {left}"
+    assert annotated.startswith(
+        "::error file=b.py,line=5,title=ropeaudit%3A interrupted::b.py:f, interrupted"
+    )
+    assert left in annotated
+    assert ticket == "ropeaudit: no ticket was written: the run was interrupted"
+    assert (tmp_path / "old.csv").read_text() == "finished"
+    names = {path.name for path in tmp_path.iterdir()} - {"a.py", "b.py", "c.py", "old.csv", "sent"}
+    assert names == {"j.xml", "r.json", "r.sarif"}
+    [run] = json.loads((tmp_path / "r.sarif").read_text())["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["interrupted"]
+    *_, suite = ElementTree.parse(tmp_path / "j.xml").getroot()  # noqa: S314
+    [failure] = suite.iter("failure")
+    assert left in failure.get("message")
+
+    (tmp_path / "j.xml").write_text("finished")
+    (tmp_path / "sent").unlink()
+    again = [*command[:4], "b.py:f", *options, "--junit", "j.xml"]
+    seen = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True)
+    told, _ = seen.stderr.splitlines()
+    assert told == "ropeaudit: interrupted: 1 check done; 'j.xml' is left as before"
+    assert (tmp_path / "j.xml").read_text() == "finished"
+
+
+def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limits, "findings", stopped)
+    assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "-q", "--github"]) == 130
+    out, err = capsys.readouterr()
+    detail = "no pass: it was not checked to its end; 1 target was not begun: qwen2.5-7b"
+    assert f"which say: llama-3.1-8b: {detail}.\n" in out
+    assert f"::error title=ropeaudit%3A interrupted::llama-3.1-8b, interrupted: {detail}\n" in err
+    assert "interrupted: 1 check done and written; 1 target was not begun: qwen2.5-7b\n" in err
+
+
+def test_junit_is_written_where_nobody_reads_stdout(tmp_path) -> None:
+    command = [sys.executable, "-m", "ropeaudit", "check", "gpt-j-6b", "-q", "--junit", "j.xml"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        process.communicate()
+    assert (tmp_path / "j.xml").exists()
 
 
 def test_an_annotation_is_escaped_as_the_runner_reads_it() -> None:

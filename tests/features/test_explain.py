@@ -486,7 +486,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     assert main(["explain", "--offset", "0,1000", *SMALL, "-f", "jsonl"]) == 130
     seen = capsys.readouterr()
     assert {json.loads(line)["offset"] for line in seen.out.splitlines()} == {0}
-    assert "interrupted: 1 cases" in seen.err
+    assert "interrupted: 1 case done" in seen.err
 
 
 @pytest.mark.parametrize(

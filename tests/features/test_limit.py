@@ -589,7 +589,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     assert main(["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 1
-    assert "interrupted: 1 rows" in seen.err
+    assert "interrupted: 1 row done" in seen.err
 
 
 def test_cases_multiply() -> None:

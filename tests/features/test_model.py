@@ -555,7 +555,7 @@ def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> No
     )
     seen = capsys.readouterr()
     assert len(list(csv.DictReader(io.StringIO(seen.out)))) == 1
-    assert "interrupted: 1 cases" in seen.err
+    assert "interrupted: 1 case done" in seen.err
 
 
 @pytest.mark.slow

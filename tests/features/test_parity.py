@@ -245,7 +245,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     assert main(["parity", "hf", "meta", *SMALL, "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 1
-    assert "interrupted: 1 rows" in seen.err
+    assert "interrupted: 1 row done" in seen.err
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
-from ropeaudit.conformance.finding import JUDGED, Finding
+from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding
 from ropeaudit.errors import UsageError
-from ropeaudit.features.check import code_target, waivers
+from ropeaudit.features.check import code_target, sentences, waivers
 from ropeaudit.features.check.checked import NONE
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
@@ -111,18 +111,29 @@ def run(
 
             alone = replace(case, model=None, config=None)
             results = config_target.checks(target, which, alone, options, on_progress)
-        yield from _answered(target, which, results)
+        yield from _answered(target, which, results, targets[done + 1 :])
 
 
-def _answered(target: str, which: Kind, results: Iterable[Checked]) -> Iterator[Checked]:
+def _answered(
+    target: str, which: Kind, results: Iterable[Checked], later: Sequence[str]
+) -> Iterator[Checked]:
     """Yield the checks of a target, and a failure where it has RoPE and no check judges it.
 
-    A question without an answer is no pass.
+    A question without an answer is no pass, nor is one that the user broke off: later targets are named then.
     """
     reasons: dict[str, str] = {}
-    for checked in results:
-        reasons.setdefault(checked.finding.status, checked.finding.detail)
-        yield checked
+    said = False
+    try:
+        for checked in results:
+            reasons.setdefault(checked.finding.status, checked.finding.detail)
+            said = checked.finding.check == INTERRUPTED
+            yield replace(checked, finding=sentences.interrupted(checked.finding, later, "target"))
+    except KeyboardInterrupt:
+        if not said:
+            finding = Finding(INTERRUPTED, "fail", "no pass: it was not checked to its end")
+            finding = sentences.interrupted(finding, later, "target")
+            yield Checked(target, which, NONE, NONE, None, 0, finding)
+        raise
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
         why = reasons.get("info") or reasons.get("not applicable")
         finding = Finding("judged", "fail", f"no check judges it{f': {why}' if why else ''}")

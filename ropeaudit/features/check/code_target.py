@@ -12,7 +12,7 @@ from ropeaudit.conformance import code_checks, lengths
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.features.check import wrapper
+from ropeaudit.features.check import sentences, wrapper
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope.scaled import effective_base
@@ -80,12 +80,14 @@ def of_code(
     each_call = lengths.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
     note(_held_to(setting, up_to, each_call))
     for number, dtype in enumerate(dtypes):
+        later = [one.name for one in dtypes[number + 1 :]]
 
         def on_progress(share: float, number: int = number) -> None:
             progress((number + share) / len(dtypes))
 
         for finding in _findings(code, setting, dtype, up_to, options, on_progress, each_call):
             place = code.device.label
+            finding = sentences.interrupted(finding, later, "dtype")
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=place)
     note(code.findings)
 

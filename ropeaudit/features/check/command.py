@@ -116,8 +116,11 @@ def check(
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
-    from ropeaudit.features.check import analysis, faults, waivers
+    from ropeaudit.features.check import analysis, faults, sentences, waivers
+    from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check import report as tables
+    from ropeaudit.reports.faults import annotation
+    from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(tables.COLUMNS)
     cases = settings.cases(rope)
@@ -150,6 +153,10 @@ def check(
         checked.extend(results)
         return tables.report(results, columns, metadata, findings, waivers.notes(results, accepted))
 
+    def left(results: list[Checked]) -> str:
+        begun = {one.target for one in results}
+        return sentences.not_begun([target for target in targets if target not in begun], "target")
+
     def ticket() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
 
@@ -159,16 +166,19 @@ def check(
         output_files.opened_for("--junit", junit, "junit") as file,
         tickets.opened(ticketing) as ticket_file,
     ):
-        code = delivery.delivered(run, report, output, noun="checks")
-        if file is not None and code == delivery.DONE:
-            from ropeaudit.features.check import junit as junit_form
-
-            file.fill([junit_form.content(checked)])
-        if github and code == delivery.DONE:
-            from ropeaudit.reports.faults import annotation
-
+        code = delivery.delivered(
+            run,
+            report,
+            output,
+            also=[(file, junit_form.content)] if file is not None else (),
+            done=lambda results: counted(len(sentences.checks(results)), "check"),
+            left=left,
+        )
+        if github:
             for fault in faults.of_checks(checked):
                 click.echo(annotation(fault), err=True)
         if code == delivery.DONE:
             tickets.write(ticketing, ticket_file, ticket, "no check fails")
+        else:
+            tickets.write(ticketing, ticket_file, lambda: None, "the run was interrupted")
     return code or int(any(one.finding.failed for one in checked))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from ropeaudit.conformance.finding import JUDGED, Finding
+from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
-from ropeaudit.reports.numbers import short
+from ropeaudit.reports.numbers import counted, short
 
 _MOST = 3  # names that a sentence lists
 
 
 def headline(results: Sequence[Checked]) -> str:
     """Return the answer: what fails first, or what passed, and with which margin."""
-    judged = [one for one in results if one.finding.status in JUDGED]
-    if not judged:
-        return f"{_idle(results) or 'Nothing was checked'}."
+    judged = checks(results)
     targets = list(dict.fromkeys(one.target for one in judged))
     failed = [one for one in judged if one.finding.failed]
     if failed:
         text = f"{_count(failed, judged, targets)}; {place(failed[0])}: {seen(failed[0])}"
         return text if text.endswith("?") else f"{text}."
+    if left := [one for one in results if one.finding.check == INTERRUPTED]:
+        return f"{left[0].target}: {left[0].finding.detail}."
+    if not judged:
+        return f"{_idle(results) or 'Nothing was checked'}."
     waived = sum(one.finding.status == "waived" for one in judged)
     aside = (
         f"; {waived} of them {'fails' if waived == 1 else 'fail'} and {'is' if waived == 1 else 'are'} waived"
@@ -33,6 +36,26 @@ def headline(results: Sequence[Checked]) -> str:
     parts = [aside if waived else "", _margin(judged, len(targets) > 1), _exposed(results)]
     parts += [_refusing(results), _left(results)]
     return f"{passed}{''.join(parts)}{rest}."
+
+
+def checks(results: Sequence[Checked]) -> list[Checked]:
+    """Return what was judged, without what says that there is no more of it."""
+    return [one for one in results if one.finding.status in JUDGED and one.finding.check != INTERRUPTED]
+
+
+def interrupted(finding: Finding, later: Sequence[str], noun: str) -> Finding:
+    """Return a finding; one that says what an interruption left names too what was to come after it."""
+    if finding.check != INTERRUPTED:
+        return finding
+    return replace(finding, detail=finding.detail + not_begun(later, noun))
+
+
+def not_begun(later: Sequence[str], noun: str) -> str:
+    """Return a clause that names what was not begun, with its semicolon; nothing where nothing is left."""
+    if not later:
+        return ""
+    verb = "was" if len(later) == 1 else "were"
+    return f"; {counted(len(later), noun)} {verb} not begun: {_listed(later)}"
 
 
 def _refusing(results: Sequence[Checked]) -> str:
@@ -200,7 +223,7 @@ def _told(one: Checked, diagnosis: str) -> str:
 
 
 def _checks(some: Sequence[Checked]) -> str:
-    return f"{len(some)} check{'' if len(some) == 1 else 's'}"
+    return counted(len(some), "check")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -106,6 +106,7 @@ def decay(
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import audit
     from ropeaudit.features.decay.report import COLUMNS, report
+    from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
@@ -128,5 +129,5 @@ def decay(
         lambda results, metadata: report(results, columns, metadata, header=not no_header),
         output,
         stages=delivery.stages(recipe for recipe in plan.recipes if recipe is not None),
-        noun=f"of {len(plan)} cases",
+        done=lambda results: f"{len(results)} of {counted(len(plan), 'case')}",
     )

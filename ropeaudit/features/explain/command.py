@@ -74,6 +74,7 @@ def explain(
     from ropeaudit.features.explain import analysis, remedies
     from ropeaudit.features.explain.report import check_kind, columns_of, report
     from ropeaudit.recipes import DEFAULT
+    from ropeaudit.reports.numbers import counted
 
     kind = by or ("dtypes" if implementations else "stage")
     check_kind(kind, bool(implementations))
@@ -88,5 +89,5 @@ def explain(
         lambda results, metadata: report(results, columns, metadata, kind),
         output,
         stages=stages(chosen),
-        noun="cases",
+        done=lambda results: counted(len(results), "case"),
     )

@@ -13,7 +13,7 @@ from ropeaudit.audits.records import Record
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.tolerance import Tolerance
 from ropeaudit.reports import headlines, verdicts
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import counted, printable
 
 
 def headline(limits: Sequence[Limit]) -> str:
@@ -25,7 +25,7 @@ def headline(limits: Sequence[Limit]) -> str:
     with_maximum = [limit for limit in limits if limit.standing != "unjudged"]
     if with_maximum:
         more = len(limits) - len(with_maximum)
-        rest = f" ({_count(more, 'more case')} not judged by a maximum)" if more else ""
+        rest = f" ({counted(more, 'more case')} not judged by a maximum)" if more else ""
         return _of_models(with_maximum, rest)
     seen = [limit for limit in limits if limit.first_failure_seen is not None]
     if seen:
@@ -48,10 +48,10 @@ def _of_models(with_maximum: Sequence[Limit], rest: str) -> str:
     if failing:
         first = min(failing, key=lambda limit: (limit.first_failure_seen or 0, _of_maximum(limit)))
         verb = "does not hold through its" if len(failing) == 1 else "do not hold through their"
-        text = f"{len(failing)} of {_count(len(with_maximum), noun)} {verb} {own}maximum{rest}"
+        text = f"{len(failing)} of {counted(len(with_maximum), noun)} {verb} {own}maximum{rest}"
         return f"{text}; the earliest failure: {sentence(first)}"
     least = min(with_maximum, key=lambda limit: limit.margin or 0.0)
-    many = _count(len(with_maximum), noun)
+    many = counted(len(with_maximum), noun)
     if all(limit.standing == "holds" for limit in with_maximum):
         verb = "holds through its" if len(with_maximum) == 1 else "hold through their"
         text = f"{len(with_maximum)} of {many} {verb} {own}maximum{rest}"
@@ -109,7 +109,7 @@ def notes(limits: Sequence[Limit]) -> list[str]:
     for device in dict.fromkeys(limit.at_zero.device for limit in batches):
         most = max(limit.in_batches for limit in batches if limit.at_zero.device == device)
         texts.append(
-            f"the torch engine measured up to {_count(most, 'offset')} a row in batches on {device}; NumPy "
+            f"the torch engine measured up to {counted(most, 'offset')} a row in batches on {device}; NumPy "
             "judged one of some batches, which agrees. Reported offsets were measured once more, one by one."
         )
     for limit in limits:
@@ -136,7 +136,7 @@ def notes(limits: Sequence[Limit]) -> list[str]:
 def _who(limit: Limit) -> str:
     zero = limit.at_zero
     model = "" if zero.model == "none" else f" ({zero.model})"
-    return f"{zero.implementation} in {zero.dtype}{model} on {_count(zero.seq_len, 'token')}"
+    return f"{zero.implementation} in {zero.dtype}{model} on {counted(zero.seq_len, 'token')}"
 
 
 def _aside(limit: Limit) -> str:
@@ -146,7 +146,7 @@ def _aside(limit: Limit) -> str:
         unchanged = f" (with the frequencies of {zero.length:,} positions at every offset"
         return f"{unchanged}; --length shifted lets them change)"
     if maximum is not None and limit.within is None:
-        return f" (a longer sequence than the {_count(maximum, 'position')} that it is made for)"
+        return f" (a longer sequence than the {counted(maximum, 'position')} that it is made for)"
     if limit.standing == "partly":
         return f" (its {maximum:,} positions were not measured to their end)"
     return ""
@@ -157,7 +157,7 @@ def _place(limit: Limit, offset: int) -> str:
 
 
 def _measured(limit: Limit) -> str:
-    count = _count(limit.boundary.held, "measured offset")
+    count = counted(limit.boundary.held, "measured offset")
     return f"{count} up to {_place(limit, limit.boundary.held_up_to)}"
 
 
@@ -228,7 +228,3 @@ def _times(margin: float | None) -> str:
     """Return a ratio rounded down, and nothing for one that does not reach 1.1."""
     tenths = math.floor(10 * margin) if margin is not None else 0
     return f"{tenths / 10:,.1f}" if tenths > 10 else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

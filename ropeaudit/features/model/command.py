@@ -72,6 +72,7 @@ def model(
     from ropeaudit.features.model import analysis, load
     from ropeaudit.features.model.columns import COLUMNS
     from ropeaudit.features.model.report import report
+    from ropeaudit.reports.numbers import counted
 
     context = click.get_current_context()
     if by == "cache" and context.get_parameter_source("offset") is ParameterSource.DEFAULT:
@@ -93,6 +94,6 @@ def model(
         audit.run,
         lambda results, metadata: report([audit], columns, metadata, by, results, threshold),
         output,
-        noun="cases",
+        done=lambda results: counted(len(results), "case"),
         broken=lambda results: [f"failed: {one.word}" for one in results if one.word in analysis.WRONG][:1],
     )

@@ -259,6 +259,7 @@ def _measured(
     """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
     from ropeaudit.console import delivery, output, rows
     from ropeaudit.features.shift import sweeping as sweeps
+    from ropeaudit.reports.numbers import counted
 
     chosen, sweeping = asked.output, asked.sweeping
     with (
@@ -278,5 +279,5 @@ def _measured(
             output.deliver(measured, (), chosen)
         more = sweeps.how_to_go_on(store)
     if interrupted:
-        output.say_interrupted(f"{len(results)} rows", files, more)
+        output.say_interrupted(counted(len(results), "row"), files, more)
     return results, delivery.INTERRUPTED if interrupted else delivery.DONE
