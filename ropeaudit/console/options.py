@@ -19,6 +19,7 @@ from ropeaudit.console.parameters import (
     NAMES,
     NUMBERS,
     PATHS,
+    TARGETS,
     TEXT,
     WORD,
     Parsed,
@@ -31,8 +32,6 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports import FORMS, REGISTRY, form_named, forms_of
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values() if not form.command)
 
 
 EXECUTED = "It is executed with your rights: name no file that you do not trust."
@@ -82,7 +81,7 @@ def axis(
 def words(metavar: str, name: str, required: bool = True) -> Decorator:
     """An argument that takes names, separated by commas or spaces."""
     shown = metavar if required else f"[{metavar}]"
-    return click.argument(name, metavar=shown, nargs=-1, required=required, type=NAMES, callback=joined)
+    return click.argument(name, metavar=shown, nargs=-1, required=required, type=TARGETS, callback=joined)
 
 
 under_option = axis(
@@ -129,6 +128,20 @@ def form_option(command: str = "") -> Any:
     )
 
 
+def outputs_option(command: str = "") -> Any:
+    """Return the field that says into which files the report of a command goes."""
+    forms = (form for form in REGISTRY.values() if form.command in ("", command))
+    table, *others = (form.suffixes[0] for form in forms)
+    return option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        metavar="FILE",
+        help=f"Write a file too: {', '.join(others)} or {table}. Repeatable.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
     """How a report is printed. color: None by default, on a terminal."""
@@ -145,14 +158,7 @@ class ScreenOptions:
 class ReportOptions(ScreenOptions):
     """Where a report goes, and what of it. columns: none for all."""
 
-    outputs: tuple[str, ...] = option(
-        "-o",
-        "--output",
-        "outputs",
-        multiple=True,
-        metavar="FILE",
-        help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
-    )
+    outputs: tuple[str, ...] = outputs_option()
     columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
     quiet: bool = option(
         "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr, only why rows were refused."
@@ -278,7 +284,7 @@ recipe_option: Decorator = axis(
 )
 impl_option: Decorator = axis(
     "--impl",
-    NAMES,
+    TARGETS,
     "Real code: FILE.py:NAME, PACKAGE.MODULE:NAME, or `list implementations`. It is called as it is, "
     "instead of recipes or beside them. all, or a pattern of names, calls each in a process of its own. A "
     f"wrong rotation meets no tolerance. {EXECUTED}",

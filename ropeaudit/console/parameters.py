@@ -134,6 +134,15 @@ def _paths(text: str, name: str) -> list[str]:
     return [text] if lexists(text) or not all(parts) else parts
 
 
+def _targets(text: str, name: str) -> list[str]:
+    """Return the target whose file has this name, commas included, or several with commas between."""
+    from os.path import lexists
+
+    path, _, function = text.rpartition(":")
+    alone = lexists(text) or ("," not in function and lexists(path))
+    return [text] if alone else values.names(text, name)
+
+
 def _changes(text: str, name: str) -> dict[str, str]:
     from ropeaudit import recipes  # in-function: --help loads no NumPy
 
@@ -161,6 +170,7 @@ MASKS = Parsed("masks", values.masks)
 TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
 WORD = Parsed("word", lambda text, name: text)
 PATHS = Parsed("paths", _paths)
+TARGETS = Parsed("targets", _targets)
 RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", _changes)

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from ropeaudit.features.check.faults import of_checks, place
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault, annotation
+from ropeaudit.subjects.calling import loading
 
 SCHEMA = Path(__file__).parents[1] / "data" / "sarif-2.1.0.json"  # OASIS's; README beside it says whence
 URI = re.compile(r"([A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")  # characters of RFC 3986
@@ -47,6 +49,38 @@ if True:
 
 alias = Rope()
 """
+EXPORTED = """import functools
+
+import numpy as np
+
+
+def rope(x: np.ndarray, positions):
+    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+class Rope:
+    def __call__(self, x: np.ndarray, positions):
+        return rope(x, positions)
+
+@functools.wraps(rope)
+def wrapped(*given):
+    return rope(*given)
+
+
+part = functools.partial(rope)
+made = Rope()
+
+
+def make():
+    def again(x: np.ndarray, positions):
+        return rope(x, positions)
+    return again
+
+
+again = make()
+"""
+
 
 INTERRUPTING = """import os, signal
 import numpy as np
@@ -106,6 +140,36 @@ def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
     outside = tmp_path.parent / "outside.json"
     outside.write_text("{}")
     assert place(checked("../outside.json", "config")) == (str(outside), 0)
+
+
+def test_what_is_exported_again_stands_where_it_is_defined(tmp_path, monkeypatch) -> None:
+    folder, installed = tmp_path / "root", tmp_path / "site-packages"
+    folder.mkdir()
+    installed.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(installed))
+    (installed / "far.py").write_text(EXPORTED)
+    Path("pkg").mkdir()
+    Path("pkg/bad.py").write_text(EXPORTED)
+    Path("pkg/__init__.py").write_text("from pkg.bad import rope, Rope, wrapped, part, made, again\n")
+    Path("near.py").write_text("from pkg import *\nfrom far import rope as far\n")
+    lines = {"rope": 6, "Rope": 11, "wrapped": 6, "part": 6, "made": 11, "again": 25}
+    for where in ("pkg", "near.py"):
+        assert {name: placed(f"{where}:{name}") for name in lines} == {
+            name: ("pkg/bad.py", line) for name, line in lines.items()
+        }
+    assert place(next(iter(ropeaudit.check("pkg:rope", "fp32", up_to=8)))) == ("pkg/bad.py", 6)
+    assert placed("pkg.bad:part") == ("pkg/bad.py", 20), "the name stands in the file that is named"
+    assert placed("near.py:far") == ("near.py", 0)
+    outside = tmp_path / "else"
+    outside.mkdir()
+    monkeypatch.chdir(outside)
+    assert placed("../root/near.py:rope") == (str(folder / "near.py"), 0)
+
+
+def placed(target: str) -> tuple[str, int]:
+    """Return the place of a check of code that is loaded."""
+    return place(replace(checked(target), defined=loading.defined(loading.load(target).thing)))
 
 
 def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) -> None:
@@ -296,6 +360,10 @@ def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
     assert main([*small, "-o", "a.sarif"]) == 2
     assert "sarif holds the report of `ropeaudit check` alone; try .json" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+    capsys.readouterr()
+    for command, told in {"check": True, "shift": False}.items():
+        assert main([command, "--help"]) == 0
+        assert (".sarif" in capsys.readouterr().out) == told
     with pytest.raises(ropeaudit.UsageError, match="give the results of check"):
         ropeaudit.render("sarif", ropeaudit.report(ropeaudit.shift(heads=1, seq_len=2)))
 

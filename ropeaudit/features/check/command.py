@@ -25,6 +25,7 @@ class CheckReportOptions(options.ReportOptions):
     """Where a report goes that says what fails."""
 
     form: str = options.form_option("check")
+    outputs: tuple[str, ...] = options.outputs_option("check")
 
 
 @command(

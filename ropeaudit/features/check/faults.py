@@ -42,7 +42,9 @@ def _rule(diagnosis: Diagnosis | None, check: str) -> str:
 def place(one: Checked) -> tuple[str, int]:
     """Return the file of a target and the line of its function; empty and 0 where they are not known."""
     if one.kind == "code":
-        return _of_code(one.target)
+        named, defined = _of_code(one.target), _of_code(one.defined)
+        known = defined[1] and not os.path.isabs(defined[0])  # other files are none of the repository's
+        return defined if known and not named[1] else named
     path = Path(one.target)
     if path.is_dir():
         path /= MANIFEST if one.kind == "case" else _CONFIG
@@ -51,14 +53,16 @@ def place(one: Checked) -> tuple[str, int]:
 
 def _of_code(target: str) -> tuple[str, int]:
     where, _, name = target.rpartition(":")
-    path = Path(where if where.endswith(".py") else where.replace(".", "/") + ".py")
-    if not path.is_file():  # an installed package, or a name of `list implementations`
+    module = where.replace(".", "/")
+    places = [where] if where.endswith(".py") else [f"{module}.py", f"{module}/__init__.py"]
+    path = next((path for path in map(Path, places) if path.is_file()), None)
+    if path is None:  # an installed package, or a name of `list implementations`
         return "", 0
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return _relative(path), 0
-    return _relative(path), _line(tree, name.split("."))
+    return _relative(path), _line(tree, name.replace(".<locals>", "").split("."))
 
 
 def _line(tree: ast.AST, parts: Sequence[str]) -> int:
