@@ -406,6 +406,37 @@ def test_junit_has_what_pytest_writes(folder: Path) -> None:
     assert "position 300" in (failure.text or "")
 
 
+def test_the_first_line_has_the_code(folder: Path) -> None:
+    one = Finding(
+        "rotation", "fail", "it is wrong", diagnosis=Diagnosis("wrong-base", {"base": 5.0, "asked": 1.0})
+    )
+    for certainty, code in {"within rounding": "wrong-base", "resembles": "nearest wrong-base"}.items():
+        found = replace(one, diagnosis=replace(one.diagnosis, certainty=certainty))
+        line = sentences.headline([Checked("a.py:f", "code", NONE, "float32", None, 0, found)])
+        assert line.startswith(f"a.py:f fails 1 of 1 check; rotation in float32 ({code}): it is wrong; ")
+    line = sentences.headline(
+        [Checked("a.json", "config", NONE, NONE, None, 0, replace(one, diagnosis=None))]
+    )
+    assert line == "a.json fails 1 of 1 check; rotation: it is wrong."
+
+
+def test_a_comma_in_the_name_of_a_file_is_no_list(folder: Path, capsys) -> None:
+    plain = write("gpt-j-6b")
+    Path("a,b").mkdir()
+    Path("a,b/c,d.py").write_text(CODE)
+    Path("a,b/config.json").write_text(Path(plain).read_text())
+    command = ["--dtype", "fp32", "--under", "none", "--up-to", "64", "-q", "-o", "x,y.json"]
+    assert main(["check", "a,b/c,d.py:right", f"rope.py:right,{plain}", "a,b/config.json", *command]) == 0
+    rows = json.loads(Path("x,y.json").read_text())["records"]
+    named = ["a,b/c,d.py:right", "rope.py:right", plain, "a,b/config.json"]
+    assert list(dict.fromkeys(row["target"] for row in rows)) == named
+    for target in ("rope.py:right,", "a,b/c,d.py:right,rope.py:right"):
+        assert main(["check", target, *command[:-2]]) == 2
+    err = capsys.readouterr().err
+    assert "TARGETS 'rope.py:right,' has an empty element" in err
+    assert "'a' is no target: there is no such file or folder" in err
+
+
 def test_junit_is_claimed_before_the_work(folder: Path, capsys) -> None:
     (folder / "old.xml").write_text("old")
     assert main(["check", "rope.py:absent", "--junit", "old.xml", *SMALL]) == 2
@@ -454,6 +485,32 @@ def test_a_waived_failure_does_not_fail(capsys) -> None:
     skipped = parsed("j.xml").find("testsuite/testcase[@name='rotation']/skipped")
     assert skipped is not None
     assert skipped.get("type") == "ropeaudit.waived"
+
+
+@pytest.mark.parametrize(
+    ("named", "run", "same"),
+    [
+        ("./rope.py:wrong", "rope.py:wrong", True),
+        ("rope.py:wrong", "./rope.py:wrong", True),
+        ("a/../rope.py:wrong", "rope.py:wrong", True),
+        ("rope.py:right", "./rope.py:wrong", False),
+        ("other.py:wrong", "rope.py:wrong", False),
+        ("./model", "model/", True),
+        ("model/../model/config.json", "model/config.json", True),
+        ("./gpt-j-6b", "gpt-j-6b", False),
+        ("./mypkg.rope:f", "mypkg.rope:f", False),
+    ],
+)
+def test_a_waiver_is_of_a_file_however_its_path_is_written(folder: Path, named, run, same) -> None:
+    Path("a").mkdir()
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    kind = "code" if ":" in run else "model" if run == "gpt-j-6b" else "config"
+    failed = Checked(run, kind, NONE, NONE, None, 0, Finding("rotation", "fail", "it is wrong"))
+    accepted = waivers.read(waive({**ENTRY, "target": named}))
+    [one] = waivers.applied([failed], accepted, datetime.date(2027, 1, 31))
+    assert one.finding.status == ("waived" if same else "fail")
+    assert bool(waivers.notes([failed], accepted)) != same
 
 
 def test_a_waiver_that_ended_says_so(capsys) -> None:

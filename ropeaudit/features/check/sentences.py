@@ -9,6 +9,7 @@ from dataclasses import replace
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.reports.numbers import counted, short
 
 _MOST = 3  # names that a sentence lists
@@ -20,7 +21,8 @@ def headline(results: Sequence[Checked]) -> str:
     targets = list(dict.fromkeys(one.target for one in judged))
     failed = [one for one in judged if one.finding.failed]
     if failed:
-        text = f"{_count(failed, judged, targets)}; {place(failed[0])}: {seen(failed[0])}"
+        first = failed[0]
+        text = f"{_count(failed, judged, targets)}; {place(first)}{_code(first.finding)}: {seen(first)}"
         return text if text.endswith("?") else f"{text}."
     if left := [one for one in results if one.finding.check == INTERRUPTED]:
         return f"{left[0].target}: {left[0].finding.detail}."
@@ -142,12 +144,22 @@ def seen_at(finding: Finding) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def _code(finding: Finding) -> str:
+    """Return the code of what explains a failure, in brackets; nothing where nothing does."""
+    found = finding.diagnosis
+    return "" if found is None else f" ({'nearest ' * _only_nearest(found)}{codes(found)})"
+
+
+def _only_nearest(found: Diagnosis) -> bool:
+    return found.explains and found.certainty == "resembles"
+
+
 def explanation(finding: Finding) -> str:
     """Return what it behaves like and what to change; nothing where neither is known."""
     found, behaves = finding.diagnosis, finding.resembles
     if found is not None and found.explains:
         near = "nothing that was tried explains it; the nearest"
-        behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {behaves}"
+        behaves = f"{near if _only_nearest(found) else 'behaves like'}: {behaves}"
     return "; ".join(filter(None, (behaves, finding.remedy)))
 
 

@@ -13,6 +13,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UnknownName, parser_reason
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.recognition.diagnosis import codes, kinds
+from ropeaudit.runtime import paths
 
 EXAMPLE = (
     '[[waive]] check = "rotation", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
@@ -40,7 +41,7 @@ class Waiver:
 
     def covers(self, one: Checked) -> bool:
         """Return whether it is about this check, whatever that came to, or about why it fails."""
-        if (self.check, self.target) != (one.finding.check, one.target):
+        if self.check != one.finding.check or not _same(self.target, one):
             return False
         if self.dtype not in (None, one.dtype):
             return False
@@ -50,6 +51,16 @@ class Waiver:
         """Return what it is about."""
         alone = f" in {self.dtype}" if self.dtype else ""
         return f"{self.check} of {self.target}{alone}" + (f" by {self.diagnosis}" if self.diagnosis else "")
+
+
+def _same(target: str, one: Checked) -> bool:
+    """Return whether a check is of this target: of the same file, however its path is written."""
+    if target == one.target or one.kind == "model":
+        return target == one.target
+    if one.kind != "code":
+        return paths.same(target, one.target)
+    (path, _, name), (other, _, own) = target.rpartition(":"), one.target.rpartition(":")
+    return name == own and path.endswith(".py") and paths.same(path, other)
 
 
 def _codes(one: Checked) -> set[str]:
