@@ -117,7 +117,7 @@ def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
         "rope.py:f, rotation, drift in float32; rotation in float64: "
         "behaves like: rotated twice; rotate once",
     ]
-    assert "rotation in float32: seen; behaves like: rotated twice; rotate once" in sentences.headline(
+    assert "rotation in float32 (rotated-twice): seen; behaves like: rotated twice; rotate once" in sentences.headline(
         results
     )
 
