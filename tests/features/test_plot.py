@@ -225,7 +225,7 @@ def test_stages(folder) -> None:
         assert dict(zip(names, widths, strict=True)) == pytest.approx({k: 100 * v for k, v in shares.items()})
         assert sorted(words(axes)) == sorted(f"{part(row['share'])} {row['cause']}" for row in drawn)
     assert "(%" in picture.figure.axes[-1].get_xlabel()
-    assert picture.notes == ["stages that hold less than 0.05 % of the drift are left out"]
+    assert picture.notes == ["stages that hold less than 0.05 % of the mean square drift are left out"]
     assert picture.title == json.loads((folder / "stages.json").read_text(encoding="utf-8"))["headline"]
 
 
@@ -266,7 +266,7 @@ def test_frequencies(file, table, folder) -> None:
     assert list(level.get_ydata()) == [rows[-1]["part_rms"]] * 2
     assert rows[-1]["pair"] in lines(axes)
     fast = sum(row["share"] for row in rows[:-1] if row["wavelength"] < 40)
-    assert f"within 40 positions hold {100 * fast:.1f} % of the drift" in picture.title
+    assert f"within 40 positions hold {100 * fast:.1f} % of the mean square drift" in picture.title
     assert "tokens" in axes.get_xlabel()
 
 
