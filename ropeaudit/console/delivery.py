@@ -27,15 +27,17 @@ def delivered(
     stages: Stages | None = None,
     noun: str = "rows",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
+    proportional: bool = True,
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
     metadata. noun: what an interruption counts.
-    broken: from the results, a line for each --fail-if that was broken.
+    broken: from the results, a line for each --fail-if that was broken. proportional: whether the share done
+    is proportional to work, so that what is left can be guessed.
     """
     with output.opened(options.outputs) as files:
-        results, interrupted = rows.gathered(analysis, options.quiet)
+        results, interrupted = rows.gathered(analysis, options.quiet, proportional=proportional)
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             output.deliver(report(results, metadata), files, options, interrupted)
