@@ -138,7 +138,7 @@ def wrong_rotation(record: Record) -> str:
         from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
 
         told = printable(record.resembles)
-        like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles {told}"
+        like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles: {told}"
     return f"rotates {place}{rest} wrongly: {by}{like}"
 
 
@@ -215,7 +215,7 @@ def _trouble(record: Record) -> _Trouble | None:
     excess = record.rotation_excess
     if excess is not None and not excess <= 1:
         size = math.inf if math.isnan(excess) else excess
-        return _Trouble(f"wrong: {record.diagnosis}", size, f" {wrong_rotation(record)}")
+        return _Trouble(f"wrong: {record.diagnosis or record.resembles}", size, f" {wrong_rotation(record)}")
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
     if record.nonfinite:
         every = record.nonfinite == record.scores

@@ -82,7 +82,7 @@ def test_positions_are_no_remedy_for_code_that_clamps_them(tmp_path, capsys) -> 
     assert main(["shift", "--impl", f"{tmp_path / 'k.py'}:f", *size]) == 0
     seen = capsys.readouterr()
     assert "keep positions" not in seen.out + seen.err
-    assert "it resembles a table that ends at position 1000" in seen.out
+    assert "it resembles: a table that ends at position 1000" in seen.out
 
 
 def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
