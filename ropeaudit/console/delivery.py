@@ -31,16 +31,18 @@ def delivered(
     done: Callable[[list[T]], str] = lambda results: counted(len(results), "row"),
     left: Callable[[list[T]], str] = lambda results: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
+    proportional: bool = True,
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
     metadata. also: files that are no reports, each with what makes its content.
     done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
-    broken: from the results, a line for each --fail-if that was broken.
+    broken: from the results, a line for each --fail-if that was broken. proportional: whether the share done
+    is proportional to work, so that what is left can be guessed.
     """
     with output.opened(options.outputs) as files:
-        results, interrupted = rows.gathered(analysis, options.quiet)
+        results, interrupted = rows.gathered(analysis, options.quiet, proportional=proportional)
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, metadata)

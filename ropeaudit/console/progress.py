@@ -1,6 +1,7 @@
 """Progress on stderr, only for long work: a line with a bar on a terminal, a line a minute in a log.
 
-What is left is guessed from the shares that this run reported, and shown only where two guesses agree.
+What is left is guessed from the shares that this run reported, and shown only where two guesses agree; where
+shares are not proportional to work, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -58,17 +59,26 @@ class Forecast:
 class Progress:
     """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
 
-    def __init__(self, quiet: bool, total: int = 0, clock: Callable[[], float] | None = None) -> None:
-        """Begin; nothing is shown yet. clock: seconds, by default those of the system."""
+    def __init__(
+        self,
+        quiet: bool,
+        total: int = 0,
+        clock: Callable[[], float] | None = None,
+        proportional: bool = True,
+    ) -> None:
+        """Begin; nothing is shown yet. clock: seconds, by default those of the system.
+
+        proportional: whether shares are proportional to work; nothing is guessed where they are not.
+        """
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
-        self.clock, self.forecast = clock or time.monotonic, Forecast()
+        self.clock, self.forecast = clock or time.monotonic, Forecast() if proportional else None
         self.begun = self.last = self.clock()
 
     def __call__(self, share: float) -> None:
         """Show the share that is done and a guess of what is left, not too often."""
         now = self.clock()
-        left = self.forecast.left(share, now)
+        left = self.forecast.left(share, now) if self.forecast else None
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
             return

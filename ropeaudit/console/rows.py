@@ -18,13 +18,17 @@ T = TypeVar("T")
 
 
 def gathered(
-    run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool, total: int = 0
+    run: Callable[[Callable[[float], None]], Iterable[T]],
+    quiet: bool,
+    total: int = 0,
+    proportional: bool = True,
 ) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
     run takes a function that gets the share that is done, from 0 to 1. total: how many rows will come.
+    proportional: whether that share is proportional to work.
     """
-    progress, results = Progress(quiet, total), []
+    progress, results = Progress(quiet, total, proportional=proportional), []
     try:
         with held_back() as interrupts:
 

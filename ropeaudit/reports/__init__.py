@@ -131,7 +131,7 @@ class Report:
         A legend explains "heading: words", one behind the other, with a semicolon or a full stop; a heading
         may be the beginning of those of several columns.
         """
-        texts = ", ".join(f"{heading(name)} {text}" for name, text in self.said_once.items())
+        texts = ", ".join(f"{heading(name)} {text or 'none'}" for name, text in self.said_once.items())
         once = f"In all {len(self.rows)} rows: {texts}." if texts else ""
         shown = [heading(name) for name in (*self.screen, *self.said_once)]
         hidden = [heading(name) for name in self.declared]

@@ -54,7 +54,7 @@ def report(
     columns, named = records.written(results, columns, needed)
     screen = settings.screen(rows, [subject, dtype], others)
     telling = headlines.differing(results)
-    notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, telling(one))))]
+    notes = [*extra_notes, *verdicts.notes(results, telling)]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
     notes += headlines.grid_notes(results) + headlines.rerotation_notes(results)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits import judging
@@ -54,11 +54,14 @@ def bad(row: Row) -> bool:
 
 def who(record: Record, several: Mapping[str, str] | None = None) -> str:
     """Return which case a record is of, with its model and the settings that differ among the rows."""
+    return f"{_anywhere(record, several)} at offset {record.offset}"
+
+
+def _anywhere(record: Record, several: Mapping[str, str] | None) -> str:
+    """Return the same without the offset."""
     model = [] if record.model in ("none", "unknown") else [record.model]
     settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
-    return printable(
-        " ".join([*model, called(record), "in", record.dtype, *settings, "at offset", str(record.offset)])
-    )
+    return printable(" ".join([*model, called(record), "in", record.dtype, *settings]))
 
 
 def called(record: Record) -> str:
@@ -135,7 +138,7 @@ def wrong_rotation(record: Record) -> str:
         from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
 
         told = printable(record.resembles)
-        like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles {told}"
+        like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles: {told}"
     return f"rotates {place}{rest} wrongly: {by}{like}"
 
 
@@ -172,21 +175,60 @@ def columns(record: Record) -> Row:
     return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}
 
 
+class _Trouble(NamedTuple):
+    """What is wrong with a row. kind: by which it is told from other troubles. size: the larger the worse."""
+
+    kind: str
+    size: float
+    text: str
+
+
 def note(record: Record, several: Mapping[str, str] | None = None) -> str | None:
     """Return what the reader must know of a row, with its remedy; None where there is nothing."""
-    case = who(record, several)
+    trouble = _trouble(record)
+    return f"{who(record, several)}{trouble.text}." if trouble else None
+
+
+def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, str]]) -> list[str]:
+    """Return the same of several rows: those that differ in the offset alone are one note, of the worst.
+
+    telling: gives the settings of a row that differ among them.
+    """
+    groups: dict[tuple[str, str], list[tuple[Record, _Trouble]]] = {}
+    for record in results:
+        if trouble := _trouble(record):
+            key = _anywhere(record, telling(record)), trouble.kind
+            groups.setdefault(key, []).append((record, trouble))
+    texts = []
+    for some in groups.values():
+        record, trouble = max(some, key=lambda one: one[1].size)
+        others = len({one.offset for one, _ in some}) - 1
+        worse = "" if record.verdict == "refused" else ", no worse"
+        also = f" (and at {others} other{'s' * (others > 1)}{worse})" if others else ""
+        texts.append(f"{who(record, telling(record))}{also}{trouble.text}.")
+    return texts
+
+
+def _trouble(record: Record) -> _Trouble | None:
     if record.verdict == "refused":
-        return sentence(record, several)
-    if record.rotation_excess is not None and not record.rotation_excess <= 1:
-        return f"{case} {wrong_rotation(record)}."
+        return _Trouble(f"refused: {record.why}", 0.0, f": {printable(record.why)}")
+    excess = record.rotation_excess
+    if excess is not None and not excess <= 1:
+        size = math.inf if math.isnan(excess) else excess
+        return _Trouble(f"wrong: {record.diagnosis or record.resembles}", size, f" {wrong_rotation(record)}")
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
-    count = f"{record.distinct_positions} of {record.seq_len} positions stay distinct"
     if record.nonfinite:
         every = record.nonfinite == record.scores
         kind = "sampled score" if record.sample else "score"
         share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
-        return f"{case}: {share} nan or infinite{_remedy(record, collapsed)}."
-    return f"{case}: {count}{_remedy(record, True)}." if collapsed else None
+        remedy = _remedy(record, collapsed)
+        text = f": {share} nan or infinite{remedy}"
+        return _Trouble(f"nonfinite{remedy}", record.nonfinite, text)
+    if not collapsed:
+        return None
+    count, remedy = record.distinct_positions, _remedy(record, True)
+    text = f": {count} of {record.seq_len} positions stay distinct{remedy}"
+    return _Trouble(f"collapsed{remedy}", -count, text)
 
 
 def _remedy(record: Record, collapsed: bool) -> str:

@@ -256,7 +256,7 @@ def test_every_wrongly_rotated_row_has_a_note_that_says_where() -> None:
     assert first.startswith("hf in bfloat16 at offset 1000 rotates pair 3 of k at position 1004, head 0")
     assert first.endswith("batch element 0 wrongly: error 55× the rounding allowance.")
     assert second.startswith("hf in bfloat16 at offset 2000 rotates pair 3 of k")
-    assert second.endswith("wrongly: nan or infinite; it resembles nothing.")
+    assert second.endswith("wrongly: nan or infinite; it resembles: nothing.")
 
 
 @pytest.mark.parametrize("typed", ["x", "-1", "nan", "inf", "%", ""])

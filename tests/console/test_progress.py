@@ -1,12 +1,18 @@
 """The guess of the time that is left, with a clock that is set by hand."""
 
 import io
+import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from ropeaudit.conformance.finding import Finding
 from ropeaudit.console.progress import Forecast, Progress
+from ropeaudit.features.check import analysis
+from ropeaudit.features.check.checked import Checked
+from ropeaudit.main import main
 
 STEPS = 400
 
@@ -71,11 +77,12 @@ def test_a_guess_counts_down_and_ends_when_the_work_is_late() -> None:
     assert forecast.left(0.5, 76.0) is None
 
 
-def test_the_line_has_a_guess_only_where_there_is_one(monkeypatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_the_line_has_a_guess_only_where_there_is_one(monkeypatch) -> None:
     now, shown = 0.0, Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     progress = Progress(False, clock=lambda: now)
@@ -89,3 +96,20 @@ def test_the_line_has_a_guess_only_where_there_is_one(monkeypatch) -> None:
         " 45%, 1 min 6 s to go",
         " 50%, 1 min 0 s to go",
     ]
+
+
+def test_a_check_guesses_nothing_as_its_shares_are_not_proportional_to_work(monkeypatch) -> None:
+    seconds, shown = itertools.count(0.0, 6.0), Terminal()
+
+    def run(targets, case, options, on_progress, note) -> Iterator[Checked]:
+        for step in range(1, 11):
+            on_progress(step / 20)
+        finding = Finding("rotation", "pass", "as asked")
+        yield Checked("llama-3-8b", "case", "none", "none", None, 0, finding)
+
+    monkeypatch.setattr(analysis, "run", run)
+    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(sys, "stderr", shown)
+    assert main(["check", "llama-3-8b"]) == 0
+    assert " 50%" in shown.getvalue()
+    assert "to go" not in shown.getvalue()

@@ -23,7 +23,7 @@ from ropeaudit.features.explain import remedies, shares
 from ropeaudit.features.explain.analysis import run
 from ropeaudit.features.explain.blames import CAUSES
 from ropeaudit.features.explain.columns import COLUMNS, KINDS
-from ropeaudit.features.explain.report import rows
+from ropeaudit.features.explain.report import headline, rows
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import STAGES, named
@@ -466,9 +466,39 @@ def test_the_headline_holds_the_numbers(capsys) -> None:
     assert report["headline"] == (
         f"bfloat16 hf[position=bf16] at offset 1000 drifts by {first['drift_rms']:#.3g} RMS: "
         f"{100 * first['share']:.1f} % of the mean square is the position (aliasing); keeping position in "
-        f"float32 removes {100 * (1 - (1 - remedy['removed']) ** 2):.2f} % of it."
+        f"float32 removes {100 * remedy['removed']:.1f} % of the RMS drift."
     )
     assert (remedy["set"], remedy["meets"]) == ("position=fp32", "yes")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "offset", "times"),
+    [("fp32", "hf", 0, True), ("bf16", "hf", 1000, True), ("fp32", "hf", 1000, False)],
+)
+def test_where_the_drift_is_the_best_achievable_nothing_is_needed(dtype, recipe, offset, times) -> None:
+    text = headline(list(ropeaudit.explain(offset, dtype, recipe, **TINY)))
+    (record,) = shift(offset, dtype, recipe, **TINY)
+    size = "within" if record.excess <= 1 else f"{record.excess:.3g} times"
+    said = f", {size} the best achievable in {record.dtype}: no change is needed there. "
+    assert (said in text) == times
+    assert ("no change is needed" in text) == times
+
+
+def test_nothing_is_needed_of_all_cases_or_it_is_not_said() -> None:
+    right = headline(list(ropeaudit.explain(1000, "bf16", ["hf", "meta"], **TINY)))
+    assert "no change is needed" in right
+    mixed = headline(list(ropeaudit.explain(1000, ["bf16", "fp32"], "hf", **TINY)))
+    assert mixed.startswith("Worst of 2 cases: bfloat16 hf at offset 1000 drifts by")
+    assert "needed" not in mixed
+    coarse = headline(list(ropeaudit.explain(1000, "fp8_e4m3", "meta", **TINY)))  # careful, and over 1 %
+    assert "needed" not in coarse
+
+
+def test_a_bound_that_is_met_needs_no_change_and_one_that_is_not_says_nothing_of_the_best() -> None:
+    met = headline(list(ropeaudit.explain(1000, "bf16", "hf", tolerance="drift_relative=0.01", **TINY)))
+    assert met.endswith("that already meets drift_relative <= 0.01, so no change is needed.")
+    missed = headline(list(ropeaudit.explain(1000, "bf16", "hf", tolerance="drift_relative=1e-4", **TINY)))
+    assert "needed" not in missed
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:

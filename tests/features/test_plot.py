@@ -225,7 +225,7 @@ def test_stages(folder) -> None:
         assert dict(zip(names, widths, strict=True)) == pytest.approx({k: 100 * v for k, v in shares.items()})
         assert sorted(words(axes)) == sorted(f"{part(row['share'])} {row['cause']}" for row in drawn)
     assert "(%" in picture.figure.axes[-1].get_xlabel()
-    assert picture.notes == ["stages that hold less than 0.05 % of the drift are left out"]
+    assert picture.notes == ["stages that hold less than 0.05 % of the mean square drift are left out"]
     assert picture.title == json.loads((folder / "stages.json").read_text(encoding="utf-8"))["headline"]
 
 
@@ -266,7 +266,7 @@ def test_frequencies(file, table, folder) -> None:
     assert list(level.get_ydata()) == [rows[-1]["part_rms"]] * 2
     assert rows[-1]["pair"] in lines(axes)
     fast = sum(row["share"] for row in rows[:-1] if row["wavelength"] < 40)
-    assert f"within 40 positions hold {100 * fast:.1f} % of the drift" in picture.title
+    assert f"within 40 positions hold {100 * fast:.1f} % of the mean square drift" in picture.title
     assert "tokens" in axes.get_xlabel()
 
 
@@ -370,7 +370,7 @@ def test_files_of_every_kind(kind, folder, tmp_path, capsys) -> None:
     assert (first / "x.svg").read_bytes() == (first.parent / "x.svg").read_bytes()
     seen = capsys.readouterr()
     assert seen.out == ""
-    assert seen.err.startswith("ropeaudit: ")
+    assert seen.err.startswith(f"ropeaudit: wrote {str(first.parent / 'x.svg')!r}: ")
 
 
 def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
@@ -378,8 +378,9 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
     assert main(["plot", "--kind", "heatmap", *SMALL, "--dtype", "fp16", "--offset", "4k", *files]) == 0
     for suffix, start in SIGNATURES.items():
         assert (tmp_path / f"x.{suffix}").read_bytes().startswith(start)
+    written = ", ".join(repr(name) for name in files[1::2])
     assert capsys.readouterr().err.startswith(
-        "ropeaudit: hf float16 at offset 4,096: the largest |drift| is "
+        f"ropeaudit: wrote {written}: hf float16 at offset 4,096: the largest |drift| is "
     )
 
 
@@ -486,7 +487,9 @@ def test_title_and_size_are_those_requested(folder, tmp_path, capsys) -> None:
     target = tmp_path / "x.svg"
     line = ["plot", f"{folder / 'decay.json'}", "--kind", "decay", "-o", f"{target}", "--size", "5x4"]
     assert main([*line, "--title", "My own title"]) == 0
-    assert "ropeaudit: My own title" in capsys.readouterr().err
+    seen = capsys.readouterr().err  # the file and the finding: the title is known to who typed it
+    assert seen.startswith(f"ropeaudit: wrote {str(target)!r}: ")
+    assert "from distance" in seen
     text = target.read_text(encoding="utf-8")
     assert 'width="360pt" height="288pt"' in text  # 72 points an inch
     assert "My own title" in text

@@ -10,7 +10,7 @@ from rich.console import Console
 from ropeaudit import shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.main import main
-from ropeaudit.reports import Report, render
+from ropeaudit.reports import Report, render, without_constants
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.forms import table
 from ropeaudit.reports.forms.table import columns_of_terminal, fitted, whole
@@ -102,6 +102,12 @@ def test_constants_are_said_once_only_where_rows_agree() -> None:
     assert report.screen == ["size", "verdict"]
     assert report.full_legend() == "In all 3 rows: where somewhere quite far."
     assert "where" in fitted(simple(rows[:1]), 10)[0].screen  # of one row nothing is common
+
+
+def test_a_constant_that_is_empty_is_none() -> None:
+    rows = [{"first_layer": None, "size": number} for number in range(3)]
+    report = without_constants(simple(rows), ["first_layer"])
+    assert report.full_legend() == "In all 3 rows: first layer none."
 
 
 def test_a_legend_is_silent_of_columns_that_are_left_out() -> None:

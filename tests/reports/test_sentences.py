@@ -82,7 +82,7 @@ def test_positions_are_no_remedy_for_code_that_clamps_them(tmp_path, capsys) -> 
     assert main(["shift", "--impl", f"{tmp_path / 'k.py'}:f", *size]) == 0
     seen = capsys.readouterr()
     assert "keep positions" not in seen.out + seen.err
-    assert "it resembles a table that ends at position 1000" in seen.out
+    assert "it resembles: a table that ends at position 1000" in seen.out
 
 
 def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
@@ -92,6 +92,44 @@ def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
     first, second = (note for note in drift.report(result, (), {}).notes if "infinite" in note)
     assert "seq_len=16 " in first
     assert "seq_len=8 " in second
+
+
+def test_what_is_wrong_at_several_offsets_is_one_note_of_the_worst(tmp_path, capsys) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"
+    )
+    command = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--layout", "half"]
+    command += ["--dtype", "fp64,fp16", "--offset", "0-5+1", "--impl", f"{tmp_path / 'mine.py'}:turn"]
+    assert main([*command, "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    notes = [note for note in report["notes"] if "wrongly" in note]
+    for note, dtype in zip(notes, ("float64", "float16"), strict=True):
+        same = [row for row in report["records"] if row["dtype"] == dtype]
+        worst = max(same, key=lambda row: row["rotation_excess"])
+        assert f"turn in {dtype} at offset {worst['offset']} (and at 5 others, no worse) rotates pair" in note
+
+
+def test_each_trouble_of_several_offsets_has_a_note_of_its_own() -> None:
+    results = list(shift([1000, 2**14, 2**15, 2**16, 2**17], "fp16", "uniform", **TINY))
+    merged, lost = (note for note in drift.report(results, (), {}).notes if "growing" not in note)
+    assert lost.startswith("uniform in float16 at offset 65536 (and at 1 other, no worse): every score is")
+    assert merged.startswith("uniform in float16 at offset 32768 (and at 1 other, no worse): 1 of 16")
+
+
+def test_a_refusal_of_several_offsets_is_one_note(tmp_path) -> None:
+    (tmp_path / "short.py").write_text(
+        "import torch\n"
+        "def rotate(x, positions):\n"
+        "    if positions.max() > 500:\n"
+        "        raise IndexError('past the table')\n"
+        "    d = x.shape[-1]\n"
+        "    a = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / d)\n"
+        "    u, v = x.float().chunk(2, -1)\n"
+        "    return torch.cat([u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()], -1).to(x.dtype)\n"
+    )
+    rows = shift((0, 1000, 2000), "bf16", implementations=f"{tmp_path / 'short.py'}:rotate", **TINY)
+    (note,) = (one for one in drift.report(list(rows), (), {}).notes if "past the table" in one)
+    assert "in bfloat16 at offset 1000 (and at 1 other): " in note
 
 
 def test_a_note_of_growth_names_the_setting_in_which_rows_differ() -> None:

@@ -1,5 +1,6 @@
 """Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it."""
 
+import contextlib
 import importlib
 import json
 import math
@@ -7,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -368,6 +370,24 @@ def test_a_module_that_fails_to_import_is_one_line(source, error_line, tmp_path,
     seen = capsys.readouterr().err
     assert error_line in seen
     assert "Traceback" not in seen
+
+
+def test_what_lay_in_memory_gives_no_warning(monkeypatch) -> None:
+    """Answers of a wider dtype than q and k are put together in memory that was something else before."""
+
+    def left(like):
+        out = np.zeros_like(like)
+        if out.dtype == np.float32:
+            out.view(np.uint32)[...] = 0x7F800001  # signalling nan: casts of it warn
+        return out
+
+    monkeypatch.setattr(np, "empty_like", left)
+    code = OwnCode("mine", lambda x, positions: np.array(x, np.float64)[..., :])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with contextlib.suppress(UsageError):
+            code.fit(SETTING)
+    assert [str(one.message) for one in seen if "cast" in str(one.message)] == []
 
 
 def test_a_call_that_never_ends_is_left(monkeypatch) -> None:

@@ -174,6 +174,8 @@ def check(
             also=[(file, junit_form.content)] if file is not None else (),
             done=lambda results: counted(len(sentences.checks(results)), "check"),
             left=left,
+            # how long one check takes beside another depends on the code: decode of a table that grows takes most
+            proportional=False,
         )
         if github:
             for fault in faults.of_checks(checked):

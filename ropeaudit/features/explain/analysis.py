@@ -15,6 +15,7 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
+from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
@@ -22,8 +23,10 @@ from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
+from ropeaudit.audits.judging import ratio
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample, Scene
+from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.features.explain import blames, parts, remedies, shares, tracing
@@ -38,6 +41,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explai
 from ropeaudit.reports import verdicts
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
 USUAL_OFFSET = 1000
@@ -49,7 +53,8 @@ class Explanation(Result):
     """Why one recipe drifts at one offset.
 
     blames: every stage, the worst first. wavelengths: tokens, one a pair. cancelling: RMS of the summed
-    |terms| of a score over the RMS score. code: what was called, where the recipe is what it resembles;
+    |terms| of a score over the RMS score. attainable: RMS drift of careful code in the dtype, as
+    `ropeaudit.shift` predicts it. code: what was called, where the recipe is what it resembles;
     resembles: that recipe in words.
     """
 
@@ -70,6 +75,7 @@ class Explanation(Result):
     parts: Parts
     wavelengths: Array
     cancelling: float
+    attainable: float
     code: str = ""
     resembles: str = ""
 
@@ -78,6 +84,11 @@ class Explanation(Result):
         """The recipe's name, with the changes made to it; of code its own, and that name."""
         name = self.recipe.recipe.name
         return f"{self.code} (as {name})" if self.code else name
+
+    @property
+    def excess(self) -> float:
+        """Drift over the best achievable in the dtype; nan where that is undefined."""
+        return ratio(self.drift.rms, self.attainable)
 
     @property
     def remedy(self) -> Remedy | None:
@@ -299,7 +310,15 @@ class _Explainer:
             parts=drift_parts,
             wavelengths=parts.wavelengths(self.bench),
             cancelling=cancelling,
+            attainable=self._attainable(),
         )
+
+    def _attainable(self) -> float:
+        """Return the RMS drift of careful code in the recipe's dtype, near offset 0."""
+        axes, dtype = self.bench.scene.axes, self.recipe.dtype
+        careful = Emulated(attainable.careful(dtype), self.setting, axes)
+        predicted = bounds.bound(careful, self.inputs, self.case.mask, 0).rms
+        return attainable.attainable_rms(predicted, dtype, self.bench.reference.rms)
 
     def _values(self) -> dict[shares.Coalition, float]:
         """Return the mean square drift of every coalition of stages, nan where a score is not finite."""

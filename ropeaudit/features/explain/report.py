@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.audits.judging import ratio
+from ropeaudit.audits.judging import EXCESS, TOLERANCE, ratio
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import code_report
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
@@ -30,13 +30,13 @@ from ropeaudit.inputs import masks
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.reports.numbers import part, percent, short
+from ropeaudit.reports.numbers import part, percent, short, times
 from ropeaudit.runtime.columns import Column
 
 LEGEND = (
     "share: of the mean square drift, over all orders of the stages (Shapley); alone: drift with only this "
-    "stage rounded;\nwithout: with only this one in float64; removed: what that takes off the drift. Scores "
-    "are scaled, before softmax."
+    "stage rounded;\nwithout: with only this one in float64; removed: what that takes off the RMS drift. "
+    "Scores are scaled, before softmax."
 )
 _LEGENDS = {
     "stage": LEGEND,
@@ -158,7 +158,8 @@ def headline(results: Sequence[Explanation]) -> str:
     by_way = (
         f" Figures are those of {one.recipe.recipe.name}, which {one.code} resembles." if one.code else ""
     )
-    return worst + (_overflow(one) if one.nonfinite else _drift(one)) + by_way
+    needless = all(map(_needs_nothing, results))
+    return worst + (_overflow(one) if one.nonfinite else _drift(one, needless)) + by_way
 
 
 def _who(one: Explanation) -> str:
@@ -166,7 +167,14 @@ def _who(one: Explanation) -> str:
     return f"{model}{one.recipe.dtype} {one.implementation} at offset {one.offset}"
 
 
-def _drift(one: Explanation) -> str:
+def _needs_nothing(one: Explanation) -> bool:
+    """Return whether no bound was asked for, and the drift is sound and within the usual tolerance."""
+    small = ratio(one.drift.rms, one.reference.rms) <= TOLERANCE
+    return small and one.excess <= EXCESS and not (one.tolerance.given or one.nonfinite)
+
+
+def _drift(one: Explanation, needless: bool) -> str:
+    """Say what drifts and why. needless: whether nothing needs to be changed in any case."""
     size = f"{_who(one)} drifts by {short(one.drift.rms)} RMS"
     if not one.drift.rms:
         return f"{_who(one)} does not drift: every score is exact."
@@ -176,6 +184,10 @@ def _drift(one: Explanation) -> str:
     if not first.share > 0:
         return f"{size}: no stage is narrower than float64, so there is none to widen."
     blame = f"{part(first.share)} of the mean square is the {_noun(first.stage)} ({first.cause})"
+    if needless:
+        best = "within" if one.excess <= 1 else f"{times(one.excess)} times"
+        size += f", {best} the best achievable in {one.recipe.dtype}: no change is needed there"
+        return f"{size}. {blame}; {_cure(one)}."
     return f"{size}: {blame}; {_cure(one)}."
 
 
@@ -197,12 +209,12 @@ def _cure(one: Explanation) -> str:
             return "no stage can be widened"
         return f"no set of stages meets {one.tolerance}: {words(one.remedies[-1])} leaves {_left(one)}"
     if not remedy.widths:
-        return f"that already meets {one.tolerance}"
+        return f"that already meets {one.tolerance}, so no change is needed"
     if not one.tolerance.column:
         return f"{words(remedy)} makes every score finite"
     if math.isnan(remedy.removed):
         return f"{words(remedy)} meets {one.tolerance}"
-    return f"{words(remedy)} removes {part(1 - (1 - remedy.removed) ** 2)} of it"
+    return f"{words(remedy)} removes {part(remedy.removed)} of the RMS drift"
 
 
 def _left(one: Explanation) -> str:
@@ -262,15 +274,14 @@ def frequencies(one: Explanation) -> str:
     quick, slow, rest = float(held[:-1][fast].sum()), float(held[:-1][~fast].sum()), float(held[-1])
     message = (
         f"Frequencies: {count} fast pairs (wavelength below {length} tokens) hold {part(quick)} of the "
-        f"drift, {slow_count} slow ones {part(slow)}, accumulation and output rounding {part(rest)}"
+        f"mean square drift, {slow_count} slow ones {part(slow)}, accumulation and output rounding "
+        f"{part(rest)}"
     )
     if rest > _NEITHER or not count or not slow_count or max(quick, slow) <= 0:
         return f"{message}."
-    times = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
-    if not 1 / _ALIKE <= times <= _ALIKE:
-        which = "high-frequency" if times > 1 else "low-frequency"
-        return f"{message}: {which} pairs account for more of it each."
-    return f"{message}: each of both accounts for as much."
+    more = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
+    than = "about as much as" if 1 / _ALIKE <= more <= _ALIKE else "more than" if more > 1 else "less than"
+    return f"{message}; on average a fast pair holds {than} a slow one."
 
 
 def notes(results: Sequence[Explanation]) -> list[str]:
@@ -300,8 +311,8 @@ def notes(results: Sequence[Explanation]) -> list[str]:
             message.append(f"{_who(one)}: some mixtures of formats overflow, so shares are not defined.")
         elif (last := one.blames[-1]).stage == FLOAT64 and last.share > _NOTABLE:
             message.append(
-                f"{_who(one)}: {part(last.share)} of the drift is left with every stage in float64; there is "
-                "no wider format here."
+                f"{_who(one)}: {part(last.share)} of the mean square drift is left with every stage in "
+                "float64; there is no wider format here."
             )
     return list(dict.fromkeys(message))
 

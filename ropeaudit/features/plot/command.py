@@ -108,7 +108,6 @@ def plot(
 
                 picture = of_report(kind, file)
             if title is not None:
-                picture.title = title
                 style.retitle(picture.figure, title)
             if size is None:
                 picture.figure.set_figheight(picture.height)
@@ -116,9 +115,9 @@ def plot(
         for target, content in zip(files, contents, strict=True):
             target.fill([content])
     if not quiet:
-        for text in (picture.title, *(f"note: {note}" for note in picture.notes)):
-            if text:
-                output.say(text)
+        written = f"wrote {', '.join(repr(path) for path in outputs)}"
+        for text in (f"{written}: {picture.title}", *(f"note: {note}" for note in picture.notes)):
+            output.say(text)
     return 0
 
 

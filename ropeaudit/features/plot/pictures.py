@@ -82,7 +82,7 @@ def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Seq
 
 
 _MOST_CASES = 6
-_LEAST = 0.0005  # of the drift: a smaller share reads 0.0 % and has no bar to be seen
+_LEAST = 0.0005  # of the mean square drift: a smaller share reads 0.0 % and has no bar to be seen
 _CAUSES = ("aliasing", "sensitivity", "quantisation", "cancellation", "overflow")
 _COLOURS = dict(zip(_CAUSES, (style.RED, style.BLUE, style.GREEN, style.PURPLE, style.ORANGE), strict=True))
 _HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
@@ -93,7 +93,7 @@ def stages(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     seen = [row for row in rows if not _shared(row) or abs(row["share"]) >= _LEAST]
     cases, notes = style.cases(seen, _MOST_CASES)
     if len(seen) < len(rows):
-        notes.append("stages that hold less than 0.05 % of the drift are left out")
+        notes.append("stages that hold less than 0.05 % of the mean square drift are left out")
     most = max(map(len, cases.values()), default=1)
     figure, panels = style.figure(headline, len(cases), sharex=True)
     for axes, (name, group) in zip(panels, cases.items(), strict=True):
@@ -171,8 +171,8 @@ def _frequencies_title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length
     fast = sum(row["share"] for row in pairs if row["wavelength"] < length)
     slow = sum(row["share"] for row in pairs if row["wavelength"] >= length)
     return (
-        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the drift, slower ones "
-        f"{part(slow)}"
+        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the mean square drift, "
+        f"slower ones {part(slow)}"
     )
 
 

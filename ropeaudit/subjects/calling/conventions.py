@@ -199,7 +199,7 @@ class Convention:
             for row, each in enumerate(rows)
             for part, first in runs(each)
         ]
-        values, keys = np.empty_like(flat[0]), np.empty_like(flat[1])
+        values, keys = np.zeros_like(flat[0]), np.zeros_like(flat[1])  # what is not written yet is cast too
         answers = []
         for group, pad in self._groups(pieces):
             tokens = np.concatenate(
