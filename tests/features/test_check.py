@@ -67,9 +67,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(name: str, **changes: Any) -> str:
-    """Write a config.json of a public model with changes; return its path."""
+    """Write a config.json of a public model with changes, without what is None; return its path."""
     path = Path(f"{name}.json")
-    path.write_text(json.dumps({**config(name), **changes}))
+    path.write_text(json.dumps({k: v for k, v in (config(name) | changes).items() if v is not None}))
     return str(path)
 
 

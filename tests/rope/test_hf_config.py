@@ -176,19 +176,34 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "qwen3-vl",
         {"text_config": {**config("qwen3-vl")["text_config"], "head_dim": None}},
-        "head_dim is missing",
+        "head_dim = null is not a number; without the key it is Qwen3VLTextConfig's 128$",
     ),
     (
         "gemma-3-27b",
-        {"text_config": {"model_type": "gemma3_text", "rope_theta": 1e6}},
-        "head_dim is",
+        {"text_config": {"model_type": "gemma3_other", "rope_theta": 1e6, "rope_local_base_freq": 1e4}},
+        "head_dim is missing",
     ),
     (
         "gemma-3-27b",
         {"text_config": {"model_type": "gemma3_other", "rope_theta": 1e6}},
         "rope_local_base_freq is",
     ),
-    ("llama-3.1-8b", {"num_attention_heads": None, "head_dim": 128}, "num_attention_heads is missing"),
+    (
+        "llama-3.1-8b",
+        {"num_attention_heads": None, "head_dim": 128},
+        "num_attention_heads = null is not a number; without the key it is LlamaConfig's 32$",
+    ),
+    (
+        "llama-3.1-8b",
+        {"rope_theta": None},
+        "= null is not a number; without the key it is LlamaConfig's 10000$",
+    ),
+    ("llama-3.1-8b", {"max_position_embeddings": None}, "max_position_embeddings = null is not a number"),
+    (
+        "llama-3.1-8b",
+        {"hidden_size": 4100},
+        "hidden_size = 4100 is not a multiple of num_attention_heads = 32; give head_dim$",
+    ),
     (
         "llama-3.1-8b",
         {"model_type": "bert", "rope_theta": None, "rope_scaling": None},
