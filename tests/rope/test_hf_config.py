@@ -155,11 +155,11 @@ def test_a_fraction_of_dims_is_rounded_down_where_both_are_told() -> None:
     assert (layer.head_dim, layer.rotary_dim) == (96, 38)
 
 
-def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_file_and_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "Llama-3.1-8B"
     folder.mkdir()
     file = folder / "config.json"
-    file.write_text(TEXTS["llama-3.1-8b"], encoding="utf-8-sig")
+    file.write_text(TEXTS["llama-3.1-8b"])
     for path in (folder, file):
         result = hf_config.read(str(path))
         assert (result.name, result.source) == ("Llama-3.1-8B", repr(str(path)))
@@ -490,6 +490,18 @@ def test_a_hostile_file_is_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(WHOLE[kind])
     assert outcome(file)
+
+
+def test_a_byte_order_mark_is_refused_as_transformers_does(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    file = tmp_path / "config.json"
+    file.write_text(TEXTS["llama-3.1-8b"], encoding="utf-8-sig")
+    with pytest.raises(OSError, match="is not a valid JSON file"):
+        transformers.AutoConfig.from_pretrained(str(tmp_path))
+    assert outcome(file).endswith(
+        ": begins with a byte-order mark, with which transformers does not load it; save it as UTF-8 without "
+        "one"
+    )
 
 
 @pytest.mark.parametrize("content", [b"{'single': 1}", b"", b'{"a": 1', b'{"name": "caf\xe9"}'])
