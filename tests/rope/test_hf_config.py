@@ -303,6 +303,14 @@ SCALINGS = [
     ),
     ({"type": "linear"}, "rope_type linear needs factor; add it to rope_scaling"),
     (
+        {"type": "yarn", "original_max_position_embeddings": 4096},
+        "rope_type yarn needs factor; add it to rope_scaling",
+    ),
+    (
+        {**LLAMA3, "rope_type": "llama3", "original_max_position_embeddings": 8192.5},
+        "original_max_position_embeddings = 8192.5 is not a number of positions from 2 up",
+    ),
+    (
         {"rope_type": "longrope", "short_factor": [1.0], "original_max_position_embeddings": 4096},
         "rope_type longrope needs long_factor; add it to rope_scaling",
     ),
