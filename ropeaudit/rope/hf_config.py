@@ -100,9 +100,9 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             unjudged=unjudged.keys(config, part),
         )
     except NotRotated as error:
-        raise NotRotated(f"{source}: {error.typed}") from None
+        raise NotRotated(error.typed, where=source) from None
     except RopeAuditError as error:
-        raise BadInput(f"{source}: {error.typed}") from None
+        raise BadInput(error.typed, where=source) from None
 
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, list[str]]:
@@ -235,8 +235,8 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     layout: Layout = "interleaved" if interleaved else "half"
     try:
         return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
-    except BadShape as error:  # without the option that it says to type
-        raise BadInput(error.typed.partition("; ")[0]) from None
+    except BadShape as error:  # its remedy is an option
+        raise BadInput(error.fault) from None
 
 
 def _head_dim(config: Config, layer: str, model: str) -> int:

@@ -344,6 +344,13 @@ def test_what_a_config_says(change: dict[str, Any], name: str, status: str, told
     assert re.search(told if ".*" in told else re.escape(told), finding.detail)
 
 
+def test_what_is_wrong_with_a_config_is_said_whole_whatever_its_path_is(folder: Path) -> None:
+    (folder / "a: b").mkdir()
+    moved = Path(write("llama-3.1-8b", rope_theta=1)).rename(folder / "a: b" / "config.json")
+    finding = by_check(list(check(str(moved), "bf16", up_to=256)))["config"].finding
+    assert finding.detail == "rope_theta = 1 is not a finite number above 1"
+
+
 def test_a_model_without_rope_has_nothing_to_check(folder: Path, capsys) -> None:
     """Exit code, headline and JUnit agree; beside another target it is named after what passed."""
     (folder / "bloom.json").write_text('{"model_type": "bloom", "n_head": 4, "hidden_size": 64}')

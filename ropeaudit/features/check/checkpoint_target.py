@@ -113,8 +113,7 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
             yield _checked(name, _rotation(shifted), dtype, place)
             yield _checked(name, _rounding(shifted), dtype, place)
     except NotShifted as error:
-        reason = error.typed.partition(": ")[2].partition(";")[0]
-        yield _checked(name, not_applicable("model structure", reason))
+        yield _checked(name, not_applicable("model structure", error.fault))
     note(audit.folder.notes)
 
 

@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.targets import Kind
@@ -61,10 +61,10 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
     try:
         model = target.case.declared()
     except NotRotated as error:
-        yield target.checked(Finding("config", "nothing to check", _reason(error)))
+        yield target.checked(Finding("config", "nothing to check", error.fault))
         return
     except BadInput as error:
-        yield target.checked(Finding("config", "fail", _reason(error)))
+        yield target.checked(Finding("config", "fail", error.fault))
         return
     if model is None:  # neither a model nor a config
         return
@@ -91,11 +91,6 @@ def _target(name: str, kind: Kind, case: Case) -> _Target:
         raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
     digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
     return _Target(name, kind, replace(case, model=None, config=name), config, digest)
-
-
-def _reason(error: RopeAuditError) -> str:
-    """Return what is wrong with a config, without the path that stands before it."""
-    return error.typed.partition(": ")[2] or error.typed
 
 
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:

@@ -125,7 +125,7 @@ def explanation(finding: Finding) -> str:
     if found is not None and found.explains:
         near = "nothing that was tried explains it; the nearest"
         behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {behaves}"
-    return "; ".join(filter(None, (behaves, finding.remedy)))
+    return "; ".join(filter(None, (behaves, finding.advice)))
 
 
 def measured_words(finding: Finding) -> str:
