@@ -49,7 +49,15 @@ _OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?
 
 
 class RopeAuditError(Exception):
-    """The root: catching it catches everything that ropeaudit raises on purpose."""
+    """The root: catching it catches everything that ropeaudit raises on purpose.
+
+    fault: what was seen and allowed. The message says too what to type, the remedy, behind it, and where that
+    is, such as a file, before it.
+    """
+
+    def __init__(self, fault: str = "", remedy: str = "", where: str = "") -> None:
+        super().__init__(": ".join(filter(None, (where, "; ".join(filter(None, (fault, remedy)))))))
+        self.fault = fault
 
     @property
     def typed(self) -> str:

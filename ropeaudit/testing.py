@@ -137,7 +137,7 @@ def assert_rope(
         told = [f"{own.name} fails {len(failed)} of {len(results)} checks{named}"]
         said = ""
         for one in failed:  # what it behaves like is said where it is not what was said before
-            explained = wording.without_option(explanation(one.finding)) or one.finding.detail
+            explained = explanation(replace(one.finding, option="")) or one.finding.detail
             told.append(f"{one.finding.check} in {one.dtype}: {seen_at(one.finding)}")
             told[-1] += f"; {explained}" * (explained != said and explained not in told[-1])
             said = explained

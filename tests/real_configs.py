@@ -121,6 +121,11 @@ OTHERS = {
         {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0}, "sliding_attention":
         {"rope_type": "default", "rope_theta": 10000.0}}}
     """,
+    "gemma-3-4b": """
+        {"model_type": "gemma3", "vision_config": {"hidden_size": 1152}, "text_config": {"hidden_size": 2560,
+        "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34, "rope_scaling":
+        {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}}
+    """,
     "gemma-4": """
         {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size": 2304,
         "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -385,7 +390,7 @@ CLASSES = {
     "qwen2.5-7b": ("qwen2", "Qwen2"),
     "gemma-2-27b": ("gemma2", "Gemma2"),
     "gemma-3-27b": ("gemma3_text", "Gemma3"),
-    "new-gemma-3": ("gemma3_text", "Gemma3"),
+    **dict.fromkeys(["gemma-3-4b", "new-gemma-3"], ("gemma3_text", "Gemma3")),
     "deepseek-v3": ("deepseek_v3", "DeepseekV3"),
     "deepseek-v2-lite": ("deepseek_v2", "DeepseekV2"),
     "kimi-k2": ("deepseek_v3", "DeepseekV3"),

@@ -31,6 +31,7 @@ COMPOSES = {
         "features.module.ticket",
         "features.model.analysis",
         "features.model.decode_words",
+        "features.model.load",
     },
 }
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}

@@ -391,8 +391,8 @@ def fits(needed: int, jobs: int = 1) -> None:
     if needed > free:
         remedy = "fewer --jobs" if alone <= free else "a smaller --seq-len, --heads or --head-dim"
         raise BadShape(
-            f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
-            f"free; give {remedy}"
+            f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free",
+            f"give {remedy}",
         )
 
 

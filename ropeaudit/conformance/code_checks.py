@@ -117,4 +117,5 @@ def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
         if found.where in (Where(), replace(where, until=found.where.until, since=found.where.since)):
             found = replace(found, where=where, certainty="within rounding")
             finding = replace(finding, diagnosis=found)
-    return replace(finding, remedy=wording.remedy(finding.diagnosis, code.dtype, code.up_to))
+    remedy = wording.remedy(finding.diagnosis, code.dtype, code.up_to)
+    return replace(finding, remedy=remedy, option=wording.option(finding.diagnosis))

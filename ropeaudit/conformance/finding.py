@@ -28,7 +28,8 @@ class Finding:
     check: its name. detail: what was done and seen, a sentence. measured, allowed: in `unit`, nan where there
     is no number. where: the place of `measured`. diagnosis: what explains it; None where nothing needs to be
     explained, or where nothing was looked for. differing: share of elements whose bits differ, nan where
-    bits were not compared. remedy: what to change, empty where that is not known.
+    bits were not compared. remedy: what to change, empty where that is not known. option: what to check it
+    with instead, where that makes it right.
     """
 
     check: str
@@ -41,11 +42,17 @@ class Finding:
     diagnosis: Diagnosis | None = None
     differing: float = math.nan
     remedy: str = ""
+    option: str = ""
 
     @property
     def resembles(self) -> str:
         """The diagnosis as a sentence; empty where there is none."""
         return wording.sentence(self.diagnosis)
+
+    @property
+    def advice(self) -> str:
+        """What to change, or to check it with; empty where neither is known."""
+        return f"{self.remedy}, or check it with {self.option}" if self.option else self.remedy
 
     @property
     def failed(self) -> bool:

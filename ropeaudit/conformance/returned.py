@@ -215,6 +215,7 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
         where=f"offset {offset}: {worst.words}",
         diagnosis=found,
         remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
+        option=wording.option(found) if off else "",
     )
 
 
@@ -247,6 +248,7 @@ def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> 
             where=f"{call.key}: {worst.words}",
             diagnosis=found,
             remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),
+            option=wording.option(found),
         )
 
 

@@ -23,7 +23,6 @@ _STAGES = {  # stage -> how its numbers are called
 }
 _KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
 _PAIRED = {"half": "2i and 2i + 1", "interleaved": "i and i + d/2"}  # layout -> the dims of the other one
-_OPTION = ", or check it with "  # at the end of a remedy
 _RAMPS = {"inverted": "inverted", "short": "ended at the last pair"}  # what was made of YaRN's
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
@@ -60,13 +59,12 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
     return texts[0] if len(set(texts)) == 1 else ""
 
 
-def without_option(remedy: str) -> str:
-    """Return a remedy without the option of this program that fits what is there: for others than its users.
-
-    >>> without_option("pair dims 2i and 2i + 1, or check it with --layout half")
-    'pair dims 2i and 2i + 1'
-    """
-    return remedy.partition(_OPTION)[0]
+def option(diagnosis: Diagnosis | None) -> str:
+    """Return the option of this program by which what is there is right; empty where none makes all so."""
+    if diagnosis is None or diagnosis.where.since is not None:
+        return ""
+    texts = {_option(whole) for whole in (diagnosis, *diagnosis.alternatives)}
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def template(text: str) -> str:
@@ -118,10 +116,14 @@ def arithmetic(values: Mapping[str, Any]) -> str:
 
 def _remedies(diagnosis: Diagnosis, dtype: Format, wide: Format) -> str:
     """Return what to change for all parts of an explanation."""
-    parts = list(diagnosis.parts())
-    whole = len(parts) == 1 and diagnosis.where == Where(gradient=diagnosis.where.gradient)
-    told = (_remedy(one, dtype, wide, whole=whole) for one in parts)
+    told = (_remedy(one, dtype, wide) for one in diagnosis.parts())
     return "; ".join(dict.fromkeys(filter(None, told)))
+
+
+def _option(diagnosis: Diagnosis) -> str:
+    """Return the option for an explanation that is all that is wrong, of all of q and k."""
+    whole = len(list(diagnosis.parts())) == 1 and diagnosis.where == Where(gradient=diagnosis.where.gradient)
+    return kinds()[diagnosis.code].option.format_map(_named(diagnosis)) if whole else ""
 
 
 def _whole(diagnosis: Diagnosis) -> str:
@@ -242,12 +244,8 @@ def _runs(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
-    """Return what to change for one fault.
-
-    wide: the format of positions, frequencies and angles. whole: whether it is all that is wrong, of all of q
-    and k, so that another setting makes code right.
-    """
+def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
+    """Return what to change for one fault. wide: the format of positions, frequencies and angles."""
     values = _named(one)
     if one.code in _KEPT:
         if dtype is FP64:
@@ -256,9 +254,8 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format, *, whole: bool) -> str:
         if not values["narrow"]:
             return ""
     kind = kinds()[one.code]
-    option = f"{_OPTION}{kind.option.format_map(values)}" if kind.option and whole else ""
     told = kind.gradient_remedy if one.where.gradient and kind.gradient_remedy else kind.remedy
-    return told.format_map(values) + option
+    return told.format_map(values)
 
 
 def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:

@@ -1,4 +1,4 @@
-"""The base and the length that a model's configuration class takes where a config.json gives none, as data.
+"""The base, length and sizes of heads that a model's configuration class takes where its config gives none.
 
 `data/class_defaults.toml` is what the classes of transformers 5.23.0 say, text part by text part;
 `tests/rope/test_class_defaults.py` compares it with them, and writes it.
@@ -14,18 +14,23 @@ from typing import Any
 
 from ropeaudit import data
 
+SIZES = (
+    *("max_position_embeddings", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClassDefault:
     """The defaults of a configuration class. name: the class, "" for none that is known.
 
     bases: layer type -> base, radians per token of pair i being base^(-2i/d); "" for layers of any type.
-    positions: max_position_embeddings, None where the class has none.
+    sizes: those of `SIZES` that the class has a default for; others it computes, or has not.
     """
 
     name: str
     bases: Mapping[str, float]
-    positions: int | None
+    sizes: Mapping[str, int]
 
     def base(self, layer: str) -> float | None:
         """Return the base of a layer type; None where it is not known."""
@@ -35,13 +40,13 @@ class ClassDefault:
 def of(model: str) -> ClassDefault:
     """Return the defaults of a model type, which is named without the ending "_text".
 
-    >>> of("llama").name, of("llama").base("full_attention")
-    ('LlamaConfig', 10000.0)
+    >>> of("llama").name, of("llama").base("full_attention"), of("gemma3").sizes["head_dim"]
+    ('LlamaConfig', 10000.0, 256)
     """
-    values = _library().get(model, {})
-    others = {key: value for key, value in values.items() if key not in ("class", "positions")}
-    bases = {key.replace("rope_theta", ""): value for key, value in others.items()}
-    return ClassDefault(values.get("class", ""), bases, values.get("positions"))
+    values = dict(_library().get(model, {}))
+    name, sizes = values.pop("class", ""), {key: values.pop(key) for key in SIZES if key in values}
+    bases = {key.replace("rope_theta", ""): value for key, value in values.items()}
+    return ClassDefault(name, bases, sizes)
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
-A key about RoPE that is not understood is named and refused, never ignored. What a file leaves to the
-defaults of a configuration class is refused too, for these differ from the checkpoints; but a missing base
-and a missing length are those defaults (`ropeaudit.rope.class_defaults`), and named.
+A key about RoPE that is not understood is named and refused, never ignored. A missing base, length or size of
+heads is the default of the type's configuration class (`ropeaudit.rope.class_defaults`), and named; what is
+missing and has none there is refused.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
 types do: `ropeaudit.rope.hf_models`.
 """
@@ -24,6 +24,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 
 _HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", "n_embd", "d_model")
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
+_SPELLINGS = {keys[0]: keys for keys in (_HEADS, _KV_HEADS, _POSITIONS)}
 _GLM_KEYS = {_KV_HEADS: "multi_query_group_num", _POSITIONS: "seq_length"}  # what ChatGLM calls them
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 
@@ -81,7 +82,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         model = hf_json.model_type(part)
         _check_never(part, model)
         hf_json.check_keys(part, model)
-        part, defaults = _with_length(part, model)
+        part, defaults = _with_sizes(part, model)
         ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
@@ -99,19 +100,29 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             unjudged=unjudged.keys(config, part),
         )
     except NotRotated as error:
-        raise NotRotated(f"{source}: {error.typed}") from None
+        raise NotRotated(error.typed, where=source) from None
     except RopeAuditError as error:
-        raise BadInput(f"{source}: {error.typed}") from None
+        raise BadInput(error.typed, where=source) from None
 
 
-def _with_length(config: Config, model: str) -> tuple[Config, list[str]]:
-    """Return a config with the length that its class takes where it gives none, and that in words."""
-    key, given = first(config, _spelled(_POSITIONS, model))
-    default = class_defaults.of(model)
-    if given is not None or default.positions is None:
-        return config, []
-    words = f"{key} missing: {default.name}'s default {default.positions}"
-    return {**config, key: default.positions}, [words]
+def _with_sizes(config: Config, model: str) -> tuple[Config, list[str]]:
+    """Return a config with the sizes that its class takes where it gives none, and those in words.
+
+    Raises: BadInput for null, which is not what the class takes where a key is missing.
+    """
+    default, taken, words = class_defaults.of(model), dict(config), list[str]()
+    latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
+    known = {**_SPELLINGS, "head_dim": (hf_models.HEAD_DIM_KEY.get(model, "head_dim"),)}
+    for name, size in default.sizes.items():
+        key, given = first(config, spellings := known.get(name, (name,)))
+        if given is not None or (latent and name == "head_dim"):  # which is not read there
+            continue
+        if (null := next((one for one in spellings if one in config), None)) is None:
+            taken[key] = size
+            words.append(f"{key} missing: {default.name}'s default {size}")
+        elif name != _KV_HEADS[0]:  # as many as heads
+            raise BadInput(f"{null} = null is not a number; without the key it is {default.name}'s {size}")
+    return taken, words
 
 
 def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
@@ -140,7 +151,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     if _SLIDING not in layers and local is not None:
         layers[_SLIDING] = {}  # never scaled
     if _SLIDING not in layers and model in hf_models.SLIDING_UNSCALED and given:
-        layers[_SLIDING] = {"rope_theta": given.get("rope_theta")}
+        layers[_SLIDING] = {key: value for key, value in given.items() if key == "rope_theta"}
     if _SLIDING not in layers and model.startswith(hf_models.LOCAL_BASE):
         layers[_SLIDING] = {}  # another base, never scaled
     layers = layers_of_models.rotating(config, model, layers)
@@ -157,6 +168,11 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         if theta_choice is None:
             if (default := usual.base(layer)) is None:
                 raise BadInput(f"{wanted} {'is missing; give --base' if wanted == key else hf_json.MISSING}")
+            if wanted in config or "rope_theta" in rope:  # null, with which transformers computes none
+                named = wanted if wanted in config else "rope_theta"
+                raise BadInput(
+                    f"{named} = null is not a number; without the key it is {usual.name}'s {default:g}"
+                )
             defaults.append(f"{wanted} missing: {usual.name}'s default {default:g}")
             theta_choice = wanted, default
         layers[layer] = {**rope, "rope_theta": number(*theta_choice)}
@@ -219,8 +235,8 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     layout: Layout = "interleaved" if interleaved else "half"
     try:
         return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
-    except BadShape as error:  # without the option that it says to type
-        raise BadInput(error.typed.partition("; ")[0]) from None
+    except BadShape as error:  # its remedy is an option
+        raise BadInput(error.fault) from None
 
 
 def _head_dim(config: Config, layer: str, model: str) -> int:
@@ -234,10 +250,14 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
     key = hf_models.HEAD_DIM_KEY.get(model, "head_dim")
-    divided = model in hf_models.DIVIDED_HEAD_DIM or not model.startswith(hf_models.OWN_HEAD_DIM)
-    if config.get(key) is not None or not divided:
+    divided = class_defaults.of(model).name or model in hf_models.DIVIDED_HEAD_DIM
+    if config.get(key) is not None or not (divided or not model.startswith(hf_models.OWN_HEAD_DIM)):
         return needed(config, [key])
-    return needed(config, _HIDDEN, 2**24) // needed(config, _HEADS)
+    width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
+    if width % heads:
+        named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
+        raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
+    return (2 * width if model == "zamba2" else width) // heads
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:

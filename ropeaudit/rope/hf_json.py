@@ -5,6 +5,7 @@ Every message says on one short line which key holds what, and what would be rig
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -55,8 +56,13 @@ def load(path: str) -> Any:
         raise BadInput(f"{path!r}: {error}; give the path of a config.json") from None
     if len(data) > _LARGEST_FILE:
         raise BadInput(f"{path!r}: is larger than 16 MiB; give a config.json, which is a few kilobytes")
+    if data.startswith(codecs.BOM_UTF8):  # as json.loads does, with words for who calls it
+        raise BadInput(
+            f"{path!r}: begins with a byte-order mark, with which transformers does not load it; save it as "
+            "UTF-8 without one"
+        )
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_int=_integer)
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_int=_integer)
     except RecursionError:
         raise BadInput(f"{path!r}: is nested too deeply; give the config.json of a model") from None
     except BadInput as error:

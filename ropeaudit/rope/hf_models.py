@@ -19,22 +19,16 @@ INTERLEAVED = _words(
     """
 )
 
-# Beginnings of types whose head_dim, where it is missing, is not hidden_size / num_attention_heads.
+# Beginnings of types whose head_dim, where it is missing, is not hidden_size / num_attention_heads, for types
+# whose class is not in data/class_defaults.toml, such as those that bring their code.
 OWN_HEAD_DIM = _words(
     """
-    afmoe bailing beam cohere2_moe cwm diffusion_gemma embedding_gemma2 ernie4_5 flint gemma glm gpt_oss
-    helium hrm hy_v internlm3 iquestcoder kolibri1 laguna lfm3 llama4 mellum mimo minimax_m ministral3 molmo2
-    muse nemotron_h neomme openai_privacy_filter paddleocr qwen3 qwen4 seed_oss solar_open step3 t5gemma
-    vaultgemma zaya
+    bailing embedding_gemma2 ernie4_5 gemma glm hy_v llama4 mimo minimax_m muse nemotron_h neomme
+    openai_privacy_filter paddleocr qwen3 qwen4 step3 t5gemma
     """
 )
 # Types among those whose code divides all the same.
-DIVIDED_HEAD_DIM = _words(
-    """
-    ernie4_5_moe ernie4_5_vl_moe glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glm_ocr qwen3_moe
-    qwen3_omni_moe qwen3_omni_moe_talker
-    """
-)
+DIVIDED_HEAD_DIM = ("glm_image", "qwen3_omni_moe_talker")
 
 # A missing partial_rotary_factor is not 1.
 OWN_FRACTION = _words(
@@ -51,7 +45,7 @@ BASE_TIMES_RATIO = ("chatglm",)
 # The fraction of dims that rotate is in the code.
 FRACTION = {"chatglm": 0.5}
 # What head_dim is called there.
-HEAD_DIM_KEY = {"zamba2": "attention_head_dim", "chatglm": "kv_channels"}
+HEAD_DIM_KEY = {"zamba2": "attention_head_dim", "chatglm": "kv_channels", "jetmoe": "kv_channels"}
 # no_rope_layers lists 0 and 1, 1 for a layer that rotates; without it every fourth does not, or every so many
 # as no_rope_layer_interval says. An empty list is as none for some.
 NO_ROPE_LAYERS, NO_ROPE_LAYERS_EMPTY = ("llama4", "smollm3"), ("llama4",)

@@ -78,8 +78,8 @@ def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, A
         taken = _listed(name for name in (*rules.needs, *rules.takes) if name not in _OUTSIDE)
         raise BadInput(f"rope_type {named} takes no {_listed(foreign)}; it takes {taken or 'nothing'}")
     missing = [name for name in rules.needs if name not in values]
-    if kind == "yarn" and "factor" not in values and "maximum" not in values:
-        missing.append("factor")
+    if kind == "yarn" and "factor" not in values and ("factor" not in rope or "maximum" not in values):
+        missing.append("factor")  # of null transformers makes the ratio of the lengths
     if missing:
         where = "the config" if set(missing) <= {"maximum"} else inside
         it = "it" if len(missing) == 1 else "them"

@@ -272,7 +272,7 @@ def check_value(called: str, kind: str, name: str, value: Any) -> None:
         raise UsageError(f"{where} is not between 0 and 1")
     if name == "factor" and kind != "proportional" and value < 1:
         raise UsageError(f"{where} is below 1, which would shorten the context")
-    if name in ("original", "maximum") and value < 2:
+    if name in ("original", "maximum") and (value < 2 or value != int(value)):
         raise UsageError(f"{where} is not a number of positions from 2 up")
 
 

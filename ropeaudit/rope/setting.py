@@ -69,8 +69,8 @@ class RopeSetting:
             _check_dim("rotary_dim", self.rotary_dim)
         if self.rotary_dim > self.head_dim:
             raise BadShape(
-                f"rotary_dim {self.rotary_dim} is larger than head_dim {self.head_dim}; "
-                f"give --rotary-dim {self.head_dim} or less"
+                f"rotary_dim {self.rotary_dim} is larger than head_dim {self.head_dim}",
+                f"give --rotary-dim {self.head_dim} or less",
             )
         if not 1.0 < self.base <= LARGEST_BASE:
             raise UsageError(
@@ -117,4 +117,4 @@ def _check_dim(name: str, value: int) -> None:
     if not 2 <= value <= LARGEST_DIM or value % 2:
         flag = "--" + name.replace("_", "-")
         near = value - value % 2 if 2 <= value <= LARGEST_DIM else 128
-        raise BadShape(f"{name} {value} is not an even number from 2 to {LARGEST_DIM}; try {flag} {near}")
+        raise BadShape(f"{name} {value} is not an even number from 2 to {LARGEST_DIM}", f"try {flag} {near}")

@@ -67,9 +67,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(name: str, **changes: Any) -> str:
-    """Write a config.json of a public model with changes; return its path."""
+    """Write a config.json of a public model with changes, without what is None; return its path."""
     path = Path(f"{name}.json")
-    path.write_text(json.dumps({**config(name), **changes}))
+    path.write_text(json.dumps({k: v for k, v in (config(name) | changes).items() if v is not None}))
     return str(path)
 
 
@@ -289,6 +289,47 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "info",
         "the scaling changes nothing (linear ×1 of full_attention): ",
     ),
+    (
+        {"rope_scaling": {**YARN, ORIGINAL: 16384}},
+        "config keys",
+        "info",
+        "factor 4 is not max_position_embeddings / original_max_position_embeddings = 8, so that two lengths "
+        "are said: factor 4 × original_max_position_embeddings serves 65,536 positions, "
+        "max_position_embeddings alone 131,072; the range here is the latter",
+    ),
+    (
+        {"rope_scaling": {**YARN, ORIGINAL: 32768}, "max_position_embeddings": 40960},
+        "config keys",
+        "info",
+        "= 1.25, so that .* alone 40,960; the range here is the former$",
+    ),
+    (
+        {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},
+        "config keys",
+        "info",
+        "low_freq_factor and high_freq_factor are both 4: llama3 blends frequencies between them, and none "
+        "is; give a low_freq_factor below high_freq_factor",
+    ),
+    (
+        {"rope_scaling": {**YARN, "beta_fast": 1, "beta_slow": 32}},
+        "config keys",
+        "info",
+        "beta_fast = 1 is below beta_slow = 32: yarn keeps frequencies of more than beta_fast rotations and "
+        "divides those of less than beta_slow, and between them both hold; swap the two",
+    ),
+    (
+        {"rope_scaling": {**YARN, "beta_slow": 64}},
+        "config keys",
+        "info",
+        "beta_fast = 32 is below beta_slow = 64: ",
+    ),
+    ({"rope_scaling": {**YARN, "beta_fast": 1}}, "config keys", "pass", "every key about RoPE is used"),
+    (
+        {"rope_scaling": {**YARN, "factor": None, ORIGINAL: 32768}},
+        "config keys",
+        "info",
+        "factor is null, for which max_position_embeddings / original_max_position_embeddings = 4 is taken",
+    ),
     ({"rope_scaling": YARN}, "config keys", "pass", "every key about RoPE is used"),  # no second length
     ({"rope_scaling": {**YARN, ORIGINAL: 32768}}, "config keys", "pass", "every key about RoPE is used"),
 ]
@@ -301,6 +342,13 @@ def test_what_a_config_says(change: dict[str, Any], name: str, status: str, told
     finding = by_check(list(check(write("llama-3.1-8b", **change), "bf16", up_to=256)))[name].finding
     assert finding.status == status
     assert re.search(told if ".*" in told else re.escape(told), finding.detail)
+
+
+def test_what_is_wrong_with_a_config_is_said_whole_whatever_its_path_is(folder: Path) -> None:
+    (folder / "a: b").mkdir()
+    moved = Path(write("llama-3.1-8b", rope_theta=1)).rename(folder / "a: b" / "config.json")
+    finding = by_check(list(check(str(moved), "bf16", up_to=256)))["config"].finding
+    assert finding.detail == "rope_theta = 1 is not a finite number above 1"
 
 
 def test_a_model_without_rope_has_nothing_to_check(folder: Path, capsys) -> None:

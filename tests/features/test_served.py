@@ -299,12 +299,8 @@ def test_what_a_config_leaves_out_is_said_by_commands_that_do_not_say_what_was_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {
-        **YARN,
-        "rope_theta": None,
-        "no_rope_layers": [1, 0],
-        "dual_chunk_attention_config": {"chunk_size": 8},
-    }
+    given = {**YARN, "no_rope_layers": [1, 0], "dual_chunk_attention_config": {"chunk_size": 8}}
+    del given["rope_theta"]
     (tmp_path / "m.json").write_text(json.dumps(given))
     expected = (
         "m: 1 of 2 layers does not rotate: 1 (no_rope_layers)",

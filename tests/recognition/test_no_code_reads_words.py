@@ -15,8 +15,8 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 
 PACKAGE = Path(__file__).parent.parent.parent / "ropeaudit"
 WORDING = PACKAGE / "recognition" / "wording.py"
-WRITERS = ("sentence", "remedy", "arithmetic", "title")  # functions of wording
-FIELDS = ("resembles", "remedy")
+WRITERS = ("sentence", "remedy", "option", "arithmetic", "title")  # functions of wording
+FIELDS = ("resembles", "remedy", "advice")
 READING = {
     *("split", "rsplit", "splitlines", "partition", "rpartition", "replace", "startswith", "endswith"),
     *("removeprefix", "removesuffix", "find", "rfind", "index", "rindex", "count", "translate"),

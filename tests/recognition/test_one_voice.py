@@ -135,11 +135,8 @@ def test_an_option_that_is_offered_makes_the_code_right(name: str, given, kernel
         [(option, value)] = given.items()
         own = loading.load(spec)
         (finding,) = every_position.short_calls(CodeUnderTest(own, RopeSetting.of(80), parse("fp32"), 8192))
-        said = wording.remedy(finding.diagnosis, parse("fp32"), 8192)
         assert (
-            f"or check it with --{option} {value:g}" in said
-            if option == "base"
-            else f"--{option} {value}" in said
+            wording.option(finding.diagnosis) == f"--{option} {value if option == 'layout' else f'{value:g}'}"
         )
     (right,) = shift(1000, "fp32", implementations=spec, **sizes, **given)
     assert right.rotation_excess < 1

@@ -208,15 +208,15 @@ def test_every_usual_fault_has_a_sentence_of_its_own_and_a_remedy(setting):
         ("wrong-direction", {}, {}, "negate sin"),
         ("no-rotation", {}, {}, "rotate by the positions that are given"),
         ("rotated-twice", {}, {}, "rotate once: it may get what is rotated already"),
-        ("wrong-layout", {}, {}, "pair dims i and i + d/2, or check it with --layout interleaved"),
+        ("wrong-layout", {}, {}, "pair dims i and i + d/2"),
         (
             "wrong-layout",
             {},
             {"layout": "half"},
-            "pair dims 2i and 2i + 1, or check it with --layout half",
+            "pair dims 2i and 2i + 1",
         ),
         ("exponent-denominator", {}, {}, "divide by the number of rotated dims in the exponent"),
-        ("wrong-base", {}, {}, "use the base that is asked for, 10000, or check it with --base 10500"),
+        ("wrong-base", {}, {}, "use the base that is asked for, 10000"),
         (
             "wrong-base",
             {"until": 0, "since": 9000},
@@ -342,7 +342,13 @@ def test_an_option_is_named_where_it_makes_all_right():
     """Code of which one side has another base is not right with that of the other."""
     told = "use the base that is asked for, 10000"
     assert wording.remedy(diagnosis("wrong-base", sides=("k",)), BF16, 100) == told
-    assert wording.remedy(diagnosis("wrong-base"), BF16, 100) == f"{told}, or check it with --base 10500"
+    assert wording.remedy(diagnosis("wrong-base"), BF16, 100) == told
+    assert wording.option(diagnosis("wrong-base")) == "--base 10500"
+    assert wording.option(diagnosis("wrong-layout")) == "--layout interleaved"
+    assert wording.option(diagnosis("wrong-base", since=9000)) == ""
+    assert wording.option(diagnosis("wrong-base", sides=("k",))) == wording.option(None) == ""
+    either = replace(diagnosis("wrong-base"), alternatives=(diagnosis("wrong-layout"),))
+    assert wording.option(either) == ""
 
 
 def test_what_some_calls_do_is_not_said_of_all():

@@ -155,11 +155,11 @@ def test_a_fraction_of_dims_is_rounded_down_where_both_are_told() -> None:
     assert (layer.head_dim, layer.rotary_dim) == (96, 38)
 
 
-def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_file_and_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "Llama-3.1-8B"
     folder.mkdir()
     file = folder / "config.json"
-    file.write_text(TEXTS["llama-3.1-8b"], encoding="utf-8-sig")
+    file.write_text(TEXTS["llama-3.1-8b"])
     for path in (folder, file):
         result = hf_config.read(str(path))
         assert (result.name, result.source) == ("Llama-3.1-8B", repr(str(path)))
@@ -176,19 +176,34 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "qwen3-vl",
         {"text_config": {**config("qwen3-vl")["text_config"], "head_dim": None}},
-        "head_dim is missing",
+        "head_dim = null is not a number; without the key it is Qwen3VLTextConfig's 128$",
     ),
     (
         "gemma-3-27b",
-        {"text_config": {"model_type": "gemma3_text", "rope_theta": 1e6}},
-        "head_dim is",
+        {"text_config": {"model_type": "gemma3_other", "rope_theta": 1e6, "rope_local_base_freq": 1e4}},
+        "head_dim is missing",
     ),
     (
         "gemma-3-27b",
         {"text_config": {"model_type": "gemma3_other", "rope_theta": 1e6}},
         "rope_local_base_freq is",
     ),
-    ("llama-3.1-8b", {"num_attention_heads": None, "head_dim": 128}, "num_attention_heads is missing"),
+    (
+        "llama-3.1-8b",
+        {"num_attention_heads": None, "head_dim": 128},
+        "num_attention_heads = null is not a number; without the key it is LlamaConfig's 32$",
+    ),
+    (
+        "llama-3.1-8b",
+        {"rope_theta": None},
+        "= null is not a number; without the key it is LlamaConfig's 10000$",
+    ),
+    ("llama-3.1-8b", {"max_position_embeddings": None}, "max_position_embeddings = null is not a number"),
+    (
+        "llama-3.1-8b",
+        {"hidden_size": 4100},
+        "hidden_size = 4100 is not a multiple of num_attention_heads = 32; give head_dim$",
+    ),
     (
         "llama-3.1-8b",
         {"model_type": "bert", "rope_theta": None, "rope_scaling": None},
@@ -287,6 +302,14 @@ SCALINGS = [
         "add them to rope_scaling",
     ),
     ({"type": "linear"}, "rope_type linear needs factor; add it to rope_scaling"),
+    (
+        {"type": "yarn", "original_max_position_embeddings": 4096},
+        "rope_type yarn needs factor; add it to rope_scaling",
+    ),
+    (
+        {**LLAMA3, "rope_type": "llama3", "original_max_position_embeddings": 8192.5},
+        "original_max_position_embeddings = 8192.5 is not a number of positions from 2 up",
+    ),
     (
         {"rope_type": "longrope", "short_factor": [1.0], "original_max_position_embeddings": 4096},
         "rope_type longrope needs long_factor; add it to rope_scaling",
@@ -475,6 +498,18 @@ def test_a_hostile_file_is_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(WHOLE[kind])
     assert outcome(file)
+
+
+def test_a_byte_order_mark_is_refused_as_transformers_does(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    file = tmp_path / "config.json"
+    file.write_text(TEXTS["llama-3.1-8b"], encoding="utf-8-sig")
+    with pytest.raises(OSError, match="is not a valid JSON file"):
+        transformers.AutoConfig.from_pretrained(str(tmp_path))
+    assert outcome(file).endswith(
+        ": begins with a byte-order mark, with which transformers does not load it; save it as UTF-8 without "
+        "one"
+    )
 
 
 @pytest.mark.parametrize("content", [b"{'single': 1}", b"", b'{"a": 1', b'{"name": "caf\xe9"}'])

@@ -14,7 +14,7 @@ from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.layer_kinds import of_each
 
 BASIC = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 4096}
-BASIC |= {"rope_theta": 1e4}
+BASIC |= {"rope_theta": 1e4, "num_key_value_heads": 4}
 FULL, SLIDING = "full_attention", "sliding_attention"
 MIXED = {"layer_types": [SLIDING, FULL], "sliding_window": 8}
 TWO_BASES = {FULL: {"rope_theta": 1e6}, SLIDING: {"rope_theta": 1e4}}

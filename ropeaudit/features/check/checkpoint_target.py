@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from importlib import util
 from pathlib import Path
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding, Status, not_applicable, noted
-from ropeaudit.errors import MissingPackage
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
-from ropeaudit.features.model import decode_words
+from ropeaudit.features.model import decode_words, load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
@@ -26,10 +24,10 @@ _MODEL_DTYPES = ("fp32", "bf16")
 def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
     """Yield the checks of a checkpoint. note gets what its reader must know. Raises: see `analysis.check`."""
     runs = options.text is not None or options.tokens is not None
-    if runs and util.find_spec("transformers") is None:
-        raise MissingPackage(
-            "--tokens and --text run the model, which needs transformers; pip install 'ropeaudit[model]', or "
-            "leave them out: what is stored is checked without"
+    if runs:
+        load.versions(
+            "--tokens and --text run the model, which needs",
+            ", or leave them out: what is stored is checked without",
         )
     parts = 2 if runs else 1
     if Path(name).is_dir() and (Path(name) / "config.json").is_file():
@@ -115,8 +113,7 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
             yield _checked(name, _rotation(shifted), dtype, place)
             yield _checked(name, _rounding(shifted), dtype, place)
     except NotShifted as error:
-        reason = error.typed.partition(": ")[2].partition(";")[0]
-        yield _checked(name, not_applicable("model structure", reason))
+        yield _checked(name, not_applicable("model structure", error.fault))
     note(audit.folder.notes)
 
 

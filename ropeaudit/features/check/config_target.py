@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.targets import Kind
@@ -24,6 +24,7 @@ from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.served import DECLARED
 from ropeaudit.rope.setting import RopeSetting
@@ -60,10 +61,10 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
     try:
         model = target.case.declared()
     except NotRotated as error:
-        yield target.checked(Finding("config", "nothing to check", _reason(error)))
+        yield target.checked(Finding("config", "nothing to check", error.fault))
         return
     except BadInput as error:
-        yield target.checked(Finding("config", "fail", _reason(error)))
+        yield target.checked(Finding("config", "fail", error.fault))
         return
     if model is None:  # neither a model nor a config
         return
@@ -92,11 +93,6 @@ def _target(name: str, kind: Kind, case: Case) -> _Target:
     return _Target(name, kind, replace(case, model=None, config=name), config, digest)
 
 
-def _reason(error: RopeAuditError) -> str:
-    """Return what is wrong with a config, without the path that stands before it."""
-    return error.typed.partition(": ")[2] or error.typed
-
-
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
     """Return what was read of a layer type."""
     setting = case.setting(case.maximum or 1)
@@ -120,6 +116,7 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += filter(None, [_idle(target.config, target.case.base, model), _lengths(target, model)])
+    said += dict.fromkeys(filter(None, (_doubtful(one.scaling) for one in model.layers.values())))
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
         return noted("config keys", "; ".join(said))
@@ -142,14 +139,39 @@ def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> st
     )
 
 
-def _lengths(target: _Target, model: ModelRope) -> str:
-    """Return which lengths a config says where the one before scaling is not below the declared one.
+def _doubtful(scaling: Scaling) -> str:
+    """Return what a scaling says that transformers 5.23.0 computes with and warns of; empty for nothing."""
+    if scaling.kind == "llama3" and scaling.low == scaling.high:
+        return (
+            f"low_freq_factor and high_freq_factor are both {scaling.high:g}: llama3 blends frequencies "
+            "between them, and none is; give a low_freq_factor below high_freq_factor"
+        )
+    if scaling.kind != "yarn":
+        return ""
+    said = []
+    fast, slow = scaling.beta_fast or 32, scaling.beta_slow or 1
+    if fast < slow:
+        said.append(
+            f"beta_fast = {fast:g} is below beta_slow = {slow:g}: yarn keeps frequencies of more than "
+            "beta_fast rotations and divides those of less than beta_slow, and between them both hold; swap "
+            "the two"
+        )
+    if scaling.factor is None:
+        said.append(f"factor is null, for which {DECLARED} / {_ORIGINAL} = {scaling.stretch:g} is taken")
+    return "; ".join(said)
 
-    transformers 5.23.0 warns of it for llama3, and for yarn wherever their ratio is not the factor.
+
+def _lengths(target: _Target, model: ModelRope) -> str:
+    """Return which two lengths a config says, in cases in which transformers 5.23.0 warns of it.
+
+    That is for llama3 where the one before scaling is not below the declared one, and for yarn wherever the
+    factor is not their ratio.
     """
     served, declared = model.served, model.declared
     original, reach = served.scaling.length_before, served.scaling.reach
-    if original is None or declared is None or original < declared or not served.disputed:
+    if original is None or declared is None or not served.disputed:
+        return ""
+    if original < declared and served.scaling.kind != "yarn":
         return ""
     if served.scaling.rules.original != "original":  # dynamic, which extends the declared length
         return ""
@@ -158,11 +180,15 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     inner = (one for one in rope.values() if isinstance(one, Mapping))
     if all(one.get(_ORIGINAL) is None for one in (part, rope, *inner)):
         return ""  # the declared length stands for it
-    taken = "" if target.case.scaling else "; the range here is the former"
+    stretch = f"factor {served.scaling.stretch:g}"
+    why = f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}"
+    if original < declared:
+        why = f"{stretch} is not {DECLARED} / {_ORIGINAL} = {declared / original:g}"
+    larger = "former" if served.positions == reach else "latter"
+    taken = "" if target.case.scaling else f"; the range here is the {larger}"
     return (
-        f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}, so that two lengths are said: "
-        f"factor {served.scaling.stretch:g} × {_ORIGINAL} serves {reach:,} positions, {DECLARED} alone "
-        f"{declared:,}{taken}"
+        f"{why}, so that two lengths are said: {stretch} × {_ORIGINAL} serves {reach:,} positions, "
+        f"{DECLARED} alone {declared:,}{taken}"
     )
 
 

@@ -52,6 +52,7 @@ def _findings(audit: ModuleAudit) -> Iterator[Finding]:
             where=one.keys,
             diagnosis=one.diagnosis,
             remedy=wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1),
+            option=wording.option(one.diagnosis),
         )
     for buffer in [] if audit.lost else wrong:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"

@@ -46,7 +46,7 @@ def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
         part = ElementTree.SubElement(case, "failure", _attributes(message=measured or finding.detail))
         part.set("type", codes(finding.diagnosis) or "failure")
         part.text = printable(
-            "; ".join(filter(None, [finding.detail, finding.where, finding.resembles, finding.remedy]))
+            "; ".join(filter(None, [finding.detail, finding.where, finding.resembles, finding.advice]))
         )
     elif finding.status in _SKIPPED:
         kind = finding.status.replace(" ", "-")

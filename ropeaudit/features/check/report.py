@@ -80,7 +80,7 @@ class CheckColumns:
         lambda one: codes(one.finding.diagnosis),
     )
     resembles: str = of("the same as a sentence", lambda one: one.finding.resembles)
-    remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
+    remedy: str = of("what to change, where that is known", lambda one: one.finding.advice)
     detail: str = of("what was done and seen", lambda one: one.finding.detail)
     up_to: int = of(
         "number of positions that were checked, from 0; 0 where they do not matter", unit="tokens"

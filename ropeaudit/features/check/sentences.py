@@ -160,7 +160,7 @@ def explanation(finding: Finding) -> str:
     if found is not None and found.explains:
         near = "nothing that was tried explains it; the nearest"
         behaves = f"{near if _only_nearest(found) else 'behaves like'}: {behaves}"
-    return "; ".join(filter(None, (behaves, finding.remedy)))
+    return "; ".join(filter(None, (behaves, finding.advice)))
 
 
 def measured_words(finding: Finding) -> str:

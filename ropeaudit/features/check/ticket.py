@@ -13,7 +13,6 @@ from ropeaudit.features.check.report import COLUMNS, report
 from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.ticket import module_ticket
-from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
@@ -32,7 +31,8 @@ def check_ticket(
 
     case: the RoPE setting of the options. columns: those of the report.
     """
-    results = [_for_trackers(one) for one in results]
+    # an option of this program is nothing to who reads a ticket
+    results = [replace(one, finding=replace(one.finding, option="")) for one in results]
     first = next((one for one in results if one.finding.failed), None)
     if first is None:
         return None
@@ -50,11 +50,6 @@ def check_ticket(
     if first.kind == "checkpoint" and finding.check.startswith("stored "):
         return _of_buffer(ticket, first, case)
     return ticket
-
-
-def _for_trackers(one: Checked) -> Checked:
-    """Return a check whose remedy names no option of this program, which who reads a ticket does not use."""
-    return replace(one, finding=replace(one.finding, remedy=wording.without_option(one.finding.remedy)))
 
 
 def _of_buffer(ticket: Ticket, one: Checked, case: Case) -> Ticket:

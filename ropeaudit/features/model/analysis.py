@@ -186,8 +186,8 @@ class ModelAudit(Result):
         try:
             fits(4 * weights + logits)  # weights of 2 bytes become 8
         except BadShape as error:
-            reason = str(error).partition(";")[0]
-            raise BadInput(f"{str(self.folder.path)!r}: {reason}; give a smaller model or --tokens") from None
+            path = repr(str(self.folder.path))
+            raise BadInput(error.fault, "give a smaller model or --tokens", path) from None
 
     def __iter__(self) -> Iterator[Shifted]:
         """Run it."""
@@ -283,8 +283,10 @@ class ModelAudit(Result):
         base = self._first(runner, held)
         if not base.reads and any(self.offsets):
             raise NotShifted(
-                f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "
-                "the order of the tokens, or it has none; there is nothing to shift"
+                "the model does not read position_ids: its positions follow from the order of the tokens, or "
+                "it has none",
+                "there is nothing to shift",
+                repr(str(self.folder.path)),
             )
         check_reach(base.lookups, self.tokens.ids, self.offsets)
         if not base.layers:

@@ -67,10 +67,13 @@ class Folder:
             self.notes.append(text)
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of what runs the model. Raises: MissingPackage."""
+def versions(needs: str = "`ropeaudit model` needs", otherwise: str = "") -> dict[str, str]:
+    """Return the versions of what runs the model. Raises: MissingPackage.
+
+    needs, otherwise: what the message says before the package, and after how to install it.
+    """
     if util.find_spec("transformers") is None:
-        raise MissingPackage("`ropeaudit model` needs transformers; pip install 'ropeaudit[model]'")
+        raise MissingPackage(f"{needs} transformers; pip install 'ropeaudit[model]'{otherwise}")
     return {name: metadata.version(name) for name in ("transformers", "torch")}
 
 

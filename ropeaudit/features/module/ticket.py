@@ -101,7 +101,7 @@ def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -
 
 def _remedy(diagnosis: Diagnosis | None) -> str:
     """Return what to change, for the end of a paragraph; nothing where that is not known."""
-    return _sentence(wording.without_option(wording.remedy(diagnosis, FP32, UP_TO)))
+    return _sentence(wording.remedy(diagnosis, FP32, UP_TO))
 
 
 def _sentence(text: str) -> str:
