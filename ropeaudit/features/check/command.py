@@ -174,8 +174,7 @@ def check(
             also=[(file, junit_form.content)] if file is not None else (),
             done=lambda results: counted(len(sentences.checks(results)), "check"),
             left=left,
-            # how long one check takes beside another depends on the code: decode of a table that grows takes most
-            proportional=False,
+            proportional=False,  # which check takes longest depends on the code: decode, of a growing table
         )
         if github:
             for fault in faults.of_checks(checked):
