@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ropeaudit.console import output, rows
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports.numbers import counted
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def delivered(
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
+    What was done before an error is delivered too, as before a Ctrl-C, and then the error is raised.
+
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
     metadata. also: files that are no reports, each with what makes its content.
     done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
@@ -42,7 +45,10 @@ def delivered(
     is proportional to work, so that what is left can be guessed.
     """
     with output.opened(options.outputs) as files:
-        results, interrupted = rows.gathered(analysis, options.quiet, proportional=proportional)
+        errors = list[RopeAuditError]()
+        run = _up_to_an_error(analysis, errors)
+        results, interrupted = rows.gathered(run, options.quiet, proportional=proportional)
+        interrupted = interrupted or bool(errors)
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, metadata)
@@ -52,9 +58,25 @@ def delivered(
                 if output.replaceable([file], interrupted):
                     file.fill([content(results)])
             output.deliver(made, (), options)
-    if interrupted:
+    if interrupted and (results or not errors):
         output.say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results))
+    if errors:
+        raise errors[0]
     return INTERRUPTED if interrupted else judged(broken(results))
+
+
+def _up_to_an_error(
+    analysis: Callable[[OnProgress], Iterable[T]], errors: list[RopeAuditError]
+) -> Callable[[OnProgress], Iterator[T]]:
+    """Return an analysis that ends where another one raises, and puts what that raised into `errors`."""
+
+    def run(on_progress: OnProgress) -> Iterator[T]:
+        try:
+            yield from analysis(on_progress)
+        except RopeAuditError as error:
+            errors.append(error)
+
+    return run
 
 
 def delivered_at_once(report: Callable[[Metadata], Report], options: ReportOptions, code: int = DONE) -> int:

@@ -315,6 +315,29 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
     assert "interrupted: 1 check done and written; 1 target was not begun: qwen2.5-7b\n" in err
 
 
+def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = ["-q", "--github", "--junit", "j.xml", "-o", "x.csv"]
+    why = "missing.py: there is no such file; try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
+    assert main(["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files]) == 2
+    out, err = capsys.readouterr()
+    detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
+    assert f"which say: missing.py:f: {detail}.\n" in out
+    *_, written, annotated, last = err.splitlines()
+    assert written == "ropeaudit: interrupted: 4 checks done and written; 1 target was not begun: qwen2.5-7b"
+    assert annotated == f"::error title=ropeaudit%3A interrupted::missing.py:f, interrupted: {detail}"
+    assert last == f"ropeaudit: error: {why}"
+    assert (tmp_path / "x.csv").read_text().count("\n1,gpt-j-6b,model,") == 8
+    assert (tmp_path / "j.xml").read_text().count("<testcase ") == 9
+    for before in ("x.csv", "j.xml"):
+        (tmp_path / before).write_text("finished")
+    assert main(["check", "gpt-j-6b", "missing.py:f", *files]) == 2
+    assert [(tmp_path / before).read_text() for before in ("x.csv", "j.xml")] == ["finished"] * 2
+    capsys.readouterr()
+    assert main(["check", "missing.py:f", "gpt-j-6b", *files]) == 2  # nothing was done before it
+    assert capsys.readouterr() == ("", f"ropeaudit: error: {why}\n")
+
+
 def test_junit_is_written_where_nobody_reads_stdout(tmp_path) -> None:
     command = [sys.executable, "-m", "ropeaudit", "check", "gpt-j-6b", "-q", "--junit", "j.xml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -13,7 +13,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.features.check import code_target, sentences, waivers
 from ropeaudit.features.check.checked import NONE
 from ropeaudit.features.check.checked import Checked as Checked
@@ -111,15 +111,16 @@ def run(
 
             alone = replace(case, model=None, config=None)
             results = config_target.checks(target, which, alone, options, on_progress)
-        yield from _answered(target, which, results, targets[done + 1 :])
+        yield from _answered(target, which, results, targets[done + 1 :], alone=done == 0)
 
 
 def _answered(
-    target: str, which: Kind, results: Iterable[Checked], later: Sequence[str]
+    target: str, which: Kind, results: Iterable[Checked], later: Sequence[str], *, alone: bool
 ) -> Iterator[Checked]:
     """Yield the checks of a target, and a failure where it has RoPE and no check judges it.
 
-    A question without an answer is no pass, nor is one that the user broke off: later targets are named then.
+    A question without an answer is no pass, nor is one that the user or an error broke off: later targets are
+    named then. alone: whether no row comes before these; an error that is all there is has no row.
     """
     reasons: dict[str, str] = {}
     said = False
@@ -128,9 +129,10 @@ def _answered(
             reasons.setdefault(checked.finding.status, checked.finding.detail)
             said = checked.finding.check == INTERRUPTED
             yield replace(checked, finding=sentences.interrupted(checked.finding, later, "target"))
-    except KeyboardInterrupt:
-        if not said:
-            finding = Finding(INTERRUPTED, "fail", "no pass: it was not checked to its end")
+    except (KeyboardInterrupt, RopeAuditError) as stop:
+        why = stop.typed if isinstance(stop, RopeAuditError) else "it was not checked to its end"
+        if not said and (isinstance(stop, KeyboardInterrupt) or reasons or not alone):
+            finding = Finding(INTERRUPTED, "fail", f"no pass: {why}")
             finding = sentences.interrupted(finding, later, "target")
             yield Checked(target, which, NONE, NONE, None, 0, finding)
         raise

@@ -167,17 +167,18 @@ def check(
         output_files.opened_for("--junit", junit, "junit") as file,
         tickets.opened(ticketing) as ticket_file,
     ):
-        code = delivery.delivered(
-            run,
-            report,
-            output,
-            also=[(file, junit_form.content)] if file is not None else (),
-            done=lambda results: counted(len(sentences.checks(results)), "check"),
-            left=left,
-            proportional=False,  # which check takes longest depends on the code: decode, of a growing table
-        )
-        if github:
-            for fault in faults.of_checks(checked):
+        try:
+            code = delivery.delivered(
+                run,
+                report,
+                output,
+                also=[(file, junit_form.content)] if file is not None else (),
+                done=lambda results: counted(len(sentences.checks(results)), "check"),
+                left=left,
+                proportional=False,  # which check takes longest depends on the code
+            )
+        finally:
+            for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.DONE:
             tickets.write(ticketing, ticket_file, ticket, "no check fails")
