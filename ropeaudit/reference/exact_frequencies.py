@@ -137,7 +137,7 @@ def _llama3(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
     rotations = original * theta / (2 * PI)  # of this pair over the original length
     if rotations < low:
         return theta / factor
-    if rotations > high or low == high:
+    if rotations > high or low >= high:
         return theta
     smooth = (rotations - low) / (high - low)
     return (1 - smooth) * theta / factor + smooth * theta

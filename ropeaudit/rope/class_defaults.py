@@ -1,4 +1,4 @@
-"""The base, length and sizes of heads that a model's configuration class takes where its config gives none.
+"""What a model's configuration class takes where its config gives none: base, scaling, sizes.
 
 `data/class_defaults.toml` is what the classes of transformers 5.23.0 say, text part by text part;
 `tests/rope/test_class_defaults.py` compares it with them, and writes it.
@@ -26,11 +26,15 @@ class ClassDefault:
 
     bases: layer type -> base, radians per token of pair i being base^(-2i/d); "" for layers of any type.
     sizes: those of `SIZES` that the class has a default for; others it computes, or has not.
+    scaled: its RoPE parameters, where they ask for a scaling. takes_fraction: False where its code, without a
+    scaling, rotates all dims whatever partial_rotary_factor says.
     """
 
     name: str
     bases: Mapping[str, float]
     sizes: Mapping[str, int]
+    scaled: Mapping[str, Any]
+    takes_fraction: bool
 
     def base(self, layer: str) -> float | None:
         """Return the base of a layer type; None where it is not known."""
@@ -45,8 +49,9 @@ def of(model: str) -> ClassDefault:
     """
     values = dict(_library().get(model, {}))
     name, sizes = values.pop("class", ""), {key: values.pop(key) for key in SIZES if key in values}
+    scaled, takes_fraction = values.pop("scaled", {}), values.pop("partial_rotary_factor", True)
     bases = {key.replace("rope_theta", ""): value for key, value in values.items()}
-    return ClassDefault(name, bases, sizes)
+    return ClassDefault(name, bases, sizes, scaled, takes_fraction)
 
 
 @functools.cache

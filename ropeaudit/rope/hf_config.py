@@ -9,6 +9,7 @@ types do: `ropeaudit.rope.hf_models`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,11 +144,16 @@ def _kv_heads(config: Config, heads: int, model: str) -> int:
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
     """Return layer type -> its dict of RoPE parameters, each with its rope_theta; and what was not given."""
-    given, (key, theta) = hf_json.rope_dict(config), first(config, hf_json.BASES)
+    (given, defaults), (key, theta) = _given(config, model, base), first(config, hf_json.BASES)
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
     usual = class_defaults.of(model)
     layers = hf_json.by_layer(config, given) or {_FULL: given}
+    own_keys = dict(zip((_FULL, _SLIDING), hf_models.BASE_KEYS, strict=True))
+    if model not in hf_models.TWO_BASES:
+        own_keys = {}
+    elif not any(isinstance(one, Mapping) for one in given.values()):
+        layers = dict.fromkeys(own_keys, given)
     if _SLIDING not in layers and local is not None:
         layers[_SLIDING] = {}  # never scaled
     if _SLIDING not in layers and model in hf_models.SLIDING_UNSCALED and given:
@@ -155,23 +161,25 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     if _SLIDING not in layers and model.startswith(hf_models.LOCAL_BASE):
         layers[_SLIDING] = {}  # another base, never scaled
     layers = layers_of_models.rotating(config, model, layers)
-    defaults: list[str] = []
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
         wanted, outside = key, theta
+        if "rope_theta" in rope and rope["rope_theta"] is None:
+            raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
+        if layer in own_keys:
+            wanted, outside = own_keys[layer], config.get(own_keys[layer])
         if layer == _SLIDING and (local is not None or model.startswith(hf_models.LOCAL_BASE)):
             wanted, outside = hf_json.LOCAL_BASE, local
         choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside)]
         choices += [("rope_theta", _base_of_code(config, model))]
-        choices += [("--base", base)] if wanted == key else []
+        choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
         theta_choice = next((choice for choice in choices if choice[1] is not None), None)
         if theta_choice is None:
             if (default := usual.base(layer)) is None:
                 raise BadInput(f"{wanted} {'is missing; give --base' if wanted == key else hf_json.MISSING}")
-            if wanted in config or "rope_theta" in rope:  # null, with which transformers computes none
-                named = wanted if wanted in config else "rope_theta"
+            if wanted in config:  # null, with which transformers computes none
                 raise BadInput(
-                    f"{named} = null is not a number; without the key it is {usual.name}'s {default:g}"
+                    f"{wanted} = null is not a number; without the key it is {usual.name}'s {default:g}"
                 )
             defaults.append(f"{wanted} missing: {usual.name}'s default {default:g}")
             theta_choice = wanted, default
@@ -179,6 +187,19 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         if layers[layer]["rope_theta"] <= 1 and theta_choice[0] != "--base":
             raise BadInput(f"{theta_choice[0]} = {shown(theta_choice[1])} is not a finite number above 1")
     return layers, defaults
+
+
+def _given(config: Config, model: str, base: float | None) -> tuple[Config, list[str]]:
+    """Return the RoPE parameters, or a class's own, which has a scaling, and those in words.
+
+    A base that is one of these is used whatever rope_theta says beside them.
+    """
+    given, usual = hf_json.rope_dict(config), class_defaults.of(model)
+    if not usual.scaled or given or config.get(hf_json.DICTS[1]) is not None:
+        return given, []
+    words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
+    kept = base is None or "rope_theta" in config  # --base stands before a default
+    return {key: value for key, value in usual.scaled.items() if kept or key != "rope_theta"}, [words]
 
 
 def _base_of_code(config: Config, model: str) -> float | None:
@@ -224,9 +245,13 @@ def _check_never(config: Config, model: str) -> None:
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
     kind = hf_scaling.kind_of(rope)
+    hf_scaling.check_runs(kind, model)
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
+    if kind != "proportional" and not class_defaults.of(model).takes_fraction:
+        _check_unread(config, head_dim, fraction, kind, model)
+        fraction = None
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = hf_scaling.scaling_of(config, rope, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
@@ -260,6 +285,18 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     return (2 * width if model == "zamba2" else width) // heads
 
 
+def _check_unread(config: Config, head_dim: int, fraction: float | None, kind: str, model: str) -> None:
+    """Raise BadInput for a fraction of dims that a scaling reads, and the code that rotates does not."""
+    latent = config.get("qk_nope_head_dim") is not None
+    if kind == "default" or latent or fraction is None or int(head_dim * fraction) == head_dim:
+        return
+    raise BadInput(
+        f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is read by {kind}, which makes frequencies of "
+        f"{int(head_dim * fraction)} dims, and not by the code of {model}, which rotates all {head_dim}: it "
+        "fails when it is called; leave it out"
+    )
+
+
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
@@ -267,9 +304,13 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     fraction = hf_models.FRACTION.get(model, fraction)
     if fraction is None and model in hf_models.ROTARY_DIM_UNREAD:
         if dims not in (None, head_dim):
+            unless, remedy = "", "leave it out"
+            if class_defaults.of(model).takes_fraction:
+                unless = " unless the RoPE parameters say partial_rotary_factor"
+                remedy = "add it there, or leave rotary_dim out"
             raise BadInput(
-                f"rotary_dim = {dims} is not read by the code of {model}, which rotates all {head_dim} dims "
-                "unless the RoPE parameters say partial_rotary_factor; add it there, or leave rotary_dim out"
+                f"rotary_dim = {dims} is not read by the code of {model}, which rotates all {head_dim} dims"
+                f"{unless}; {remedy}"
             )
         return head_dim
     if fraction is None:

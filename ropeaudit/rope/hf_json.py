@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput
+from ropeaudit.rope import hf_models
 from ropeaudit.rope.scaling import HF_NAMES
 
 Config = Mapping[str, Any]
@@ -27,6 +28,7 @@ _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
 # which layers do not rotate; those that do are audited
 _TOP |= {"no_rope_layers", "no_rope_layer_interval", "use_mem_rope", LAYER_BASES}
+_OF_TYPE = {"chatglm": ("rope_ratio",), **dict.fromkeys(hf_models.TWO_BASES, hf_models.BASE_KEYS)}
 _INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
 # whether weights were trained with the scaling; by how much queries grow with their position: no frequencies
 _INNER |= {"finetuned", "llama_4_scaling_beta"}
@@ -182,7 +184,7 @@ def text_part(config: Any) -> Config:
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
     rules = _RULES if model != "zamba2" else _RULES[:1]
-    known = {*_TOP, "rope_ratio"} if model == "chatglm" else _TOP
+    known = {*_TOP, *_OF_TYPE.get(model, ())}
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")

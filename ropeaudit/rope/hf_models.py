@@ -51,11 +51,20 @@ HEAD_DIM_KEY = {"zamba2": "attention_head_dim", "chatglm": "kv_channels", "jetmo
 NO_ROPE_LAYERS, NO_ROPE_LAYERS_EMPTY = ("llama4", "smollm3"), ("llama4",)
 NO_ROPE_INTERVAL = 4
 
-# A rotary_dim is not read: what is rotated is the partial_rotary_factor of the RoPE parameters, else all.
+# A rotary_dim is not read: what is rotated is the partial_rotary_factor of the RoPE parameters, else all; and
+# all where the code does not take that either (`class_defaults`).
 ROTARY_DIM_UNREAD = ("minimax", "minimax_m3_vl")
+
+# The scalings that these load with, of those that are known here; phi3 takes yarn for longrope, and phimoe
+# needs a short_mscale and a long_mscale, which are not read here.
+SCALINGS: dict[str, tuple[str, ...]] = {"phi3": ("longrope",), "phi4_multimodal": ("longrope",), "phimoe": ()}
 
 # Beginnings of types that do not divide scores by the root of head_dim.
 SCALE_ONE = ("gemma3n", "gemma4", "diffusion_gemma")
+
+# Types whose bases, of full and of sliding layers, stand outside the RoPE parameters under these keys.
+TWO_BASES = ("modernbert", "modernbert-decoder")
+BASE_KEYS = ("global_rope_theta", "local_rope_theta")
 
 # Beginnings of types with sliding layers of another base; which, old configs leave to the class.
 LOCAL_BASE = ("gemma3",)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.rope import hf_json, scaling
+from ropeaudit.rope import hf_json, hf_models, scaling
 from ropeaudit.rope.hf_json import Config, count, flag, number, shown
 from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling
 
@@ -22,6 +22,9 @@ _OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as
 def kind_of(rope: Config) -> str:
     """Return the kind of scaling that RoPE parameters name, "default" where none. Raises: BadInput."""
     names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
+    named = next((key for key in ("rope_type", "type") if key in rope), "")
+    if named and rope[named] is None:  # transformers asks for "type" where there is no "rope_type"
+        raise BadInput(f"{named} = null names no scaling; leave it out, or give one of {', '.join(_KINDS)}")
     kinds = [_LEGACY.get(name, name) if isinstance(name, str) else name for name in names]
     for kind in kinds:
         if kind not in _KINDS:
@@ -30,6 +33,16 @@ def kind_of(rope: Config) -> str:
     if len(set(kinds)) > 1:
         raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
     return str(kinds[0]) if kinds else "default"
+
+
+def check_runs(kind: str, model: str) -> None:
+    """Raise BadInput for a scaling that the code of a model type does not load with."""
+    taken = hf_models.SCALINGS.get(model)
+    if taken is not None and kind not in ("default", *taken):
+        others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
+        raise BadInput(
+            f"rope_type = {shown(kind)} is refused by the code of {model}, which loads with {others}"
+        )
 
 
 def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int) -> Scaling:
@@ -42,9 +55,14 @@ def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int)
     for key, name in HF_NAMES.items():
         if rope.get(key) is not None and name not in _OUTSIDE:
             values[name] = flag(rope, key) if name == "truncate" else hf_json.numbers(key, rope[key])
+    if kind == "yarn" and "truncate" in rope:
+        values["truncate"] = bool(rope["truncate"])  # null is taken for false
     if kind == "proportional":
         values["fraction"] = 1.0 if fraction is None else fraction
     outside, maximum = config.get(_KEYS["original"]), count(config, hf_json.POSITIONS, 2**53)
+    last = config if _KEYS["original"] in config else rope
+    if rules.original_outside and last.get(_KEYS["original"], outside) is None and _KEYS["original"] in last:
+        raise BadInput(f"{_KEYS['original']} = null is not a number; give the length before the extension")
     if rules.original_outside and outside is not None:  # Phi-3; it has the last word there
         values["original"] = number(_KEYS["original"], outside)
     if kind == "linear" and outside is not None:  # no frequency is of it, but the range
@@ -108,9 +126,6 @@ def _check_values(kind: str, values: Mapping[str, Any], pairs: int) -> None:
             raise BadInput(
                 f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
             )
-    low, high = values.get("low"), values.get("high")
-    if low is not None and high is not None and low > high:
-        raise BadInput(f"{_KEYS['low']} = {low:g} is above {_KEYS['high']} = {high:g}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -130,7 +130,7 @@ def _llama3(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
     factor, low, high, original = s.factor or 1.0, s.low or 1.0, s.high or 1.0, s.original or 1.0
     wavelength = rounded(2 * math.pi / theta)
     slow, fast = wavelength > original / low, wavelength < original / high
-    if high == low:  # no band between: the smooth part would divide by zero
+    if high <= low:  # no band between: of equal ones the smooth part would divide by zero
         smooth = np.zeros_like(theta)
     else:
         smooth = rounded(rounded(rounded(original / wavelength) - low) / rounded(np.array(high - low)))

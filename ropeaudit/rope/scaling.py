@@ -142,8 +142,6 @@ class Scaling:
             if name not in (*rules.needs, *rules.takes):
                 raise UsageError(f"scaling {self.kind} takes no {name}; it takes {_taken(self.kind)}")
             check_value(f"scaling {self.kind}: {name}", self.kind, name, value)
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise UsageError(f"scaling {self.kind}: low {self.low:g} is above high {self.high:g}")
         if self.kind == "yarn" and self.factor is None and self.maximum is None:
             raise UsageError(f"scaling yarn needs factor; try {rules.example}")
 

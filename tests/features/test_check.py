@@ -310,6 +310,12 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "is; give a low_freq_factor below high_freq_factor",
     ),
     (
+        {"rope_scaling": {**LLAMA3, "low_freq_factor": 8.0}},
+        "config keys",
+        "info",
+        "low_freq_factor = 8 is above high_freq_factor = 4: llama3 divides .* blends none; give a low_freq",
+    ),
+    (
         {"rope_scaling": {**YARN, "beta_fast": 1, "beta_slow": 32}},
         "config keys",
         "info",

@@ -3,30 +3,40 @@
 python tests/rope/test_class_defaults.py     writes ropeaudit/data/class_defaults.toml anew
 """
 
+import contextlib
+import copy
 import dataclasses
+import importlib
 import importlib.metadata
+import json
 import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ropeaudit import data
+from ropeaudit.arithmetic.formats import FP64
+from ropeaudit.errors import BadInput
 from ropeaudit.rope import class_defaults, hf_models
 from ropeaudit.rope.class_defaults import SIZES
+from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
+from ropeaudit.rope.unused_keys import unused_keys
 
 VERSION = "5.23.0"
 FILE = Path(data.__file__).parent / "class_defaults.toml"
 HEADER = f"""\
 # What a configuration class of transformers {VERSION} takes where a config.json gives none.
 # Model type, without the ending "_text" -> the class; its base (rope_theta), or one by layer type where these
-# differ, none where a scaling goes with it; its length and sizes of heads. A size that is not here is
-# computed from others, or is none of the class. Written by tests/rope/test_class_defaults.py
+# differ; its length and sizes of heads; partial_rotary_factor = false where its code, without a scaling,
+# rotates all dims whatever that says; scaled: its RoPE parameters, where they ask for a scaling. A size that
+# is not here is computed from others, or is none of the class. Written by tests/rope/test_class_defaults.py
 
 """
-_MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
+_MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM")
 
 
 def of_transformers() -> dict[str, dict[str, Any]]:
@@ -48,9 +58,57 @@ def of_transformers() -> dict[str, dict[str, Any]]:
                 print(f"{name}: {error!r}"[:150])
                 continue
         if parameters := getattr(part, "rope_parameters", None):
-            values = {"class": type(part).__name__, **_bases(parameters), **_sizes(type(part))}
-            found[part.model_type.removesuffix("_text")] = values
+            kind, default = type(part), _scaled(type(part), parameters)
+            bases = _bases(parameters) or _bases(
+                kind(rope_parameters={"rope_type": "default"}).rope_parameters
+            )
+            values = {"class": kind.__name__, **bases, **_sizes(kind)}
+            values |= {"partial_rotary_factor": False} if _rotates_all(kind) else {}
+            found[part.model_type.removesuffix("_text")] = values | ({"scaled": default} if default else {})
     return found
+
+
+def _scaled(kind: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return a class's RoPE parameters where they ask for a scaling, without a base that rope_theta sets."""
+    if not _asks_for_scaling(parameters):
+        return {}
+    free = kind(rope_theta=777.0).rope_parameters.get("rope_theta") == 777.0
+    return {key: value for key, value in parameters.items() if not (free and key == "rope_theta")}
+
+
+def _asks_for_scaling(parameters: dict[str, Any]) -> bool:
+    return any(one.get("rope_type", "default") != "default" for one in _parts(parameters))
+
+
+def _parts(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
+
+
+def _rotates_all(kind: Any) -> bool:
+    """Return whether its code has as many frequencies for half of the dims as for all; False if unknown."""
+    whole, half = (_frequencies(kind, fraction) for fraction in (1.0, 0.5))
+    return bool(whole) and whole == half
+
+
+def _frequencies(kind: Any, fraction: float) -> list[int]:
+    """Return how many frequencies the rotary embeddings of a class's text have without a scaling."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    config = kind()
+    for one in _parts(config.rope_parameters):
+        one |= {"rope_type": "default", "partial_rotary_factor": fraction}
+        one.setdefault("rope_theta", 1e4)
+    try:
+        module = importlib.import_module(kind.__module__.replace("configuration", "modeling"))
+    except ModuleNotFoundError:  # its code is another type's
+        module = importlib.import_module(MODEL_MAPPING[kind].__module__)
+    counts: list[int] = []
+    for name, rotary in sorted(vars(module).items()):
+        if name.endswith("RotaryEmbedding") and "Vision" not in name and rotary.__module__ == module.__name__:
+            with contextlib.suppress(AttributeError, KeyError, TypeError):  # one of images or sound
+                buffers = dict(rotary(config=config).named_buffers())
+                counts += [len(held) for key, held in buffers.items() if key.endswith("inv_freq")]
+    return counts
 
 
 def _sizes(kind: Any) -> dict[str, int]:
@@ -63,8 +121,7 @@ def _sizes(kind: Any) -> dict[str, int]:
 def _bases(parameters: dict[str, Any]) -> dict[str, float]:
     """Return the base, or the bases by layer type; none where a scaling goes with them."""
     nested = {key: value for key, value in parameters.items() if isinstance(value, dict)}
-    parts = list(nested.values()) or [parameters]
-    if any(one.get("rope_type", "default") != "default" for one in parts):
+    if _asks_for_scaling(parameters):
         return {}
     bases = {key: float(one["rope_theta"]) for key, one in sorted(nested.items())}
     if len(set(bases.values())) > 1:
@@ -77,9 +134,14 @@ def written(found: dict[str, dict[str, Any]]) -> str:
     """Return the file's text."""
     lines = []
     for name, values in sorted(found.items()):
-        inner = ", ".join(f"{key} = {value!r}".replace("'", '"') for key, value in values.items())
-        lines.append(f"{name} = {{ {inner} }}\n")
+        lines.append(f"{name} = {_toml(values)}\n")
     return HEADER + "".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())} }}"
+    return json.dumps(value) if isinstance(value, (str, bool)) else repr(value)
 
 
 def test_the_file_is_what_the_classes_say() -> None:
@@ -102,8 +164,9 @@ def test_sizes_that_a_config_leaves_out_are_those_that_the_class_takes(model: st
     heads = class_defaults.of(model).sizes.get("num_attention_heads", 32)
     theirs = transformers.CONFIG_MAPPING[name](hidden_size=192 * heads)
     theirs.allow_global_per_layer_attribute_access = True
-    given = {"model_type": name, "hidden_size": theirs.hidden_size, "rope_theta": 1e4}
-    given |= {"partial_rotary_factor": 0.5, **dict([hf_models.ROTATES_IF.get(model, ("use_cache", True))])}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    given = {"model_type": name, "hidden_size": theirs.hidden_size, "rope_parameters": rope}
+    given |= dict([hf_models.ROTATES_IF.get(model, ("use_cache", True))])
     if model.startswith(("gemma4", "diffusion_gemma")):
         given["global_head_dim"] = theirs.head_dim
     if model == "jetmoe":  # computes it of the heads of k
@@ -117,6 +180,108 @@ def test_sizes_that_a_config_leaves_out_are_those_that_the_class_takes(model: st
     assert {one.head_dim for one in read.layers.values()} == {
         latent + theirs.qk_rope_head_dim if latent else head_dim
     }
+    if not latent:
+        share = 0.5 if class_defaults.of(model).takes_fraction else 1.0
+        assert {one.rotary_dim for one in read.layers.values()} == {int(head_dim * share)}
+
+
+def _theirs(name: str, given: dict[str, Any]) -> Any:
+    """Return the parameters and frequencies by layer type that transformers makes of a config."""
+    config = importlib.import_module("transformers").CONFIG_MAPPING[name].from_dict(copy.deepcopy(given))
+    module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
+    [rotary] = [kind for key, kind in vars(module).items() if key.endswith("RotaryEmbedding")]
+    buffers = dict(rotary(config=config).named_buffers())
+    named = {key: key.removesuffix("inv_freq").strip("_") or "full_attention" for key in buffers}
+    return {named[key]: held.tolist() for key, held in buffers.items() if "original" not in key}
+
+
+BARE = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 4}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+READ: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (model, {})
+        for model in ("gpt_oss", "apertus", "cwm", "ministral3", "modernbert", "modernbert-decoder")
+    ),
+    *((model, {"rope_theta": 5e4}) for model in ("gpt_oss", "apertus", "cwm", "ministral3", "modernbert")),
+    *(("gpt_oss", {key: {}}) for key in ("rope_scaling", "rope_parameters")),
+    ("apertus", {"rope_scaling": None}),
+    ("apertus", {"rope_theta": 5e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    ("apertus", {"rope_parameters": {"rope_type": "default"}}),
+    ("modernbert", {"global_rope_theta": 8e4, "local_rope_theta": 2e4}),
+    ("modernbert", {"local_rope_theta": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    ("llama", {"rope_scaling": {**YARN, "truncate": None}}),
+    ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0, "high_freq_factor": 1.0}}),
+    ("llama", {"partial_rotary_factor": 0.5}),
+    ("nemotron", {"partial_rotary_factor": 0.25}),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model", "added"), READ)
+def test_frequencies_are_those_of_transformers(model: str, added: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    if importlib.metadata.version("transformers") != VERSION:
+        pytest.skip(f"the file is of transformers {VERSION}")
+    transformers.logging.set_verbosity(50)
+    given = {"model_type": model, **BARE, **added}
+    theirs, read = _theirs(model, given), from_config(given, "name", "config.json")
+    assert theirs.keys() == read.layers.keys()
+    for layer, setting in read.layers.items():
+        np.testing.assert_allclose(frequencies(setting, "inverse_power", FP64), theirs[layer], rtol=2e-6)
+
+
+NULL_LENGTH = {"original_max_position_embeddings": None}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("llama", {"rope_scaling": {**YARN, **NULL_LENGTH}}, "original_max_position_embeddings = null"),
+    ("llama", {**NULL_LENGTH, "rope_scaling": YARN}, "original_max_position_embeddings = null"),
+    (
+        "llama",
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": None}},
+        "rope_theta = null",
+    ),
+    ("llama", {"rope_scaling": {"type": None}}, "type = null names no scaling"),
+    ("llama", {"rope_scaling": {"rope_type": None, "type": "yarn"}}, "rope_type = null names no scaling"),
+    (
+        "phi3",
+        {"rope_scaling": YARN},
+        "'yarn' is refused by the code of phi3, which loads with .* but longrope",
+    ),
+    ("phimoe", {"rope_scaling": YARN}, "'yarn' is refused by the code of phimoe"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model", "added", "message"), REFUSED)
+def test_what_transformers_cannot_compute_is_refused(model: str, added: dict[str, Any], message: str) -> None:
+    given = {"model_type": model, **BARE, **added}
+    with pytest.raises(BadInput, match=message):
+        from_config(given, "name", "config.json")
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity(50)
+    with pytest.raises(Exception, match=r"None|longrope|short_factor|short_mscale"):
+        _theirs(model, given)
+
+
+def test_a_fraction_that_a_scaling_reads_and_the_code_does_not_is_refused() -> None:
+    """Its first call fails: cos and sin are of half of the dims, q and k of all."""
+    given = {"model_type": "llama", **BARE, "partial_rotary_factor": 0.5, "rope_scaling": YARN}
+    message = "partial_rotary_factor = 0.5 is read by yarn, .* of 32 dims, .* of llama, which rotates all 64"
+    with pytest.raises(BadInput, match=message):
+        from_config(given, "name", "config.json")
+    pytest.importorskip("transformers")
+    assert len(_theirs("llama", given)["full_attention"]) == 16
+
+
+def test_what_a_class_takes_where_a_scaling_is_missing_is_said() -> None:
+    read = from_config({"model_type": "gpt_oss", **BARE}, "name", "config.json")
+    said = 'rope_parameters missing: GptOssConfig\'s default {"rope_type": "yarn", "factor": 32.0, '
+    assert any(note.startswith(said) for note in read.notes)
+    given = {"model_type": "apertus", **BARE, "rope_theta": 5e4}
+    assert "rope_theta = 50000.0 (1.2e+07 is used)" in list(map(str, unused_keys(given)))
+    assert "partial_rotary_factor = 0.5" in map(
+        str, unused_keys({"model_type": "llama", **BARE, "partial_rotary_factor": 0.5})
+    )
 
 
 if __name__ == "__main__":

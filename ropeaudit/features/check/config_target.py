@@ -141,11 +141,8 @@ def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> st
 
 def _doubtful(scaling: Scaling) -> str:
     """Return what a scaling says that transformers 5.23.0 computes with and warns of; empty for nothing."""
-    if scaling.kind == "llama3" and scaling.low == scaling.high:
-        return (
-            f"low_freq_factor and high_freq_factor are both {scaling.high:g}: llama3 blends frequencies "
-            "between them, and none is; give a low_freq_factor below high_freq_factor"
-        )
+    if scaling.kind == "llama3":
+        return _not_blended(scaling.low or 1.0, scaling.high or 1.0)
     if scaling.kind != "yarn":
         return ""
     said = []
@@ -159,6 +156,19 @@ def _doubtful(scaling: Scaling) -> str:
     if scaling.factor is None:
         said.append(f"factor is null, for which {DECLARED} / {_ORIGINAL} = {scaling.stretch:g} is taken")
     return "; ".join(said)
+
+
+def _not_blended(low: float, high: float) -> str:
+    if low < high:
+        return ""
+    both = f"low_freq_factor and high_freq_factor are both {high:g}"
+    said = f"{both}: llama3 blends frequencies between them, and none is"
+    if low > high:
+        said = (
+            f"low_freq_factor = {low:g} is above high_freq_factor = {high:g}: llama3 divides frequencies of "
+            "fewer than low_freq_factor rotations by the factor, keeps the others and blends none"
+        )
+    return f"{said}; give a low_freq_factor below high_freq_factor"
 
 
 def _lengths(target: _Target, model: ModelRope) -> str:

@@ -129,7 +129,7 @@ def _scaled(d: RopeSetting) -> str:
         return f"def scaled(t): return t * (1 - (1 - 1 / {stretch!r}) * {ramp})"
     if s.kind == "llama3":
         slow, fast, factor = s.low or 1.0, s.high or 1.0, s.factor or 1.0
-        if slow == fast:
+        if slow >= fast:
             turns = f"{s.original!r} * t / (2 * torch.pi)"
             return f"def scaled(t): return torch.where({turns} < {slow!r}, t / {factor!r}, t)"
         smooth = f"(({s.original!r} * t / (2 * torch.pi) - {slow!r}) / {fast - slow!r}).clamp(0, 1)"
