@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.rope import hf_config, hf_json, scaled
+from ropeaudit.rope import class_defaults, hf_config, hf_json, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
@@ -191,6 +191,8 @@ def _outside(config: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[tup
 
 def _key(path: Path, value: Any, used: list[float]) -> UnusedKey | None:
     """Return a key that is not used; None where it says what is used. used: values of its other spellings."""
+    if not used and path[-1] in hf_json.FRACTIONS and value == 1:
+        return None
     if not used or isinstance(value, bool) or not isinstance(value, (int, float)):
         return UnusedKey(path, value)
     return None if value in used else UnusedKey(path, value, f"{used[0]:g}")
@@ -202,6 +204,8 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
+        if not class_defaults.of(hf_json.model_type(part)).takes_fraction and "qk_nope_head_dim" not in part:
+            return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim
         return [1.0] if latent else [setting.rotary_dim / setting.head_dim for setting in settings]
     if name == "original_max_position_embeddings":

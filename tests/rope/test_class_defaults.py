@@ -279,9 +279,12 @@ def test_what_a_class_takes_where_a_scaling_is_missing_is_said() -> None:
     assert any(note.startswith(said) for note in read.notes)
     given = {"model_type": "apertus", **BARE, "rope_theta": 5e4}
     assert "rope_theta = 50000.0 (1.2e+07 is used)" in list(map(str, unused_keys(given)))
-    assert "partial_rotary_factor = 0.5" in map(
-        str, unused_keys({"model_type": "llama", **BARE, "partial_rotary_factor": 0.5})
-    )
+
+
+@pytest.mark.parametrize(("fraction", "said"), [(0.5, ["partial_rotary_factor = 0.5"]), (1.0, [])])
+def test_a_fraction_that_the_code_does_not_take_is_named(fraction: float, said: list[str]) -> None:
+    given = {"model_type": "llama", **BARE, "partial_rotary_factor": fraction}
+    assert list(map(str, unused_keys(given))) == said
 
 
 if __name__ == "__main__":
