@@ -237,7 +237,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {**NULL_LENGTH, "rope_scaling": YARN}, "original_max_position_embeddings = null"),
     (
         "llama",
-        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": None}},
+        {"rope_theta": 5e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": None}},
         "rope_theta = null",
     ),
     ("llama", {"rope_scaling": {"type": None}}, "type = null names no scaling"),

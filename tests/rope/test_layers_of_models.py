@@ -66,7 +66,10 @@ def test_what_does_not_rotate_is_said_to(values) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model_type": "minimax", "rotary_dim": 8}, "rotary_dim = 8 is not read by the code of minimax"),
+        (
+            {"model_type": "minimax", "rotary_dim": 8},
+            "code of minimax, which rotates all .* dims; leave it out$",
+        ),
         ({"layer_rope_theta": [1e4, 1e6], "layer_types": [FULL, FULL]}, "several bases to full_attention"),
         ({"layer_rope_theta": 3}, "layer_rope_theta = 3 is not a list"),
         ({"encoder_config": {}, "global_config": {}}, "several parts that rotate"),
