@@ -22,10 +22,10 @@ from ropeaudit.conformance.score_drift import MASK, MeasuredDrift, Yardstick, ya
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recognition import narrow_output
+from ropeaudit.recognition import narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
-from ropeaudit.recognition.verification import GivenVectors
+from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
@@ -131,7 +131,12 @@ class ScoreRun:
         offset = last.offset
         code, every = self.code, np.arange(self.length, dtype=np.int64)
         vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
-        found = code.check(self.rotator, vectors, offset).diagnosis
+
+        def judge(offset: int, explain: bool) -> Places:
+            return code.check(self.rotator, vectors, offset, explain=explain)
+
+        others = [drift.offset for drift in drifts if drift.offset != offset]
+        found = verification.with_other_side(judge(offset, True), judge, others).diagnosis
         rotated, setting = self._rotated(offset), self._held_to(offset)
 
         def holds(fmt: Format) -> bool:
