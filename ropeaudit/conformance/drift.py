@@ -31,6 +31,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated
 
+CHECKS = ("drift", "long sequence", "growth", "tolerance")
 _SHORT, _LONG = 64, 4096  # positions of a sequence
 _MIDDLE = 1000  # an offset between the first and the last
 _ROWS = 256  # of a long sequence that are compared, each with each
@@ -41,7 +42,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(_SHORT, code.up_to)
     if HEADS * length**2 < judging.FEWEST:
         why = f"{code.up_to} positions make fewer than {judging.FEWEST} scores"
-        yield from (not_applicable(name, why) for name in ("drift", "long sequence", "growth", "tolerance"))
+        yield from (not_applicable(name, why) for name in CHECKS)
         return
     run = ScoreRun(code, HEADS, length)
     resembled = None if code.seen.wrong_rotation else run.recipe()

@@ -39,6 +39,7 @@ from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WrongShape, WroteAround
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
+CHECKS = ("served calls", "memory")
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _UNEXPLAINED = Diagnosis("unexplained")
@@ -246,7 +247,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     rotator = code.rotator()
     if code.own is None or not isinstance(rotator, OwnRotator):
         reason = "an adapter calls it, with arrays of its own"
-        yield from (not_applicable(name, reason) for name in ("served calls", "memory"))
+        yield from (not_applicable(name, reason) for name in CHECKS)
         return
     battery = _Battery(code, rotator)
     calls, values = battery.calls(), battery.values()
