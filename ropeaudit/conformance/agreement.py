@@ -214,6 +214,7 @@ class Agreement:
             off = ~(part <= 1) & ~(
                 alone <= 1
             )  # a pair that only the plain call has out of place is right here
+            off = off if off.any() else ~(alone <= 1)  # as wrong as a plain call: else the other were alone
             if off.any():
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)

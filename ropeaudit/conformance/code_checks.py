@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -54,6 +55,13 @@ CHECKS: dict[str, CodeCheck] = {
     "threads": results.threads,
 }
 
+# name of a check of `CHECKS` -> those of its findings, where they are several or others
+_NAMES: dict[str, Callable[[CodeUnderTest], Iterable[str]]] = {
+    "served calls": lambda code: served.CHECKS,
+    "drift": lambda code: drift.CHECKS,
+    "under": environments.check_names,
+}
+
 # name of a check -> about how many calls of `places` take as long; those of `places` are counted
 _THREE = 8  # times as many served calls: any three axes together
 _COSTS = {"served calls": 10.0, "decode": 8.0, "state": 4.0, "drift": 6.0, "under": 3.0} | dict.fromkeys(
@@ -78,7 +86,8 @@ def findings(
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """
     costs = {name: _cost(name, code) for name in CHECKS}
-    before, total, left = 0.0, sum(costs.values()), list(CHECKS)
+    before, total = 0.0, sum(costs.values())
+    left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
     for name, check in CHECKS.items():
 
         def on_share(share: float, start: float = before, size: float = costs[name]) -> None:
@@ -91,17 +100,20 @@ def findings(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for finding in check(code):
-                    yield _with_remedy(finding, code)
+                    told = _with_remedy(finding, code)
+                    left[name] = [one for one in left[name] if one != told.check]
+                    yield told
                     if name == "table end" and finding.failed:  # the others see what it takes
                         code = replace(code, up_to=int(finding.measured))
         except RopeAuditError:
             raise
         except KeyboardInterrupt:
-            yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {', '.join(left)}")
+            names = ", ".join(itertools.chain(*left.values())) or name
+            yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {names}")
             raise
         except Exception as error:  # whatever other people's code raises
             yield Finding(name, "fail", f"it raises {one_line(error)}")
-        left.remove(name)
+        del left[name]
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:

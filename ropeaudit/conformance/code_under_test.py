@@ -146,7 +146,15 @@ class CodeUnderTest:
             "whether it takes a row of positions for each batch element is not known: plain calls are wrong"
         )
 
-    def check(self, rotator: Rotator, vectors: GivenVectors, offset: int, batch_step: int = 0) -> Places:
+    def check(
+        self,
+        rotator: Rotator,
+        vectors: GivenVectors,
+        offset: int,
+        batch_step: int = 0,
+        *,
+        explain: bool = True,
+    ) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
         call = rotator, self.setting, self.dtype, vectors, offset
         return verification.check(
@@ -156,6 +164,7 @@ class CodeUnderTest:
             batch_step=batch_step,
             searches=self.seen.searches,
             each_call=self.each_call,
+            explain=explain,
         )
 
     def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], *, explain: bool = True) -> Places:

@@ -22,15 +22,16 @@ from ropeaudit.conformance.score_drift import MASK, MeasuredDrift, Yardstick, ya
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recognition import narrow_output
+from ropeaudit.recognition import narrow_output, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
-from ropeaudit.recognition.verification import GivenVectors
+from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated
 
+CHECKS = ("drift", "long sequence", "growth", "tolerance")
 _SHORT, _LONG = 64, 4096  # positions of a sequence
 _MIDDLE = 1000  # an offset between the first and the last
 _ROWS = 256  # of a long sequence that are compared, each with each
@@ -41,7 +42,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(_SHORT, code.up_to)
     if HEADS * length**2 < judging.FEWEST:
         why = f"{code.up_to} positions make fewer than {judging.FEWEST} scores"
-        yield from (not_applicable(name, why) for name in ("drift", "long sequence", "growth", "tolerance"))
+        yield from (not_applicable(name, why) for name in CHECKS)
         return
     run = ScoreRun(code, HEADS, length)
     resembled = None if code.seen.wrong_rotation else run.recipe()
@@ -131,7 +132,12 @@ class ScoreRun:
         offset = last.offset
         code, every = self.code, np.arange(self.length, dtype=np.int64)
         vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
-        found = code.check(self.rotator, vectors, offset).diagnosis
+
+        def judge(offset: int, explain: bool) -> Places:
+            return code.check(self.rotator, vectors, offset, explain=explain)
+
+        others = [drift.offset for drift in drifts if drift.offset != offset]
+        found = verification.with_other_side(judge(offset, True), judge, others).diagnosis
         rotated, setting = self._rotated(offset), self._held_to(offset)
 
         def holds(fmt: Format) -> bool:

@@ -41,6 +41,11 @@ def check_name(environment: Environment) -> str:
     return f"under {environment.label()}"
 
 
+def check_names(code: CodeUnderTest) -> list[str]:
+    """Return the names of the checks of the environments that code is called in."""
+    return [check_name(one) for one in environments.chosen(code.environments)[1:]]
+
+
 def of_check(name: str) -> list[str]:
     """Return the environment that a check is about, by the name of `check_name`; none for other checks."""
     known = environments.ENVIRONMENTS.values()

@@ -8,7 +8,7 @@ has fewer heads of k in two calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.whole_calls import Both, given_vectors
 from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.recognition import verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
 
@@ -75,17 +76,25 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     worst, rotator = None, code.rotator()
     calls = [(start, BLOCK, 1) for start in range(0, code.up_to, BLOCK)] + [(0, BLOCK, HEADS)]
     given = {heads: _block(code, heads, length) for _, length, heads in calls}
-    for number, (start, length, heads) in enumerate(calls):
-        code.on_share(number / len(calls))
+
+    def judge(call: tuple[int, int, int], explain: bool) -> Places:
+        start, length, heads = call
         at = np.arange(start, min(start + length, code.up_to), dtype=np.int64)
         q, k = (x[:, :, : at.size] for x in given[heads])
         k = k if heads > 1 or code.takes_keys() or not code.own else q  # of x alone no one tells k from q
-        placed = code.judged(rotator, [CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))])
+        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
+        return code.judged(rotator, [block], explain=explain)
+
+    for number, call in enumerate(calls):
+        code.on_share(number / len(calls))
+        placed = judge(call, True)
         worst = placed if worst is None or placed.excess > worst.excess else worst
         if not placed.excess <= 1:
-            length = min(length, code.up_to)
+            placed = verification.with_other_side(placed, judge, calls[number + 1 :])
+            start, length, heads = call
+            length, last = min(length, code.up_to), min(start + length, code.up_to) - 1
             size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
-            detail = f"calls of {size}; the first that is wrong is that of positions {at[0]} to {at[-1]}"
+            detail = f"calls of {size}; the first that is wrong is that of positions {start} to {last}"
             if heads == 1 and start and placed.first > 0:  # in a block from 0 any base is right at first
                 code.seen.right_before = placed.first
                 detail += f", and position {placed.first} is the first that is wrong"
@@ -127,19 +136,27 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     """
     worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
 
-    def take(vectors: GivenVectors, offset: int) -> bool:
+    def right_at(vectors: GivenVectors, offsets: Sequence[int]) -> bool:
         nonlocal worst
-        placed = code.check(rotator, vectors, offset, step)
-        worst = max(worst, placed, key=lambda places: places.excess)
-        return placed.excess <= 1
+
+        def judge(offset: int, explain: bool) -> Places:
+            return code.check(rotator, vectors, offset, step, explain=explain)
+
+        for number, offset in enumerate(offsets):
+            placed = judge(offset, True)
+            worst = max(worst, placed, key=lambda places: places.excess)
+            if not placed.excess <= 1:
+                worst = verification.with_other_side(placed, judge, offsets[number + 1 :])
+                return False
+        return True
 
     q, k = code.vectors(HEADS, _SHORT)
     few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
-    right = all(take(few, offset) for offset in offsets)
+    right = right_at(few, offsets)
     if right and not step and code.takes_keys():
         fewer = GivenVectors(q, k[: HEADS // 2], np.arange(_SHORT, dtype=np.int64), code.seed)
         try:
-            right = all(take(fewer, offset) for offset in {offsets[0], offsets[-1]})
+            right = right_at(fewer, list(dict.fromkeys((offsets[0], offsets[-1]))))
             detail += f"; {HEADS // 2} heads of k to {HEADS} of q"
         except RopeAuditError:
             raise
@@ -149,7 +166,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:
         offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
-        take(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), offset)
+        right_at(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), [offset])
         detail += f"; {heads} heads, {rows} batch elements, {_FEW} tokens at offset {offset}"
     return _finding(check, code, worst, detail)
 

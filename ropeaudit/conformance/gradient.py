@@ -6,7 +6,7 @@ gradient is off by no more than a rotated vector may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -68,10 +68,14 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
     worst, worst_at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, make()
+
+    def judge(offset: int, explain: bool) -> Places:
+        call = rotator, code.setting, code.dtype, vectors, offset
+        return verification.check(*call, afresh=make, rule=rule, each_call=code.each_call, explain=explain)
+
     for offset in offsets:
         try:
-            call = rotator, code.setting, code.dtype, vectors, offset
-            places = verification.check(*call, afresh=make, rule=rule, each_call=code.each_call)
+            places = judge(offset, True)
         except RopeAuditError:
             raise
         except SwitchedOff as error:
@@ -83,25 +87,35 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
         if not places.excess <= worst.excess:
             worst, worst_at = places, offset
         if not places.excess <= 1:
+            worst = verification.with_other_side(worst, judge, _after(offsets, offset))
             break
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.backward.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
-    cause = _cause(code, rotator, worst, vectors, worst_at)
+    cause = _cause(code, rotator, worst, vectors, [worst_at, *_after(offsets, worst_at)])
     return of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
 
 def _cause(
-    code: CodeUnderTest, rotator: Rotator, worst: Places, vectors: GivenVectors, offset: int
+    code: CodeUnderTest, rotator: Rotator, worst: Places, vectors: GivenVectors, offsets: Sequence[int]
 ) -> Diagnosis | None:
-    """Return what explains a gradient that is wrong; None where it is right."""
+    """Return what explains a gradient that is wrong; None where it is right.
+
+    offsets: where it is wrong first, and those after it.
+    """
     if worst.excess <= 1 or worst.diagnosis is None:
         return None
     found = of_gradient(worst.diagnosis)
     q, k, before = next(vectors.blocks(code.dtype))
+    forwards = code.rotator()
+
+    def judge(offset: int, explain: bool) -> Places:
+        return code.check(forwards, vectors, offset, explain=explain)
+
+    offset, *later = offsets
     try:
         results = rotator.rotate_both(q, k, before + offset)
-        forward = code.check(code.rotator(), vectors, offset)
+        forward = verification.with_other_side(judge(offset, True), judge, later)
     except Exception:  # whatever other people's code raises: it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
@@ -114,6 +128,11 @@ def _cause(
     at = before + offset
     narrow = narrow_output.explanation(code.setting_at(at), code.dtype, (q, k), results, at)
     return of_gradient(narrow) if narrow else found
+
+
+def _after(offsets: Sequence[int], offset: int) -> Sequence[int]:
+    """Return the offsets after one of them."""
+    return offsets[offsets.index(offset) + 1 :]
 
 
 def _transposed(

@@ -66,15 +66,25 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
         return
     worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
     ends = [end for end in (border - 1, border, border + 1, border) if 0 < end <= code.up_to]
-    for end, most in itertools.product(ends, (_TOKENS, 1)):
+
+    def made(end: int, most: int) -> CalledBlock:
         length = min(most, end)
         q, k = given_vectors(code, length)
         at = np.arange(end - length, end, dtype=np.int64)
-        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
+        return CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
+
+    def judge(call: tuple[int, int], explain: bool) -> Places:
+        return code.judged(rotator, [made(*call)], explain=explain)
+
+    calls = list(itertools.product(ends, (_TOKENS, 1)))
+    for number, call in enumerate(calls):
+        block = made(*call)
         placed = code.judged(rotator, [block])
         worst = max(worst, placed, key=lambda places: places.excess)
         if not placed.excess <= 1:
-            worst = replace(placed, diagnosis=_misplaced(code, block, border) or placed.diagnosis)
+            other = _misplaced(code, block, border)
+            worst = replace(placed, diagnosis=other) if other else placed
+            worst = verification.with_other_side(worst, judge, calls[number + 1 :])
             break
     told = f"calls of {', '.join(f'{end:,}' for end in ends)} positions"
     yield of_worst_pair(_NAME, f"{told}: up to {_TOKENS} tokens at their ends, and the last alone", worst)

@@ -319,8 +319,13 @@ def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagno
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
     named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}
+
+    def beside(offset: int) -> Diagnosis | None:
+        chosen = replace(placed[offset], diagnosis=found[offset])
+        return verification.beside(chosen, placed.values()).diagnosis
+
     if not named:
-        return next(iter(found.values()), None)
+        return beside(off[0]) if off else None
     of_all: Diagnosis | None
     of_all, *others = named.values()
     for other in others:
@@ -331,7 +336,10 @@ def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagno
     worst = max(off, key=lambda offset: (placed[offset].excess, offset))
     of_worst = named.get(worst)
     same = of_worst is not None and (of_worst.code, of_worst.values) == (named[best].code, named[best].values)
-    return named[best] if same else replace(named[best], where=replace(named[best].where, offset=best))
+    both = beside(best)
+    if same or both != named[best]:
+        return both
+    return replace(named[best], where=replace(named[best].where, offset=best))
 
 
 def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diagnosis | None:

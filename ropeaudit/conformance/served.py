@@ -39,6 +39,7 @@ from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WrongShape, WroteAround
 from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
+CHECKS = ("served calls", "memory")
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _UNEXPLAINED = Diagnosis("unexplained")
@@ -163,6 +164,10 @@ class _Battery:
             each_call=code.each_call,
         )
 
+    def judged(self, call: ServedCall, explain: bool) -> Places:
+        """Make a call and return its worst rotated pair. Raises: whatever the code raises, WroteAround."""
+        return self.places(self.made(call), call, explain=explain)
+
     def explained(self, way: _Way, block: CalledBlock) -> Places:
         """Return the worst rotated pair of a way to fail, with what explains it at other positions too.
 
@@ -242,21 +247,24 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     rotator = code.rotator()
     if code.own is None or not isinstance(rotator, OwnRotator):
         reason = "an adapter calls it, with arrays of its own"
-        yield from (not_applicable(name, reason) for name in ("served calls", "memory"))
+        yield from (not_applicable(name, reason) for name in CHECKS)
         return
     battery = _Battery(code, rotator)
     calls, values = battery.calls(), battery.values()
     ways: dict[str, list[_Way]] = {"wrong": [], "around": [], "raises": []}
     worst: Places | None = None
+    wrong = list[ServedCall]()
     for number, call in enumerate(calls):
         code.on_share(number / len(calls))
         came = battery.outcome(call)
         if came.places and (worst is None or came.places.excess > worst.excess):
             worst = came.places
+        if came.kind == "wrong":
+            wrong.append(call)
         known = ways.get(came.kind, [])
         if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
             known.append(battery.least(call, came, values))
-    yield from _findings(battery, calls, ways, worst)
+    yield from _findings(battery, calls, ways, wrong, worst)
     for way in ways["raises"]:
         yield noted("served calls", f"with {way.takes} {way.came.raised}: such calls are not judged")
 
@@ -265,6 +273,7 @@ def _findings(
     battery: _Battery,
     calls: Sequence[ServedCall],
     ways: Mapping[str, Sequence[_Way]],
+    wrong: Sequence[ServedCall],
     worst: Places | None,
 ) -> Iterator[Finding]:
     code = battery.code
@@ -276,7 +285,8 @@ def _findings(
     for way in ways["wrong"]:
         if way.came.block is None:
             continue
-        places = battery.explained(way, way.came.block)
+        alike = (call for call in wrong if call.has(way.call))
+        places = verification.with_other_side(battery.explained(way, way.came.block), battery.judged, alike)
         known = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
         if known is None:
             shown.append((way.call, places, [way.takes]))

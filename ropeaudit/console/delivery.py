@@ -52,7 +52,7 @@ def delivered(
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, metadata)
-            made = output.incomplete(made) if interrupted else made
+            made = output.incomplete(made, done(results)) if interrupted else made
             output.write(made, output.replaceable(files, interrupted))
             for file, content in also:
                 if output.replaceable([file], interrupted):

@@ -15,7 +15,7 @@ from ropeaudit.console.options import ReportOptions, ScreenOptions
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.output_files import opened as opened
 from ropeaudit.reports import Report
-from ropeaudit.reports.numbers import counted, printable
+from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
 _MOST_NOTES = 8
@@ -56,11 +56,13 @@ def write(report: Report, files: Sequence[OutputFile]) -> None:
         file.write(report)
 
 
-def incomplete(report: Report) -> Report:
-    """Return a report that says that it is a part of what was asked for, to people and to programs."""
-    count, say = counted(len(report.rows), "row"), "says" if len(report.rows) == 1 else "say"
-    headline = f"Interrupted after {count}, which {say}: {report.headline}" if report.headline else ""
-    return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {count}"})
+def incomplete(report: Report, done: str) -> Report:
+    """Return a report that says that it is a part of what was asked for, to people and to programs.
+
+    done: how many things it has, as `say_interrupted` takes it.
+    """
+    headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
+    return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {done}"})
 
 
 def replaceable(files: Sequence[OutputFile], interrupted: bool) -> list[OutputFile]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -103,10 +103,10 @@ def explained(
         search = _Side(*asked, fitted=fitted, searches=searches or Searches())
         found[name] = search.diagnosis()
         fitted = search.fitted
-    return _joined(found)
+    return joined(found)
 
 
-def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
+def joined(found: Mapping[str, Diagnosis]) -> Diagnosis:
     """Return one diagnosis of both sides: the same of both is said once, else each by itself."""
     first, *rest = found.values()
     if rest and (both := common(first, rest[0])):
@@ -114,6 +114,15 @@ def _joined(found: dict[str, Diagnosis]) -> Diagnosis:
     placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in found.items()]
     placed.sort(key=lambda one: not one.explains)
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
+
+
+def of_side(found: Diagnosis, name: str) -> Diagnosis:
+    """Return what a diagnosis of q and k says of one of them, as `joined` takes it."""
+    also = tuple(one for one in found.also if not one.where.sides)
+    told = [replace(found, also=also), *(one for one in found.also if one.where.sides)]
+    of_it = (one for one in told if not one.where.sides or name in one.where.sides)
+    one = next(of_it, Diagnosis("unexplained"))
+    return replace(one, where=replace(one.where, sides=()))
 
 
 def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:

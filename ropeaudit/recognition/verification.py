@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ _REPEATED = 4  # calls alike
 _FEWEST = 512  # positions of a call, however many heads there are
 
 Bool = NDArray[np.bool_]
+_Call = TypeVar("_Call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Places:
     excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
     is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
     explains it; None where nothing needs to. first: the lowest position of the call that is out of place, -1
-    where none is. allowed: the error that it may have, over its length.
+    where none is. allowed: the error that it may have, over its length. off: of q and k those that have a
+    pair out of place.
     """
 
     excess: float
@@ -58,6 +60,7 @@ class Places:
     diagnosis: Diagnosis | None = None
     first: int = -1
     allowed: float = np.nan
+    off: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -250,18 +253,38 @@ def judged(
     if sides and explain:
         block = sides[worst].block
         own = held_to(block)
-        alike = {name: side for name, side in sides.items() if held_to(side.block) == own}
 
         def over_own(x: FloatArray, y: FloatArray) -> Array:
             return excess(x, y, block.rows(), own, dtype, rule)
 
         found = unstable(rotator, block, afresh) or (state(afresh(), block, over_own) if afresh else None)
-        probed = SameFrequencies(rotator, own) if each_call else rotator
-        found = found or rotation.explained(alike, own, dtype, probed, searches)
+        found = found or _explained(sides, held_to, dtype, rotator, searches, each_call)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     batch, head, position, pair = seen[worst].place
     allowed = allowance.allowed_at(rule, seen[worst].setting or setting, position, pair)
-    return Places(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed)
+    return Places(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed, tuple(sides))
+
+
+def _explained(
+    sides: dict[str, MisplacedSide],
+    held_to: Callable[[CalledBlock], RopeSetting],
+    dtype: Format,
+    rotator: Rotator,
+    searches: Searches | None,
+    each_call: bool,
+) -> Diagnosis:
+    """Return what explains the sides, together where their calls are held to the same frequencies."""
+    together: dict[RopeSetting, dict[str, MisplacedSide]] = {}
+    for name, side in sides.items():
+        together.setdefault(held_to(side.block), {})[name] = side
+    found: dict[str, Diagnosis] = {}
+    for own, alike in together.items():
+        probed = SameFrequencies(rotator, own) if each_call else rotator
+        one = rotation.explained(alike, own, dtype, probed, searches)
+        if len(together) == 1:
+            return one
+        found |= {name: rotation.of_side(one, name) for name in alike}
+    return rotation.joined(found)
 
 
 def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:
@@ -282,14 +305,49 @@ def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) ->
     return worst(results)
 
 
-def worst(results: Iterable[Places]) -> Places:
+def with_other_side(wrong: Places, judge: Callable[[_Call, bool], Places], others: Iterable[_Call]) -> Places:
+    """Return the places of a wrong call; where one side is right there, with what it is in other calls.
+
+    judge: makes a call and judges it, and explains what is wrong if that is asked for. Calls up to the first
+    in which the other side is wrong, or which raises, are made.
+    """
+    if not _one_side(wrong):
+        return wrong
+    with contextlib.suppress(Exception):  # whatever other people's code raises
+        for call in others:
+            if set(judge(call, False).off) - set(wrong.off):
+                return beside(wrong, [judge(call, True)])
+    return wrong
+
+
+def beside(wrong: Places, others: Iterable[Places]) -> Places:
+    """Return places of which one side is out of place with what is wrong of the other in other calls."""
+    if not _one_side(wrong) or wrong.diagnosis is None:
+        return wrong
+    [own] = wrong.off
+    for one in others:
+        if one.diagnosis and (rest := set(one.off) - {own}):
+            [other] = rest
+            told = {own: wrong.diagnosis, other: one.diagnosis}
+            found = {name: rotation.of_side(told[name], name) for name in "qk"}
+            return replace(wrong, diagnosis=rotation.joined(found), off=("q", "k"))
+    return wrong
+
+
+def _one_side(places: Places) -> bool:
+    """Return whether what explains a wrong call is told of q, or k, alone."""
+    found = places.diagnosis
+    return found is not None and len(places.off) == 1 and found.where.sides == places.off
+
+
+def worst(results: Sequence[Places]) -> Places:
     """Return the worst of several ways to call: a wrong one with most faults, then the largest error."""
 
     def rank(one: Places) -> tuple[bool, int, float]:
         shown = len(list(one.diagnosis.parts())) if one.diagnosis and one.wrong_rotation else 0
         return one.wrong_rotation, shown, one.excess
 
-    return max(results, key=rank)
+    return beside(max(results, key=rank), results)
 
 
 def excess(

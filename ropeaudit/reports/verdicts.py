@@ -215,7 +215,7 @@ def _trouble(record: Record) -> _Trouble | None:
     excess = record.rotation_excess
     if excess is not None and not excess <= 1:
         size = math.inf if math.isnan(excess) else excess
-        return _Trouble(f"wrong: {record.diagnosis or record.resembles}", size, f" {wrong_rotation(record)}")
+        return _Trouble(_fault(record), size, f" {wrong_rotation(record)}")
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
     if record.nonfinite:
         every = record.nonfinite == record.scores
@@ -229,6 +229,16 @@ def _trouble(record: Record) -> _Trouble | None:
     count, remedy = record.distinct_positions, _remedy(record, True)
     text = f": {count} of {record.seq_len} positions stay distinct{remedy}"
     return _Trouble(f"collapsed{remedy}", -count, text)
+
+
+def _fault(record: Record) -> str:
+    """Return what tells a wrong rotation from others: all that explains it, else its worst pair too."""
+    from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
+
+    told = f"wrong: {record.diagnosis} {record.resembles}"
+    if record.resembles and record.diagnosis not in NO_CAUSE:
+        return told
+    return f"{told} {record.rotation_side} {record.rotation_pair}"
 
 
 def _remedy(record: Record, collapsed: bool) -> str:

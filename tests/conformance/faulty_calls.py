@@ -403,3 +403,24 @@ def second_head_late_in_long_calls(x, positions):
     if len(positions) > 2048 and x.shape[1] > 1:
         result[:, 1] = right(x, positions - 1)[:, 1]
     return result
+
+
+def k_late_from_401(q, k, positions):
+    return right(q, positions), right(k, positions + (positions > 400))
+
+
+def q_of_another_base_and_k_late_from_401(q, k, positions):
+    angles = positions.float()[..., None] * inverse(q.shape[-1], 20000.0)
+    (a, b), cos, sin = q.float().chunk(2, -1), angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(q.dtype), right(
+        k, positions + (positions > 400)
+    )
+
+
+def q_late_below_64_and_k_from_401(q, k, positions):
+    return right(q, positions + (positions < 64)), right(k, positions + 2 * (positions > 400))
+
+
+def q_decodes_late_and_k_is_late(q, k, positions):
+    late = 1 if positions.shape[-1] == 1 else 0
+    return right(q, positions + late), right(k, positions + 2)

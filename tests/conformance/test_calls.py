@@ -14,12 +14,14 @@ import torch
 from planted import Planted, plant
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.conformance import code_checks, compiled, whole_calls
+from ropeaudit.conformance import code_checks, compiled, every_position, whole_calls
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.split_calls import Pieces
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.main import main
+from ropeaudit.recognition import verification
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
+from ropeaudit.recognition.verification import Places
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import anew, arrays, timeout
@@ -617,3 +619,45 @@ def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> N
 def test_tables_are_never_given_narrower_to_code_in_float32_and_float64(dtype) -> None:
     code = code_of("by_tables", dtype)
     assert not code.own.narrow_tables(code.own.fit(code.setting), code.setting, code.dtype)
+
+
+@pytest.mark.parametrize("check", ["short calls", "gradient", "served calls", "drift"])
+def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(check) -> None:
+    """k is wrong from position 401 on, q in the first calls too."""
+    other = {"up_to": 700, "dtype": "fp32"}
+    assert "k alone: " in found("k_late_from_401", check, **other)[check].resembles
+    both = found("q_of_another_base_and_k_late_from_401", check, **other)[check]
+    assert (codes(both.diagnosis), both.resembles) == (
+        "wrong-base+positions-off",
+        "q: base 20000 instead of 10000; k: positions +1, though not in every call",
+    )
+
+
+def test_both_sides_are_told_where_no_call_has_both_wrong() -> None:
+    one = found("q_late_below_64_and_k_from_401", "short calls", up_to=700, dtype="fp32")["short calls"]
+    assert one.where.startswith("q, ")
+    words = "q: positions +1, though not in every call; k: position 636 rotated as 638"
+    assert one.resembles == words
+
+
+def test_a_side_that_is_as_wrong_as_in_a_plain_call_is_not_right() -> None:
+    """One that decodes q a position late, and rotates k two late in every call."""
+    one = found("q_decodes_late_and_k_is_late", "decode", up_to=700, dtype="fp32")["decode"]
+    assert one.resembles == "q: positions +1; k: positions +2"
+
+
+def test_blocks_after_the_first_that_is_wrong_show_whether_the_other_side_is_right(monkeypatch) -> None:
+    monkeypatch.setattr(every_position, "BLOCK", 256)
+    kernel = "q_of_another_base_and_k_late_from_401"
+    one = found(kernel, "rotation", up_to=700, dtype="fp32")["rotation"]
+    assert one.detail.endswith("the first that is wrong is that of positions 0 to 255")
+    assert codes(one.diagnosis) == "wrong-base+another-position"
+    assert one.resembles == "q: base 20000 instead of 10000; k: position 401 rotated as 402"
+
+
+def test_the_worst_of_two_ways_to_call_has_what_is_wrong_of_the_other_side() -> None:
+    late = [Diagnosis("positions-off", {"by": by}, Where(sides=(side,))) for by, side in ((1, "q"), (2, "k"))]
+    ways = [Places(9.0 - i, "qk"[i], 0, 0, 0, 0, late[i], off=("qk"[i],)) for i in range(2)]
+    worst = verification.worst(ways)
+    assert (worst.excess, worst.diagnosis) == (9.0, replace(late[0], also=(late[1],)))
+    assert verification.worst(ways[:1]).diagnosis == late[0]

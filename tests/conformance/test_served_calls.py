@@ -14,6 +14,7 @@ from ropeaudit import testing
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.conformance import answers, code_checks, head_dims, results, served, served_calls
 from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.served_calls import AXES, ServedCall, calls_of
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.rope.setting import RopeSetting
@@ -308,6 +309,23 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
     last = seen[-1]
     assert last.failed
     assert last.detail.startswith("no pass: not run, or not to its end: decode, pieces, ")
+
+
+@pytest.mark.parametrize(
+    "at", ["table end", "served calls", "memory", "long sequence", "under tf32:emulated"]
+)
+def test_an_interruption_names_every_check_that_has_no_row(at) -> None:
+    """After the row of `at`; the names are those that rows of a whole run have."""
+    code = under_test(served_kernels.right, up_to=80, environments=DEFAULT, sizes=True)
+    names = list(dict.fromkeys(one.check for one in code_checks.findings(code)))
+    assert {"memory", "growth", "under tf32:emulated"} < set(names)
+    made = code_checks.findings(code)
+    while next(made).check != at:
+        pass
+    last = made.throw(KeyboardInterrupt())
+    listed = last.detail.removeprefix("no pass: not run, or not to its end: ").split(", ")
+    seldom = ("keys", "frequency switch")  # which have rows of some code alone
+    assert [one for one in listed if one not in seldom] == names[names.index(at) + 1 :]
 
 
 def test_the_helper_for_test_suites_makes_the_same_calls() -> None:

@@ -17,6 +17,7 @@ from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.check.faults import of_checks, place
+from ropeaudit.features.check.sentences import headline
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault, annotation
@@ -251,7 +252,7 @@ def test_what_was_interrupted_is_no_success(kernel) -> None:
     from ropeaudit.console.output import incomplete
 
     whole = ropeaudit.report(list(ropeaudit.check("my kernels/rope.py:rotate", "fp32", up_to=64)))
-    for report, done in ((whole, True), (incomplete(whole), False)):
+    for report, done in ((whole, True), (incomplete(whole, "18 checks"), False)):
         [run] = json.loads(ropeaudit.render("sarif", report))["runs"]
         assert run["invocations"] == [{"executionSuccessful": done}]
 
@@ -274,7 +275,8 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     last = rows[-1]
     assert (last["target"], last["dtype"], last["check"]) == ("b.py:f", "float32", "interrupted")
     assert last["detail"].endswith(f"; 1 dtype was not begun: float64; {left}")
-    assert f"which say: b.py:f: {last['detail']}.\n" in seen.stdout
+    assert f"Interrupted after {done} checks: b.py:f: {last['detail']}.\n" in seen.stdout
+    assert json.loads((tmp_path / "r.json").read_text())["interrupted"] == f"after {done} checks"
 
     told, annotated, ticket = seen.stderr.splitlines()
     written = f"{done} checks done and written; 'old.csv' is left as before"
@@ -302,6 +304,33 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     assert (tmp_path / "j.xml").read_text() == "finished"
 
 
+def test_a_headline_names_the_target_that_was_interrupted_beside_one_that_fails() -> None:
+    cut = checked("b.py:f", check="interrupted", detail="no pass: not run, or not to its end: pieces, state")
+    rows = [checked("a.py:f"), checked("b.py:f", check="table end", status="pass"), cut]
+    left = "; 1 target was not begun: c.py:f"
+    assert headline(rows, left) == (
+        "b.py:f was not checked to its end; 1 target was not begun: c.py:f; 1 of 2 targets fails: "
+        "a.py:f fails 1 of 1 check; rotation in bfloat16: it is wrong."
+    )
+    assert headline(rows[2:], left) == f"b.py:f: {cut.finding.detail}."
+
+
+def test_a_ctrl_c_beside_a_failure_says_what_is_left(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text(EXPORTED.replace("/ 10000", "/ 20000"))
+    (tmp_path / "b.py").write_text(INTERRUPTING)
+    options = ["--dtype", "fp32", "--up-to", "64", "--under", "none", "-f", "json"]
+    assert main(["check", "wrong.py:rope", "b.py:f", "c.py:f", *options]) == 130
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    done = sum(row["status"] in ("pass", "fail") for row in report["records"]) - 1
+    assert report["headline"].startswith(
+        f"Interrupted after {done} checks: b.py:f was not checked to its end; 1 target was not begun: "
+        "c.py:f; 1 of 2 targets fails: wrong.py:rope fails "
+    )
+    assert f"interrupted: {done} checks done and written" in err
+
+
 def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
@@ -310,7 +339,7 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
     assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "-q", "--github"]) == 130
     out, err = capsys.readouterr()
     detail = "no pass: it was not checked to its end; 1 target was not begun: qwen2.5-7b"
-    assert f"which say: llama-3.1-8b: {detail}.\n" in out
+    assert f"Interrupted after 1 check: llama-3.1-8b: {detail}.\n" in out
     assert f"::error title=ropeaudit%3A interrupted::llama-3.1-8b, interrupted: {detail}\n" in err
     assert "interrupted: 1 check done and written; 1 target was not begun: qwen2.5-7b\n" in err
 
@@ -322,7 +351,7 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     assert main(["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files]) == 2
     out, err = capsys.readouterr()
     detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
-    assert f"which say: missing.py:f: {detail}.\n" in out
+    assert f"Interrupted after 4 checks: missing.py:f: {detail}.\n" in out
     *_, written, annotated, last = err.splitlines()
     assert written == "ropeaudit: interrupted: 4 checks done and written; 1 target was not begun: qwen2.5-7b"
     assert annotated == f"::error title=ropeaudit%3A interrupted::missing.py:f, interrupted: {detail}"

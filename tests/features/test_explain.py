@@ -488,10 +488,26 @@ def test_nothing_is_needed_of_all_cases_or_it_is_not_said() -> None:
     right = headline(list(ropeaudit.explain(1000, "bf16", ["hf", "meta"], **TINY)))
     assert "no change is needed" in right
     mixed = headline(list(ropeaudit.explain(1000, ["bf16", "fp32"], "hf", **TINY)))
-    assert mixed.startswith("Worst of 2 cases: bfloat16 hf at offset 1000 drifts by")
+    assert mixed.startswith("Worst of 2 cases: float32 hf at offset 1000 drifts by")  # bfloat16 is sound
     assert "needed" not in mixed
     coarse = headline(list(ropeaudit.explain(1000, "fp8_e4m3", "meta", **TINY)))  # careful, and over 1 %
     assert "needed" not in coarse
+
+
+def test_the_worst_case_is_one_that_needs_a_change_where_there_is_one() -> None:
+    """bfloat16 drifts more there, and is as good as it gets; float16 is not, as `shift` says."""
+    both = list(ropeaudit.explain(131072, ["bf16", "fp16"], "hf", heads=2, seq_len=32))
+    sound, growing = shift(131072, ["bf16", "fp16"], "hf", heads=2, seq_len=32)
+    assert (sound.verdict, growing.verdict) == ("sound", "growing")
+    assert headline(both).startswith("Worst of 2 cases: float16 hf at offset 131072 drifts by")
+    assert "no change is needed there" in headline(both[:1])
+    some = {
+        "tolerance": f"drift_rms={(both[0].drift.rms + both[1].drift.rms) / 2!r}",
+        "heads": 2,
+        "seq_len": 32,
+    }
+    bounded = headline(list(ropeaudit.explain(131072, ["bf16", "fp16"], "hf", **some)))
+    assert bounded.startswith("Worst of 2 cases: bfloat16 hf")  # the one that misses what was asked for
 
 
 def test_a_bound_that_is_met_needs_no_change_and_one_that_is_not_says_nothing_of_the_best() -> None:

@@ -109,6 +109,35 @@ def test_what_is_wrong_at_several_offsets_is_one_note_of_the_worst(tmp_path, cap
         assert f"turn in {dtype} at offset {worst['offset']} (and at 5 others, no worse) rotates pair" in note
 
 
+def test_rows_are_one_note_only_where_all_that_is_said_of_them_is_the_same(tmp_path, capsys) -> None:
+    (tmp_path / "odd.py").write_text(
+        "import torch\n"
+        "def base(x, positions, theta=10000.0):\n"
+        "    d = x.shape[-1]\n"
+        "    a = positions.float()[..., None] * theta ** (-torch.arange(0, d, 2).float() / d)\n"
+        "    u, v = x.float().chunk(2, -1)\n"
+        "    return torch.cat([u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()], -1).to(x.dtype)\n"
+        "def scaled(x, positions, first, pair, by):\n"
+        "    at = ((positions >= first) & (positions < first + 16)).float()[..., None]\n"
+        "    one = torch.zeros(x.shape[-1])\n"
+        "    one[pair] = 1\n"
+        "    return x * (1 + at * one * (by - 1))\n"
+        "def odd(q, k, positions):\n"
+        "    q, k = base(q, positions), base(k, positions)\n"
+        "    k = scaled(scaled(k, positions, 1000, [3, 5], 0.3), positions, 3000, [4, 7], 1.5)\n"
+        "    return scaled(q, positions, 2000, [2, 6], 1.2), k\n"
+        "def bases(q, k, positions):\n"
+        "    theta = {0: 10000.0, 1: 20000.0}.get(int(positions.max()) // 1500, 30000.0)\n"
+        "    return base(q, positions, theta), base(k, positions, theta)\n"
+    )
+    for name, offsets, told in (("odd", "1000,2000,3000", 3), ("bases", "1600,3200,3300", 2)):
+        command = ["shift", "--heads", "1", "--head-dim", "32", "--seq-len", "16", "--layout", "half"]
+        command += ["--dtype", "fp32", "--offset", offsets, "--impl", f"{tmp_path / 'odd.py'}:{name}"]
+        assert main([*command, "-f", "json"]) == 0
+        notes = [note for note in json.loads(capsys.readouterr().out)["notes"] if "wrongly" in note]
+        assert len(notes) == told, notes
+
+
 def test_each_trouble_of_several_offsets_has_a_note_of_its_own() -> None:
     results = list(shift([1000, 2**14, 2**15, 2**16, 2**17], "fp16", "uniform", **TINY))
     merged, lost = (note for note in drift.report(results, (), {}).notes if "growing" not in note)

@@ -152,7 +152,8 @@ def check(
 
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
         checked.extend(results)
-        return tables.report(results, columns, metadata, findings, waivers.notes(results, accepted))
+        waived = waivers.notes(results, accepted)
+        return tables.report(results, columns, metadata, findings, waived, left(results))
 
     def left(results: list[Checked]) -> str:
         begun = {one.target for one in results}

@@ -114,10 +114,12 @@ def report(
     metadata: Mapping[str, Any],
     findings: Sequence[str] = (),
     waived: Sequence[str] = (),
+    left: str = "",
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
     findings: on the calls. waived: on waivers, which come first; how code was called explains what it fails.
+    left: a clause of the targets that an interruption left, see `sentences.not_begun`.
     """
     rows = [COLUMNS.row(result) for result in results]
     varying = {name for name in ("target", "dtype", "layer") if len(_values(rows, name)) > 1}
@@ -127,7 +129,7 @@ def report(
         columns=list(columns or COLUMNS),
         screen=list(columns or [name for name in COLUMNS.screen(results) if name not in single]),
         dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(results),
+        headline=headline(results, left),
         notes=[*waived, *findings, *notes(results)],
         legend=_legend(results),
         metadata={"schema": SCHEMA, **metadata},

@@ -15,17 +15,24 @@ from ropeaudit.reports.numbers import counted, short
 _MOST = 3  # names that a sentence lists
 
 
-def headline(results: Sequence[Checked]) -> str:
-    """Return the answer: what fails first, or what passed, and with which margin."""
+def headline(results: Sequence[Checked], left: str = "") -> str:
+    """Return the answer: what fails first, or what passed, and with which margin.
+
+    left: a clause of the targets that were not begun, where an interruption left some.
+    """
     judged = checks(results)
     targets = list(dict.fromkeys(one.target for one in judged))
     failed = [one for one in judged if one.finding.failed]
+    cut = [one for one in results if one.finding.check == INTERRUPTED]
     if failed:
         first = failed[0]
-        text = f"{_count(failed, judged, targets)}; {place(first)}{_code(first.finding)}: {seen(first)}"
+        begin = f"{cut[0].target} was not checked to its end{left}; " if cut else ""
+        text = (
+            f"{begin}{_count(failed, judged, targets)}; {place(first)}{_code(first.finding)}: {seen(first)}"
+        )
         return text if text.endswith("?") else f"{text}."
-    if left := [one for one in results if one.finding.check == INTERRUPTED]:
-        return f"{left[0].target}: {left[0].finding.detail}."
+    if cut:
+        return f"{cut[0].target}: {cut[0].finding.detail}."
     if not judged:
         return f"{_idle(results) or 'Nothing was checked'}."
     waived = sum(one.finding.status == "waived" for one in judged)

@@ -158,8 +158,7 @@ def headline(results: Sequence[Explanation]) -> str:
     by_way = (
         f" Figures are those of {one.recipe.recipe.name}, which {one.code} resembles." if one.code else ""
     )
-    needless = all(map(_needs_nothing, results))
-    return worst + (_overflow(one) if one.nonfinite else _drift(one, needless)) + by_way
+    return worst + (_overflow(one) if one.nonfinite else _drift(one)) + by_way
 
 
 def _who(one: Explanation) -> str:
@@ -173,8 +172,8 @@ def _needs_nothing(one: Explanation) -> bool:
     return small and one.excess <= EXCESS and not (one.tolerance.given or one.nonfinite)
 
 
-def _drift(one: Explanation, needless: bool) -> str:
-    """Say what drifts and why. needless: whether nothing needs to be changed in any case."""
+def _drift(one: Explanation) -> str:
+    """Say what drifts and why, and whether it needs a change."""
     size = f"{_who(one)} drifts by {short(one.drift.rms)} RMS"
     if not one.drift.rms:
         return f"{_who(one)} does not drift: every score is exact."
@@ -184,7 +183,7 @@ def _drift(one: Explanation, needless: bool) -> str:
     if not first.share > 0:
         return f"{size}: no stage is narrower than float64, so there is none to widen."
     blame = f"{part(first.share)} of the mean square is the {_noun(first.stage)} ({first.cause})"
-    if needless:
+    if _needs_nothing(one):
         best = "within" if one.excess <= 1 else f"{times(one.excess)} times"
         size += f", {best} the best achievable in {one.recipe.dtype}: no change is needed there"
         return f"{size}. {blame}; {_cure(one)}."
@@ -318,9 +317,13 @@ def notes(results: Sequence[Explanation]) -> list[str]:
 
 
 def _worst(results: Sequence[Explanation]) -> Explanation:
-    def severity(one: Explanation) -> tuple[int, float]:
+    """Return the case that drifts most, of those that need a change where any does."""
+
+    def severity(one: Explanation) -> tuple[int, bool, float]:
         relative = ratio(one.drift.rms, one.reference.rms)
-        return one.drift.nonfinite, relative if relative == relative else 0.0
+        met = one.remedy is not None and not one.remedy.widths  # a bound that was asked for
+        changed = not (met if one.tolerance.given else _needs_nothing(one))
+        return one.drift.nonfinite, changed, relative if relative == relative else 0.0
 
     return max(results, key=severity)
 

@@ -269,9 +269,10 @@ def _measured(
         run = sweeps.run(sweep, sweeping, store, chosen.quiet)
         _, interrupted = rows.gathered(run, chosen.quiet, len(sweep.cells) - len(sweep.done))
         results = sweep.results()
+        done = counted(len(results), "row")
         if results or not interrupted:
             measured = report(output.metadata(chosen))
-            measured = output.incomplete(measured) if interrupted else measured
+            measured = output.incomplete(measured, done) if interrupted else measured
             with sweeps.stored_rows_named(store):
                 output.write(measured, output.replaceable(files, interrupted))
             if store and not interrupted:
@@ -279,5 +280,5 @@ def _measured(
             output.deliver(measured, (), chosen)
         more = sweeps.how_to_go_on(store)
     if interrupted:
-        output.say_interrupted(counted(len(results), "row"), files, more)
+        output.say_interrupted(done, files, more)
     return results, delivery.INTERRUPTED if interrupted else delivery.DONE
