@@ -137,8 +137,8 @@ def _answered(
             yield Checked(target, which, NONE, NONE, None, 0, finding)
         raise
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
-        why = reasons.get("info") or reasons.get("not applicable")
-        finding = Finding("judged", "fail", f"no check judges it{f': {why}' if why else ''}")
+        reason = reasons.get("info") or reasons.get("not applicable")
+        finding = Finding("judged", "fail", f"no check judges it{f': {reason}' if reason else ''}")
         yield Checked(target, which, NONE, NONE, None, 0, finding)
 
 
