@@ -302,6 +302,23 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     assert (tmp_path / "j.xml").read_text() == "finished"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a signal to this process is a Ctrl-C there")
+@pytest.mark.parametrize("left", [False, True], ids=["code returns", "code is left behind"])
+def test_a_later_ctrl_c_changes_no_exit_code(left, tmp_path) -> None:
+    """Python is not shut down around code that is still running: in C++ it would abort the process."""
+    press = "os.kill(os.getpid(), signal.SIGINT)"
+    at_exit = f"import atexit, os, signal, time\natexit.register(lambda: (print('at exit'), {press}))\n"
+    more = f"{press}; time.sleep(0.3); {press}; time.sleep(60)" if left else press
+    (tmp_path / "b.py").write_text(at_exit + INTERRUPTING.replace(press, more))
+    command = [sys.executable, "-m", "ropeaudit", "check", "b.py:f", "--dtype", "fp32", "--under", "none"]
+    command += ["--up-to", "64", "-q", "-o", "r.json"]
+    seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert seen.returncode == 130, seen.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["records"][-1]["check"] == "interrupted"
+    assert "KeyboardInterrupt" not in seen.stderr
+    assert ("at exit" in seen.stderr) is not left
+
+
 def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
