@@ -70,14 +70,15 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
         try:
             _WORKERS[0].tasks.put((future, called))
             return future.result(None if endless else LIMIT)
-        except (Late, KeyboardInterrupt) as stop:
+        except KeyboardInterrupt:
+            streams.leave_behind()
+            raise
+        except Late:
             if future.done():
                 raise
             streams.leave_behind()
             _WORKERS.clear()
             call.leave()
-            if isinstance(stop, KeyboardInterrupt):
-                raise
             raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
 
 
