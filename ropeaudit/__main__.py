@@ -1,13 +1,14 @@
 """python -m ropeaudit, and the command `ropeaudit`."""
 
 import os
+import signal
 import sys
 
 INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run the command line; a Ctrl-C while it is being loaded ends it as any later one does.
+    """Run the command line; a Ctrl-C while it is being loaded, or is being interrupted, ends it as any other.
 
     NumPy's OpenBLAS would start threads when it is loaded, and let them spin; an audit has its own instead.
     """
@@ -18,10 +19,22 @@ def main() -> int:
 
         streams.reserve()
         from ropeaudit.main import main as run
+
+        code = run()
     except KeyboardInterrupt:
+        _deafen()
         sys.stderr.write("ropeaudit: interrupted\n")
-        return INTERRUPTED
-    return streams.ended(run())
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _deafen()
+    from ropeaudit.runtime import streams
+
+    return streams.ended(code)
+
+
+def _deafen() -> None:
+    """Ignore Ctrl-C from here on: one was obeyed, and another would change the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave_this_folder() -> None:

@@ -76,6 +76,7 @@ class _Repeats:
 _reserved: _Reserved | None = None
 _repeats: _Repeats | None = None
 _foreign = False  # whether other people's code has run
+_left = False  # whether a call of it may still run
 
 
 def reserve() -> None:
@@ -150,13 +151,28 @@ def aside() -> Iterator[None]:
         sys.stderr = _reopened(errors)
 
 
+def leave_behind() -> None:
+    """Remember that a call of other people's code was left behind, and may still run."""
+    global _left
+    _left = True
+
+
 def ended(code: int) -> int:
-    """Return the exit code; what other people's code left running does not keep the process for ever."""
+    """Return the exit code; what other people's code left running does not keep the process for ever.
+
+    Where a call was left behind, end the process here: Python ends a thread that comes back to it while it
+    shuts down, and C++ that is ended so, as torch's is, aborts.
+    """
 
     def leave() -> None:
         time.sleep(_LEFT_BEHIND)
         os._exit(code)
 
+    if _left:
+        for stream in (report(), sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
     if _foreign:
         threading.Thread(target=leave, daemon=True).start()
     return code

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -21,7 +20,6 @@ from ropeaudit.features.check.sentences import headline
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault, annotation
-from ropeaudit.subjects.calling import loading
 
 SCHEMA = Path(__file__).parents[1] / "data" / "sarif-2.1.0.json"  # OASIS's; README beside it says whence
 URI = re.compile(r"([A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")  # characters of RFC 3986
@@ -80,6 +78,20 @@ def make():
 
 
 again = make()
+
+
+def plainly(function):
+    def inner(x: np.ndarray, positions):
+        return function(x, positions)
+    return inner
+
+
+@plainly
+def decorated(x: np.ndarray, positions):
+    return rope(x, positions)
+
+
+bare = lambda x, positions: rope(x, positions)
 """
 
 
@@ -152,25 +164,34 @@ def test_what_is_exported_again_stands_where_it_is_defined(tmp_path, monkeypatch
     (installed / "far.py").write_text(EXPORTED)
     Path("pkg").mkdir()
     Path("pkg/bad.py").write_text(EXPORTED)
-    Path("pkg/__init__.py").write_text("from pkg.bad import rope, Rope, wrapped, part, made, again\n")
-    Path("near.py").write_text("from pkg import *\nfrom far import rope as far\n")
-    lines = {"rope": 6, "Rope": 11, "wrapped": 6, "part": 6, "made": 11, "again": 25}
-    for where in ("pkg", "near.py"):
+    Path("pkg/__init__.py").write_text(
+        "from .bad import *\nfrom .bad import rope as other\nfrom . import bad\n"
+    )
+    Path("near.py").write_text("from pkg import *\nfrom far import rope as far\nimport pkg.bad as whole\n")
+    Path("src/inner").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(folder / "src"))
+    Path("src/inner/__init__.py").write_text("from inner.kernels import f\n")
+    Path("src/inner/kernels.py").write_text("from pkg import decorated as f\nfrom .round import g\n")
+    Path("src/inner/round.py").write_text("from .kernels import g\n")
+    lines = {"rope": 6, "Rope": 11, "Rope.__call__": 12, "wrapped": 16, "part": 20, "made": 21, "again": 30}
+    lines |= {"decorated": 40, "bare": 44}
+    for where in ("pkg.bad", "pkg/bad.py", "pkg", "pkg/__init__.py", "near.py"):
         assert {name: placed(f"{where}:{name}") for name in lines} == {
             name: ("pkg/bad.py", line) for name, line in lines.items()
         }
-    assert place(next(iter(ropeaudit.check("pkg:rope", "fp32", up_to=8)))) == ("pkg/bad.py", 6)
-    assert placed("pkg.bad:part") == ("pkg/bad.py", 20), "the name stands in the file that is named"
-    assert placed("near.py:far") == ("near.py", 0)
+    names = ("near:other", "near.py:whole.rope", "pkg:bad.rope", "near:bad.rope")
+    assert {placed(name) for name in names} == {("pkg/bad.py", 6)}
+    assert placed("inner:f") == placed("src/inner/kernels.py:f") == ("pkg/bad.py", 40)
+    assert placed("inner.kernels:g") == ("src/inner/round.py", 1), "it goes in a circle"
+    assert placed("near.py:far") == ("near.py", 2)
     outside = tmp_path / "else"
     outside.mkdir()
     monkeypatch.chdir(outside)
-    assert placed("../root/near.py:rope") == (str(folder / "near.py"), 0)
+    assert placed("../root/near.py:far") == (str(folder / "near.py"), 2)
 
 
 def placed(target: str) -> tuple[str, int]:
-    """Return the place of a check of code that is loaded."""
-    return place(replace(checked(target), defined=loading.defined(loading.load(target).thing)))
+    return place(checked(target))
 
 
 def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) -> None:
@@ -329,6 +350,24 @@ def test_a_ctrl_c_beside_a_failure_says_what_is_left(monkeypatch, tmp_path, caps
         "c.py:f; 1 of 2 targets fails: wrong.py:rope fails "
     )
     assert f"interrupted: {done} checks done and written" in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a signal to this process is a Ctrl-C there")
+@pytest.mark.parametrize("left", [False, True], ids=["code returns", "code is left behind"])
+def test_a_later_ctrl_c_changes_no_exit_code(left, tmp_path) -> None:
+    """Python is not shut down around code that is still running: in C++ it would abort the process."""
+    press = "os.kill(os.getpid(), signal.SIGINT)"
+    at_exit = f"import atexit, os, signal, time\natexit.register(lambda: (print('at exit'), {press}))\n"
+    pause = "time.sleep(0.3)"  # whoever waits for the code hears each press alone
+    more = f"{pause}; {press}; {pause}; {press}; time.sleep(60)" if left else press
+    (tmp_path / "b.py").write_text(at_exit + INTERRUPTING.replace(press, more))
+    command = [sys.executable, "-m", "ropeaudit", "check", "b.py:f", "--dtype", "fp32", "--under", "none"]
+    command += ["--up-to", "64", "-q", "-o", "r.json"]
+    seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert seen.returncode == 130, seen.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["records"][-1]["check"] == "interrupted"
+    assert "KeyboardInterrupt" not in seen.stderr
+    assert ("at exit" in seen.stderr) is not left
 
 
 def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys) -> None:

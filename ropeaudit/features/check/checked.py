@@ -23,8 +23,7 @@ class Checked(Result):
     """One check of a target. up_to: positions, 0 where they do not matter. version: of what was checked.
 
     setting: the RoPE setting, None where none could be read. layer: its layer type in a config.
-    device: where it was executed; none where nothing was. defined: FILE.py:NAME of the code itself, where
-    the target may be another name of it; empty where that is not known.
+    device: where it was executed; none where nothing was.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.check.report"
@@ -37,7 +36,6 @@ class Checked(Result):
     finding: Finding
     layer: str = NONE
     device: str = NONE
-    defined: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import environments, loading
+from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
@@ -79,7 +79,6 @@ def of_code(
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
     each_call = lengths.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
     note(_held_to(setting, up_to, each_call))
-    defined = loading.defined(code.thing) if isinstance(code, OwnCode) else ""
     for number, dtype in enumerate(dtypes):
         later = [one.name for one in dtypes[number + 1 :]]
 
@@ -88,8 +87,8 @@ def of_code(
 
         for finding in _findings(code, setting, dtype, up_to, options, on_progress, each_call):
             finding = sentences.interrupted(finding, later, "dtype")
-            own = {"device": code.device.label, "defined": defined}
-            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, **own)
+            own = code.device.label
+            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
     note(code.findings)
 
 

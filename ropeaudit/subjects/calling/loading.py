@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import inspect
 import os
 import sys
 from pathlib import Path
@@ -123,24 +121,6 @@ def _version(module: Any) -> str:
         return digests.of_bytes(Path(module.__file__).read_bytes())
     except (AttributeError, TypeError, OSError):
         return "none"
-
-
-def defined(thing: Any) -> str:
-    """Return FILE.py:NAME of a function, or of the class of an instance; empty where none of these files is.
-
-    Wrappers that say what they wrap are looked through. Empty for installed packages and what is not Python.
-    """
-    with contextlib.suppress(Exception):  # whatever attributes of other people's objects raise
-        thing = inspect.unwrap(thing.func if isinstance(thing, functools.partial) else thing)
-        function = getattr(thing, "__func__", thing)
-        kind = thing if inspect.isclass(thing) else type(thing)
-        name = function.__qualname__ if inspect.isfunction(function) else kind.__qualname__
-        for one in (function, *vars(kind).values()):
-            code = one.__code__ if inspect.isfunction(one) else None
-            if code and code.co_qualname.startswith(name) and Path(code.co_filename).is_file():
-                installed = own_modules.INSTALLED & set(Path(code.co_filename).parts)
-                return "" if installed else f"{code.co_filename}:{name}"
-    return ""
 
 
 def source_of(thing: Any) -> Source | None:

@@ -51,8 +51,8 @@ _WORKERS: list[_Worker] = []
 def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> Any:
     """Return what `function` returns, or raise what it raises; all around it is afterwards as it was.
 
-    One call at a time, in a thread of its own, so that a call that never ends can be left behind.
-    what: its name in the message. endless: wait for ever.
+    One call at a time, in a thread of its own, so that a call that never ends can be left behind, as it is by
+    a Ctrl-C. what: its name in the message. endless: wait for ever.
     Raises: UsageError after `LIMIT` seconds; RuntimeError for sys.exit and the like.
     """
     home, call = process_state.home(), process_state.Call()
@@ -67,12 +67,16 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
         if not _WORKERS:
             _WORKERS.append(_Worker())
         future: Future[Any] = Future()
-        _WORKERS[0].tasks.put((future, called))
         try:
+            _WORKERS[0].tasks.put((future, called))
             return future.result(None if endless else LIMIT)
+        except KeyboardInterrupt:
+            streams.leave_behind()
+            raise
         except Late:
             if future.done():
                 raise
+            streams.leave_behind()
             _WORKERS.clear()
             call.leave()
             raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
