@@ -103,8 +103,8 @@ def test_a_factor_is_that_of_all_heads_or_of_none(right_heads, named) -> None:
 def test_a_side_that_nothing_explains_is_said_beside_the_other() -> None:
     """That k alone is not rotated would say that q is right."""
     sides = {"q": Diagnosis("unexplained"), "k": Diagnosis("no-rotation")}
-    assert wording.sentence(rotation._joined(sides)) == "k: no rotation; q: nothing known explains it"
-    assert wording.sentence(rotation._joined({"k": Diagnosis("no-rotation")})) == "k alone: no rotation"
+    assert wording.sentence(rotation.joined(sides)) == "k: no rotation; q: nothing known explains it"
+    assert wording.sentence(rotation.joined({"k": Diagnosis("no-rotation")})) == "k alone: no rotation"
 
 
 def test_a_length_is_that_of_the_pairs_less_their_factor_or_that_of_whole_vectors() -> None:
