@@ -730,7 +730,7 @@ def test_ctrl_c_leaves_whole_rows_in_the_file(tmp_path) -> None:
     assert len(lines) > 1
     assert {line.count(",") for line in lines} == {lines[0].count(",")}
     metadata = json.loads((tmp_path / "x.csv.meta.json").read_text())
-    assert metadata["interrupted"] == f"after {len(lines) - 1} rows"
+    assert metadata["interrupted"] == f"after {len(lines) - 1:,} rows"
     assert sorted(os.listdir(tmp_path)) == [
         "x.csv",
         "x.csv.meta.json",
