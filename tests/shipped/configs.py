@@ -31,6 +31,7 @@ PLAIN = {
     "model_type": "qwen3",
     "hidden_size": 256,
     "num_attention_heads": 4,
+    "num_key_value_heads": 4,
     "head_dim": 64,
     "max_position_embeddings": 32768,
 }
@@ -346,7 +347,7 @@ def c27_right(q, k, positions, base=OLD["rope_theta"]):
 # C28, C29: how many dims
 
 PARTIAL = PLAIN | {"model_type": "glm4", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-QUARTER = PLAIN | {"model_type": "qwen3", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+QUARTER = PLAIN | {"model_type": "qwen3_next", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
 
 def c28_faulty(q, k, positions, config=PARTIAL):
