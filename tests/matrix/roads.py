@@ -87,7 +87,9 @@ def config(folder: Path, setting: Fault, **more: object) -> Path:
         "max_position_embeddings": setting.scaling.get("max_position_embeddings", 8192),
         "rope_parameters": {"rope_theta": setting.base, **setting.scaling},
     }
-    if setting.rotary_dim:
+    if setting.rotary_dim:  # of which Llama's code reads nothing
+        keys |= {"model_type": "stablelm", "architectures": ["StableLmForCausalLM"]}
+        keys |= {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-6}  # of the tiny Llama
         keys["rope_parameters"]["partial_rotary_factor"] = setting.rotary_dim / setting.head_dim
     path = folder / "config.json"
     path.write_text(json.dumps(keys | more, indent=1))
