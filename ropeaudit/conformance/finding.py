@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Status = Literal["pass", "fail", "waived", "info", "nothing to check", "left out", "not applicable"]
 PAIR = "relative to the pair"
 JUDGED = ("pass", "fail", "waived")
-INTERRUPTED = "interrupted"  # stands for a check in the finding that says what a Ctrl-C left
+INTERRUPTED = "interrupted"  # stands for a check in the finding that says what a Ctrl-C or an error left
 
 
 @dataclass(frozen=True, slots=True)

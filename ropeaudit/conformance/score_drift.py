@@ -176,11 +176,10 @@ def yardstick(
 def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
     """Return whether drift is within the bound and the prediction of the yardstick, at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
-    offsets = ", ".join(str(one.offset) for one in seen)
-    at = f"offset{'s' * (len(seen) > 1)} {offsets}"
     where = f"{worst.tokens} at offset {worst.offset}"
     yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
-    detail = f"{worst.tokens} at {at}; {yardstick_words}"
+    offsets = ", ".join(str(one.offset) for one in seen)
+    detail = f"{worst.tokens} at offsets {offsets}; {yardstick_words}" if len(seen) > 1 else yardstick_words
     sizes = (worst.rms, worst.allowed, _UNIT)
     if worst.over_bound and not worst.over_prediction:
         head, query, key = worst.place

@@ -83,7 +83,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         model = hf_json.model_type(part)
         _check_never(part, model)
         hf_json.check_keys(part, model)
-        part, defaults = _with_sizes(part, model)
+        part, sizes = _with_sizes(part, model)
         ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
@@ -92,12 +92,12 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             name=name,
             source=source,
             heads=heads,
-            kv_heads=_kv_heads(part, heads, model),
+            kv_heads=_kv_heads(part, heads, model, sizes),
             declared=count(part, _spelled(_POSITIONS, model), 2**53),
             layers=layers,
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
-            defaults=tuple(dict.fromkeys([*of_bases, *defaults])),
+            defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
             unjudged=unjudged.keys(config, part),
         )
     except NotRotated as error:
@@ -106,12 +106,12 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         raise BadInput(error.typed, where=source) from None
 
 
-def _with_sizes(config: Config, model: str) -> tuple[Config, list[str]]:
-    """Return a config with the sizes that its class takes where it gives none, and those in words.
+def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
+    """Return a config with the sizes that its class takes where it gives none; and key -> that in words.
 
     Raises: BadInput for null, which is not what the class takes where a key is missing.
     """
-    default, taken, words = class_defaults.of(model), dict(config), list[str]()
+    default, taken, words = class_defaults.of(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
     known = {**_SPELLINGS, "head_dim": (hf_models.HEAD_DIM_KEY.get(model, "head_dim"),)}
     for name, size in default.sizes.items():
@@ -120,7 +120,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, list[str]]:
             continue
         if (null := next((one for one in spellings if one in config), None)) is None:
             taken[key] = size
-            words.append(f"{key} missing: {default.name}'s default {size}")
+            words[key] = f"{key} missing: {default.name}'s default {size}"
         elif name != _KV_HEADS[0]:  # as many as heads
             raise BadInput(f"{null} = null is not a number; without the key it is {default.name}'s {size}")
     return taken, words
@@ -131,14 +131,17 @@ def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
     return (*keys, _GLM_KEYS[keys]) if model in hf_models.BASE_TIMES_RATIO else keys
 
 
-def _kv_heads(config: Config, heads: int, model: str) -> int:
-    kv_heads = count(config, _spelled(_KV_HEADS, model)) or heads
+def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str]) -> int:
+    keys = _spelled(_KV_HEADS, model)
+    kv_heads = count(config, keys) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
         kv_heads = 1
     if model in hf_models.BASE_TIMES_RATIO and not flag(config, "multi_query_attention"):
         kv_heads = heads
     if heads % kv_heads:
-        raise BadInput(f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}")
+        default = next((f"{of_class[key]}, which" for key in keys if key in of_class), "")
+        seen = default or f"{keys[0]} = {kv_heads}"
+        raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {keys[0]} that does")
     return kv_heads
 
 
@@ -282,7 +285,7 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     if width % heads:
         named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
         raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
-    return (2 * width if model == "zamba2" else width) // heads
+    return (2 * width if model in hf_models.DOUBLE_HEAD_DIM else width) // heads
 
 
 def _check_unread(config: Config, head_dim: int, fraction: float | None, kind: str, model: str) -> None:
@@ -331,7 +334,7 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
     if model.startswith(hf_models.SCALE_ONE):
         return 1.0
-    if model == "zamba2":  # of heads that are twice as wide as usual
+    if model in hf_models.DOUBLE_HEAD_DIM:
         return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)

@@ -46,6 +46,8 @@ BASE_TIMES_RATIO = ("chatglm",)
 FRACTION = {"chatglm": 0.5}
 # What head_dim is called there.
 HEAD_DIM_KEY = {"zamba2": "attention_head_dim", "chatglm": "kv_channels", "jetmoe": "kv_channels"}
+# Types whose heads, where head_dim is missing, are twice as wide as usual.
+DOUBLE_HEAD_DIM = ("zamba2",)
 # no_rope_layers lists 0 and 1, 1 for a layer that rotates; without it every fourth does not, or every so many
 # as no_rope_layer_interval says. An empty list is as none for some.
 NO_ROPE_LAYERS, NO_ROPE_LAYERS_EMPTY = ("llama4", "smollm3"), ("llama4",)

@@ -182,3 +182,10 @@ def test_a_score_that_is_not_finite_is_an_infinite_drift():
     results = findings("infinite_at_the_end")
     assert results["drift"].failed
     assert results["drift"].measured == math.inf
+
+
+def test_the_place_of_one_offset_is_said_once() -> None:
+    found = findings("hf_style", up_to=300)
+    assert found["long sequence"].where == "300 tokens of one head at offset 0"
+    assert found["long sequence"].detail.startswith("allowed: ")
+    assert found["drift"].detail.startswith("64 tokens at offsets 0, ")

@@ -863,21 +863,3 @@ def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
         "scaling dynamic depends on the length; every call is held to the frequencies for "
         f"{up_to} positions (--up-to){said}",
     ]
-
-
-def test_a_note_says_once_where_a_check_failed() -> None:
-    where, allowed = "4096 tokens of one head at offset 0", "allowed: 1.5 times the predicted RMS"
-    finding = Finding(
-        "long sequence",
-        "fail",
-        f"{where}; {allowed}",
-        measured=0.5,
-        allowed=0.25,
-        unit="RMS, in score units",
-        where=where,
-    )
-    one = Checked("rope.py:f", "code", "", "bfloat16", RopeSetting.of(8), 4096, finding)
-    measured = "rope.py:f, long sequence in bfloat16: 0.500 RMS, in score units, allowed 0.250"
-    assert sentences.notes([one]) == [f"{measured}, {where}; {allowed}"]
-    several = replace(one, finding=replace(finding, detail="4096 tokens of one head at offset 0, 100"))
-    assert sentences.notes([several]) == [f"{measured}, {where}; {several.finding.detail}"]

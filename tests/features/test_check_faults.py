@@ -156,7 +156,7 @@ def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
 
 
 def test_what_is_exported_again_stands_where_it_is_defined(tmp_path, monkeypatch) -> None:
-    folder, installed = tmp_path / "root", tmp_path / "site-packages"
+    folder, installed = tmp_path / "project", tmp_path / "site-packages"
     folder.mkdir()
     installed.mkdir()
     monkeypatch.chdir(folder)
@@ -187,7 +187,7 @@ def test_what_is_exported_again_stands_where_it_is_defined(tmp_path, monkeypatch
     outside = tmp_path / "else"
     outside.mkdir()
     monkeypatch.chdir(outside)
-    assert placed("../root/near.py:far") == (str(folder / "near.py"), 2)
+    assert placed("../project/near.py:far") == (str(folder / "near.py"), 2)
 
 
 def placed(target: str) -> tuple[str, int]:

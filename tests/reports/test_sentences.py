@@ -19,6 +19,16 @@ from ropeaudit.reports import drift, headlines, verdicts
 TINY = {"heads": 1, "seq_len": 16, "head_dim": 16}
 LONG = {"heads": 1, "seq_len": 32, "head_dim": 16}
 WIDER = re.compile(r"keep (positions(?: and angles)?) in (float32|float64)\.")
+SHORT_TABLE = (
+    "import torch\n"
+    "def rotate(x, positions):\n"
+    "    if positions.max() > 500:\n"
+    "        raise IndexError('past the table')\n"
+    "    d = x.shape[-1]\n"
+    "    a = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / d)\n"
+    "    u, v = x.float().chunk(2, -1)\n"
+    "    return torch.cat([u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()], -1).to(x.dtype)\n"
+)
 
 
 def as_set(note: str) -> dict[str, str]:
@@ -146,16 +156,7 @@ def test_each_trouble_of_several_offsets_has_a_note_of_its_own() -> None:
 
 
 def test_a_refusal_of_several_offsets_is_one_note(tmp_path) -> None:
-    (tmp_path / "short.py").write_text(
-        "import torch\n"
-        "def rotate(x, positions):\n"
-        "    if positions.max() > 500:\n"
-        "        raise IndexError('past the table')\n"
-        "    d = x.shape[-1]\n"
-        "    a = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / d)\n"
-        "    u, v = x.float().chunk(2, -1)\n"
-        "    return torch.cat([u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()], -1).to(x.dtype)\n"
-    )
+    (tmp_path / "short.py").write_text(SHORT_TABLE)
     rows = shift((0, 1000, 2000), "bf16", implementations=f"{tmp_path / 'short.py'}:rotate", **TINY)
     (note,) = (one for one in drift.report(list(rows), (), {}).notes if "past the table" in one)
     assert "in bfloat16 at offset 1000 (and at 1 other): " in note
@@ -285,16 +286,7 @@ def test_a_subject_beside_without_a_drift_has_its_verdict_in_the_headline(tmp_pa
 
 
 def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
-    (tmp_path / "short.py").write_text(
-        "import torch\n"
-        "def rotate(x, positions):\n"
-        "    if positions.max() > 500:\n"
-        "        raise IndexError('past the table')\n"
-        "    d = x.shape[-1]\n"
-        "    a = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / d)\n"
-        "    u, v = x.float().chunk(2, -1)\n"
-        "    return torch.cat([u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()], -1).to(x.dtype)\n"
-    )
+    (tmp_path / "short.py").write_text(SHORT_TABLE)
     sizes = {"heads": 1, "seq_len": 32, "head_dim": 16}
     rows = list(shift((0, 1000), "bf16", implementations=f"{tmp_path / 'short.py'}:rotate", **sizes))
     assert [row.verdict for row in rows] == ["sound", "refused"]

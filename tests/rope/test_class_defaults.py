@@ -289,3 +289,10 @@ def test_a_fraction_that_the_code_does_not_take_is_named(fraction: float, said: 
 
 if __name__ == "__main__":
     FILE.write_text(written(of_transformers()), encoding="utf-8")
+
+
+def test_a_default_that_does_not_fit_is_said_to_be_one() -> None:
+    config = {"model_type": "qwen3", "hidden_size": 256, "num_attention_heads": 4, "rope_theta": 1e6}
+    missing = "num_key_value_heads missing: Qwen3Config's default 32, which does not divide"
+    with pytest.raises(BadInput, match=f"{missing} num_attention_heads = 4; give num_key_value_heads that"):
+        from_config(config, "small", "small")

@@ -237,9 +237,7 @@ def _places(some: Sequence[Checked]) -> list[str]:
 
 def _told(one: Checked, diagnosis: str) -> str:
     """Return all that is known of a check."""
-    detail, measured, where = one.finding.detail, seen_at(one.finding), one.finding.where
-    if measured != detail and where and f"{detail};".startswith(f"{where};"):  # said beside the number
-        detail = detail[len(where) + 1 :].lstrip()
+    detail, measured = one.finding.detail, seen_at(one.finding)
     return "; ".join(filter(None, (measured, diagnosis, "" if measured == detail else detail)))
 
 
