@@ -52,152 +52,95 @@ def refused(capsys, tmp_path, monkeypatch):
     return run
 
 
-TABLE = [
+TABLE = {
     # the command itself
-    ("nope", "unknown command 'nope'; known: check, shift,"),
-    ("chek", "unknown command 'chek'; did you mean check?"),
-    ("shift extra", "unexpected extra argument"),
-    ("shift --nope", "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?"),
-    ("shift --offset", "requires an argument"),
-    ("shift --quiet=3", "does not take a value"),
-    ("list", "Missing kind of list; give implementations, recipes, "),
-    ("list nope", "known: implementations, recipes, formats, models, axes, columns, verdicts, "),
-    ("list recipes -f nope", "known: table, csv, json, jsonl, markdown"),
-    ("list environment -f nope", "known: table, csv, json, jsonl, markdown"),
+    "nope": "unknown command 'nope'; known: check, shift,",
+    "chek": "unknown command 'chek'; did you mean check?",
+    "shift extra": "unexpected extra argument",
+    "shift --nope": "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?",
+    "shift --offset": "requires an argument",
+    "shift --quiet=3": "does not take a value",
+    "list": "Missing kind of list; give implementations, recipes, ",
+    "list nope": "known: implementations, recipes, formats, models, axes, columns, verdicts, ",
+    "list recipes -f nope": "known: table, csv, json, jsonl, markdown",
     # names
-    ("shift --dtype fp17", "unknown number format 'fp17'; did you mean fp16"),
-    ("shift --dtype fp16,,bf16", "--dtype 'fp16,,bf16' has an empty element"),
-    ("shift --dtype ''", "--dtype '' has an empty element"),
-    ("shift --recipe huggingface", "unknown recipe 'huggingface'; known: "),
-    ("shift --recipe hff", "did you mean hf"),
-    ("shift -f yaml", "unknown report format 'yaml'; known: table, csv"),
-    ("shift --columns drift", "unknown column 'drift'"),
-    ("shift --columns ,", "--columns ',' has an empty element"),
-    ("shift --layout quarter", "unknown layout 'quarter'; known: half, interleaved"),
-    ("shift --mask sliding", "unknown mask 'sliding'; known: causal, full"),
-    (
-        "shift --qk normal",
-        "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous (or a file",
-    ),
-    ("shift --no-header -f json", "--no-header goes with table and csv"),
+    "shift --dtype fp17": "unknown number format 'fp17'; did you mean fp16",
+    "shift --dtype fp16,,bf16": "--dtype 'fp16,,bf16' has an empty element",
+    "shift --recipe huggingface": "unknown recipe 'huggingface'; known: ",
+    "shift --recipe hff": "did you mean hf",
+    "shift -f yaml": "unknown report format 'yaml'; known: table, csv",
+    "shift --columns drift": "unknown column 'drift'",
+    "shift --layout quarter": "unknown layout 'quarter'; known: half, interleaved",
+    "shift --mask sliding": "unknown mask 'sliding'; known: causal, full",
+    "shift --qk normal": "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous",
+    "shift --no-header -f json": "--no-header goes with table and csv",
     # --set
-    ("shift --set angles=fp32", "unknown stage 'angles'; did you mean angle"),
-    ("shift --set summary=x", "unknown stage 'summary'"),
-    ("shift --set refused=x", "unknown stage 'refused'"),
-    ("shift --set angle", "--set 'angle' is not STAGE=FORMAT; try --set angle=fp64"),
-    ("shift --set angle=", "is not STAGE=FORMAT"),
-    ("shift --set =fp32", "is not STAGE=FORMAT"),
-    ("shift --set ''", "is not STAGE=FORMAT"),
-    ("shift --set ,", "is not STAGE=FORMAT"),
-    ("shift --set angle=fp17", "unknown number format 'fp17'"),
-    ("shift --set angle=fp32=fp16", "unknown number format 'fp32=fp16'"),
-    ("shift --set position=fp32/fp16", "this stage takes one format"),
-    ("shift --set trig=none", "unknown number format 'none'"),
-    ("shift --set frequency_form=sum", "unknown frequency_form 'sum'; known: inverse_power"),
-    ("shift --set rotation_rounding=twice", "known: each, once"),
-    ("shift --set scale_after_store=1", "scale_after_store = '1': give true or false"),
-    ("shift --set accumulate=fp17", "unknown number format 'fp17'"),
-    ("shift --set accumulate=", "is not STAGE=FORMAT"),
+    "shift --set angles=fp32": "unknown stage 'angles'; did you mean angle",
+    "shift --set summary=x": "unknown stage 'summary'",
+    "shift --set angle": "--set 'angle' is not STAGE=FORMAT; try --set angle=fp64",
+    "shift --set =fp32": "is not STAGE=FORMAT",
+    "shift --set angle=fp32=fp16": "unknown number format 'fp32=fp16'",
+    "shift --set position=fp32/fp16": "this stage takes one format",
+    "shift --set frequency_form=sum": "unknown frequency_form 'sum'; known: inverse_power",
+    "shift --set rotation_rounding=twice": "known: each, once",
+    "shift --set scale_after_store=1": "scale_after_store = '1': give true or false",
+    "shift --set accumulate=fp17": "unknown number format 'fp17'",
     # offsets
-    ("shift --offset 1.5", "--offset '1.5' is a fraction"),
-    ("shift --offset -0.5", "is a fraction"),
-    ("shift --offset 1e-3", "is not a whole number; try 1000, 16k"),
-    ("shift --offset nan", "is not a whole number"),
-    ("shift --offset inf", "is not a whole number"),
-    ("shift --offset ten", "is not a whole number"),
-    ("shift --offset 0x10", "is not a whole number"),
-    ("shift --offset 1__0", "is not a whole number"),
-    ("shift --offset 1_", "is not a whole number"),
-    ("shift --offset '1 0'", "is not a whole number"),
-    ("shift --offset --5", "is not a whole number"),
-    ("shift --offset ١٠", "is not a whole number"),
-    ("shift --offset １０", "is not a whole number"),
-    ("shift --offset ²", "is not a whole number"),
-    ("shift --offset ,", "has an empty element"),
-    ("shift --offset 1,", "has an empty element"),
-    ("shift --offset 2^53", "is past 2^53 - 1 = 9007199254740991"),
-    ("shift --offset -2^53", "is past 2^53 - 1"),
-    ("shift --offset 9007199254740991", "takes some of 256 positions past 2^53"),
-    ("shift --offset -9007199254740991", "takes some of 256 positions past 2^53"),
-    ("shift --offset 2^999", "'2^999' is out of range"),
-    ("shift --offset 1e400", "'1e400' is out of range"),
-    ("shift --offset 1e999999999", "is out of range"),
-    ("shift --offset 1e99999999999999999999", "is out of range"),
-    ("shift --offset 1-10", "is a range without a step; try 1-10+1 to add 1, or 1-10*2 to multiply by 2"),
-    ("shift --offset 1-10+", "is not a whole number"),
-    ("shift --offset 1-10*1", "does not count upwards; try 1k-1m*2 or 0-4096+256"),
-    ("shift --offset 1-10+0", "does not count upwards"),
-    ("shift --offset 0-10*2", "does not count upwards"),
-    ("shift --offset 10-1+1", "does not count upwards"),
-    ("shift --offset 5--10+5", "does not count upwards"),
-    ("shift --offset 0-1g+1", "has 1073741825 values; at most 100000 are allowed"),
+    "shift --offset 1.5": "--offset '1.5' is a fraction",
+    "shift --offset 1e-3": "is not a whole number; try 1000, 16k",
+    "shift --offset nan": "is not a whole number",
+    "shift --offset '1 0'": "is not a whole number",
+    "shift --offset ١٠": "is not a whole number",
+    "shift --offset 1,": "has an empty element",
+    "shift --offset -2^53": "is past 2^53 - 1",
+    "shift --offset 9007199254740991": "takes some of 256 positions past 2^53",
+    "shift --offset 1e999999999": "is out of range",
+    "shift --offset 1-10": "is a range without a step; try 1-10+1 to add 1, or 1-10*2 to multiply by 2",
+    "shift --offset 1-10*1": "does not count upwards; try 1k-1m*2 or 0-4096+256",
+    "shift --offset 10-1+1": "does not count upwards",
+    "shift --offset 0-1g+1": "has 1073741825 values; at most 100000 are allowed",
     # sizes
-    ("shift --head-dim 7", "head_dim 7 is not an even number from 2 to 65536"),
-    ("shift --head-dim 0", "head_dim 0 is not an even number"),
-    ("shift --head-dim -2", "head_dim -2 is not an even number"),
-    ("shift --rotary-dim 3", "rotary_dim 3 is not an even number"),
-    ("shift --rotary-dim -2", "rotary_dim -2 is not an even number"),
-    ("shift --head-dim 4 --rotary-dim 8", "rotary_dim 8 is larger than head_dim 4; give --rotary-dim 4"),
-    ("shift --heads 0", "--heads 0 is not a whole number from 1 up"),
-    ("shift --heads -3", "--heads -3 is not"),
-    ("shift --heads 1.5", "--heads '1.5' is a fraction"),
-    ("shift --heads 1,2", "--heads '1,2' is not a whole number"),
-    ("shift --heads ''", "--heads '' is not a whole number"),
-    ("shift --heads 8 --kv-heads 3", "--kv-heads 3 does not divide --heads 8"),
-    ("shift --heads 8 --kv-heads 16", "--kv-heads 16 does not divide --heads 8"),
-    ("shift --kv-heads 0", "--kv-heads 0 is not"),
-    ("shift --seq-len 0", "--seq-len 0 is not a whole number from 1 up"),
-    ("shift --seq-len -1", "--seq-len -1 is not"),
-    ("shift --seed -1", "--seed -1 is negative; try --seed 0"),
-    ("shift --seed 1.5", "--seed '1.5' is a fraction"),
-    ("shift --seed 123456789012345678901234567890", "is out of range"),
+    "shift --head-dim 7": "head_dim 7 is not an even number from 2 to 65536",
+    "shift --rotary-dim -2": "rotary_dim -2 is not an even number",
+    "shift --head-dim 4 --rotary-dim 8": "rotary_dim 8 is larger than head_dim 4; give --rotary-dim 4",
+    "shift --heads 0": "--heads 0 is not a whole number from 1 up",
+    "shift --heads 1.5": "--heads '1.5' is a fraction",
+    "shift --heads ''": "--heads '' is not a whole number",
+    "shift --heads 8 --kv-heads 3": "--kv-heads 3 does not divide --heads 8",
+    "shift --seq-len -1": "--seq-len -1 is not",
+    "shift --seed -1": "--seed -1 is negative; try --seed 0",
+    "shift --seed 123456789012345678901234567890": "is out of range",
+    "shift --seq-len 1-100000+1 --head-dim 2-200000+2": "make 10000000000 settings; at most 100000 are",
     # real numbers
-    *(
-        (f"shift --base {word}", "is not a finite number above 1")
-        for word in ("nan", "inf", "0", "-1", "1", "1e400")
-    ),
-    ("shift --base x", "--base 'x' is not a number; try --base 10000"),
-    ("shift --base ''", "has an empty element"),
-    ("shift --base ١٠", "is not a number"),
-    *(
-        (f"shift --scale {word}", "try --scale 0.125")
-        for word in ("nan", "inf", "0", "-1", "1e400", "1e308", "5e-324")
-    ),
-    ("shift --scale x", "--scale 'x' is not a number; try --scale 0.125"),
-    ("shift --scale 1,2", "--scale '1,2' is not a number"),
-    ("shift --scale ''", "is not a number"),
+    "shift --base nan": "is not a finite number above 1",
+    "shift --base 1e400": "is not a finite number above 1",
+    "shift --base x": "--base 'x' is not a number; try --base 10000",
+    "shift --scale inf": "try --scale 0.125",
+    "shift --scale 5e-324": "try --scale 0.125",
+    "shift --scale 1,2": "--scale '1,2' is not a number",
     # gates
-    ("shift --fail-if x", "is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'"),
-    ("shift --fail-if ''", "is not COLUMN>NUMBER"),
-    ("shift --fail-if 'drift_rms>'", "is not COLUMN>NUMBER"),
-    ("shift --fail-if 'drift_rms=>1'", "is not COLUMN>NUMBER"),
-    ("shift --fail-if 'drift_rms=1'", "is not COLUMN>NUMBER"),
-    ("shift --fail-if 'drift_rms>1 2'", "is not COLUMN>NUMBER"),
-    ("shift --fail-if 'drift_rms>x'", "'x' is not a number"),
-    ("shift --fail-if 'drift_rms>1>2'", "'1>2' is not a number"),
-    ("shift --fail-if 'drift_rms>nan'", "nan compares with nothing"),
-    ("shift --fail-if 'drift>1'", "unknown numeric column 'drift'"),
-    ("shift --fail-if 'verdict==floor'", "unknown numeric column 'verdict'"),
+    "shift --fail-if x": "is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'",
+    "shift --fail-if 'drift_rms=>1'": "is not COLUMN>NUMBER",
+    "shift --fail-if 'drift_rms>1>2'": "'1>2' is not a number",
+    "shift --fail-if 'drift_rms>nan'": "nan compares with nothing",
+    "shift --fail-if 'verdict==floor'": "unknown numeric column 'verdict'",
     # files to write
-    ("shift -o x", "unknown kind of file 'x'; known: .txt, .csv"),
-    ("shift -o x.yaml", "unknown kind of file 'x.yaml'"),
-    ("shift -o ''", "unknown kind of file ''"),
-    ("shift -o nowhere/x.csv", "-o 'nowhere/x.csv' cannot be written: No such file or directory"),
-    ("shift -o x.csv -o ./x.csv", "-o names the same file twice"),
-    ("shift -o x.csv -o x.csv.meta.json", "-o names the same file twice"),
+    "shift -o x": "unknown kind of file 'x'; known: .txt, .csv",
+    "shift -o nowhere/x.csv": "-o 'nowhere/x.csv' cannot be written: No such file or directory",
+    "shift -o x.csv -o ./x.csv": "-o names the same file twice",
+    "shift -o x.csv -o x.csv.meta.json": "-o names the same file twice",
     # files to read
-    ("shift --qk nowhere.npz", "--qk 'nowhere.npz': no such file; or give gaussian, ones or arange"),
-    ("shift --qk .", "is a folder"),
-    ("shift --qk a.npy,b.npy", "--qk 'a.npy': no such file"),
-    ("shift --qk x.npz --heads 2", "--heads is given by the file 'x.npz'; leave it out"),
-    ("shift --recipe nowhere.toml", "recipe file 'nowhere.toml': No such file or directory"),
-    ("shift --recipe ./", "unknown recipe './'"),
-]
+    "shift --qk nowhere.npz": "--qk 'nowhere.npz': no such file; or give gaussian, ones or arange",
+    "shift --qk .": "is a folder",
+    "shift --qk x.npz --heads 2": "--heads is given by the file 'x.npz'; leave it out",
+    "shift --recipe nowhere.toml": "recipe file 'nowhere.toml': No such file or directory",
+    "shift --recipe ./": "unknown recipe './'",
+}
 
 
-@pytest.mark.parametrize(("line", "fragment"), TABLE, ids=[line or "(nothing)" for line, _ in TABLE])
-def test_a_bad_command_line_is_refused(line, fragment, refused) -> None:
-    assert fragment in refused(*shlex.split(line))
+def test_bad_command_lines_are_refused(refused) -> None:
+    said = {line: refused(*shlex.split(line)) for line in TABLE}
+    assert {line: text for line, text in said.items() if TABLE[line] not in text} == {}
 
 
 @pytest.mark.parametrize(
@@ -218,20 +161,14 @@ def test_an_absurd_size_is_refused_before_any_work(sizes, refused, monkeypatch) 
     assert any(text in message for text in ("GiB of memory and", "positions past 2^53", "from 2 to 65536"))
 
 
-def test_too_many_settings_are_refused_before_they_are_made(refused) -> None:
-    lists = ["--seq-len", "1-100000+1", "--head-dim", "2-200000+2"]
-    assert "make 10000000000 settings; at most 100000 are allowed" in refused("shift", *lists)
-
-
 @pytest.mark.parametrize("flags", ["--mask causal,nope", "--layout half,nope", "--base 10000,nan"])
 def test_all_settings_are_checked_before_the_first_is_audited(flags, refused, monkeypatch) -> None:
     monkeypatch.setattr("ropeaudit.engine.measure.measure", lambda *_: pytest.fail("work was done"))
     refused("shift", *flags.split())
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_long_and_strange_words_give_short_messages(refused) -> None:
+    for arguments in (
         ["--offset", "9" * 100_000],
         ["--offset", "1-" * 50_000],
         ["--offset", ",".join(map(str, range(3000))) + ",x"],
@@ -239,40 +176,28 @@ def test_all_settings_are_checked_before_the_first_is_audited(flags, refused, mo
         ["--columns", ",".join(["drift_rms"] * 5000 + ["nope"])],
         ["--fail-if", " " * 20_000 + "a"],
         ["--qk", "a" * 5000 + ".npz"],
-        ["--recipe", "a" * 5000 + ".toml"],
         ["-o", "a" * 5000 + ".csv"],
-        ["--qk", "a\0.npz"],
         ["--recipe", "a\0.toml"],
         ["-o", "a\0.csv"],
-    ],
-    ids=lambda words: f"{words[0]} {words[1][:8]!r}",
-)
-def test_long_and_strange_words_give_short_messages(arguments, refused) -> None:
-    refused("shift", *arguments)
+    ):
+        refused("shift", *arguments)
 
 
 ESCAPE = "\x1b[31mred\x9b\r\n\u202e"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_escape_codes_in_arguments_do_not_reach_the_terminal(refused) -> None:
+    for arguments in (
         [ESCAPE],
         ["shift", ESCAPE],
         ["shift", "--" + ESCAPE],
         ["shift", "--dtype", ESCAPE],
-        ["shift", "--recipe", ESCAPE],
         ["shift", "--recipe", ESCAPE + ".toml"],
         ["shift", "--qk", ESCAPE + ".npz"],
         ["shift", "--fail-if", ESCAPE],
-        ["shift", "--set", ESCAPE],
         ["shift", "-o", ESCAPE + "/x.csv"],
-        ["list", ESCAPE],
-    ],
-    ids=lambda words: " ".join(words).replace(ESCAPE, "ESC"),
-)
-def test_escape_codes_in_arguments_do_not_reach_the_terminal(arguments, refused) -> None:
-    assert "\\x1b[31m" in refused(*arguments)
+    ):
+        assert "\\x1b[31m" in refused(*arguments), arguments
 
 
 @pytest.mark.parametrize("offsets", ["-5", "-10--5+1", "-10-5+5", "-2^40,2^40", "-9007199254740988"])
@@ -319,57 +244,43 @@ def tensors(**arrays: np.ndarray) -> dict[str, object]:
     return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
 
-BAD_ARRAYS = [
-    ("neither", {"a": Q, "b": K}, "no tensor called q or query; it holds a, b"),
-    ("one", {"q": Q}, "no tensor called k or key; it holds q"),
-    ("positions", {"q": Q, "k": K[:, :4]}, "they must agree in positions and head_dim"),
-    ("dims", {"q": Q, "k": K[..., :2]}, "they must agree in positions and head_dim"),
-    ("ranks", {"q": Q[0], "k": K[0]}, "q has shape (5, 4); give (heads, seq, head_dim)"),
-    ("rank 5", {"q": Q[None, None], "k": K[None, None]}, "give (heads, seq, head_dim)"),
-    ("rank 0", {"q": np.float32(1), "k": np.float32(1)}, "give (heads, seq, head_dim)"),
-    ("odd", {"q": Q[..., :3], "k": K[..., :3]}, "head_dim even"),
-    ("none", {"q": Q[:0], "k": K}, "none of them 0"),
-    ("heads", {"q": np.repeat(Q, 2, 0)[:3], "k": Q}, "2 key-value heads do not divide 3 heads"),
-    ("nan", {"q": Q, "k": K * np.nan}, "k has 20 nan or infinite values of 20"),
-    (
-        "inf",
-        {"q": np.where(np.arange(40).reshape(Q.shape) == 7, np.inf, Q), "k": K},
-        "q has 1 nan or infinite values of 40",
-    ),
-    ("huge", {"q": Q.astype(float) * 1e99, "k": K}, "give one between 1e-60 and 1e+60"),
-    ("minute", {"q": Q, "k": K.astype(float) * 1e-99}, "give one between 1e-60 and 1e+60"),
-    ("complex", {"q": Q + 1j, "k": K + 1j}, "give real numbers"),
-    ("bool", {"q": Q > 0, "k": K > 0}, "give real numbers"),
-]
-NUMPY_ONLY = [
-    ("text", {"q": Q.astype("U8"), "k": K.astype("U8")}, "q holds <U8; give real numbers"),
-    ("bytes", {"q": Q.astype("S8"), "k": K.astype("S8")}, "give real numbers"),
-    ("dates", {"q": Q.astype("M8[s]"), "k": K.astype("M8[s]")}, "give real numbers"),
-    ("objects", {"q": Q.astype(object), "k": K.astype(object)}, "it holds Python objects"),
-    ("raw", {"q": Q.view("V4"), "k": K.view("V4")}, "give real numbers"),
-    ("fields", {"q": np.zeros((1, 2, 2), "f8,f8"), "k": K}, "give real numbers"),
-    ("long", {"q": np.longdouble("1e4000") * Q, "k": K}, "nan or infinite"),
-]
+BAD_ARRAYS: dict[str, dict[str, object]] = {
+    "no tensor called q or query; it holds a, b": {"a": Q, "b": K},
+    "no tensor called k or key; it holds q": {"q": Q},
+    "they must agree in positions and head_dim": {"q": Q, "k": K[:, :4]},
+    "q has shape (5, 4); give (heads, seq, head_dim)": {"q": Q[0], "k": K[0]},
+    "give (heads, seq, head_dim)": {"q": np.float32(1), "k": np.float32(1)},
+    "head_dim even": {"q": Q[..., :3], "k": K[..., :3]},
+    "none of them 0": {"q": Q[:0], "k": K},
+    "2 key-value heads do not divide 3 heads": {"q": np.repeat(Q, 2, 0)[:3], "k": Q},
+    "k has 20 nan or infinite values of 20": {"q": Q, "k": K * np.nan},
+    "give one between 1e-60 and 1e+60": {"q": Q.astype(float) * 1e99, "k": K},
+    "give real numbers": {"q": Q > 0, "k": K > 0},
+}
+NUMPY_ONLY: dict[str, dict[str, object]] = {
+    "q holds <U8; give real numbers": {"q": Q.astype("U8"), "k": K.astype("U8")},
+    "it holds Python objects": {"q": Q.astype(object), "k": K.astype(object)},
+    "q holds |V4; give real numbers": {"q": Q.view("V4"), "k": K.view("V4")},
+    "nan or infinite": {"q": np.longdouble("1e4000") * Q, "k": K},
+}
 
 
-@pytest.mark.parametrize(("arrays", "fragment"), [row[1:] for row in BAD_ARRAYS + NUMPY_ONLY],
-                         ids=[row[0] for row in BAD_ARRAYS + NUMPY_ONLY])  # fmt: skip
-def test_bad_arrays_in_npz(arrays, fragment, refused) -> None:
-    np.savez("x.npz", **arrays)
-    assert fragment in refused("shift", "--qk", "x.npz")
+def test_bad_arrays_in_npz(refused) -> None:
+    for fragment, arrays in (BAD_ARRAYS | NUMPY_ONLY).items():
+        np.savez("x.npz", **arrays)
+        assert fragment in refused("shift", "--qk", "x.npz")
+        os.remove("x.npz")
 
 
-@pytest.mark.parametrize(("arrays", "fragment"), [row[1:] for row in BAD_ARRAYS],
-                         ids=[row[0] for row in BAD_ARRAYS])  # fmt: skip
-def test_bad_arrays_in_safetensors_and_torch_files(arrays, fragment, refused) -> None:
-    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    if all(array.dtype != np.complex128 for array in stored.values()):
-        save_file(stored, "x.safetensors")
+def test_bad_arrays_in_safetensors_and_torch_files(refused) -> None:
+    for fragment, arrays in BAD_ARRAYS.items():
         shapes = {name: np.shape(array) for name, array in arrays.items()}
+        stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_torch(Path("x.pt"), tensors(**{name: np.asarray(array) for name, array in arrays.items()}))
+        assert fragment in refused("shift", "--qk", "x.pt")
         if all(stored[name].shape == shape for name, shape in shapes.items()):
+            save_file(stored, "x.safetensors")
             assert fragment in refused("shift", "--qk", "x.safetensors")
-    write_torch(Path("x.pt"), tensors(**{name: np.asarray(array) for name, array in arrays.items()}))
-    assert fragment in refused("shift", "--qk", "x.pt")
 
 
 def good_files(folder: Path) -> dict[str, str]:
@@ -414,25 +325,24 @@ def test_bfloat16_is_read_as_such(form, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", ["empty", "truncated", "half", "magic", "text", "pickle", "folder"])
-def test_damaged_files(kind, damage, refused, tmp_path) -> None:
+def test_damaged_files(kind, refused, tmp_path) -> None:
     spec = good_files(tmp_path)[kind]
     path = tmp_path / kind
     whole = path.read_bytes()
+    damaged = {
+        "empty": b"",
+        "truncated": whole[:-9],
+        "half": whole[: len(whole) // 2],
+        "magic": b"\xff\xff\xff\xff" + whole[4:],
+        "text": b"q and k",
+        "pickle": pickle.dumps({"q": Q, "k": K}),
+    }
+    for damage, content in damaged.items():
+        path.write_bytes(content)
+        message = refused("shift", "--qk", spec)
+        assert f"--qk '{path}" in message or f"--qk '{spec}'" in message, damage
     path.unlink()
-    match damage:
-        case "folder":
-            path.mkdir()
-        case "pickle":
-            path.write_bytes(pickle.dumps({"q": Q, "k": K}))
-        case _:
-            path.write_bytes({
-                "empty": b"",
-                "truncated": whole[:-9],
-                "half": whole[: len(whole) // 2],
-                "magic": b"\xff\xff\xff\xff" + whole[4:],
-                "text": b"q and k",
-            }[damage])  # fmt: skip
+    path.mkdir()
     message = refused("shift", "--qk", spec)
     assert f"--qk '{path}" in message or f"--qk '{spec}'" in message
 
@@ -541,35 +451,26 @@ def test_a_name_that_is_no_text_gives_valid_json(capfd, monkeypatch, tmp_path) -
 
 # ---------------------------------------------------------------------------- recipe files
 
-BAD_RECIPES = [
-    (b"angle = ", "is not TOML: "),
-    (b"\xff\xfe\x00binary", "is not TOML: "),
-    (b"\x00" * 99, "is not TOML: "),
-    (b"x = " + b"[" * 5000, "is not TOML: "),
-    (b"x = " + b"1" * 9999, "is not TOML: "),
-    (b"# " + b"x" * 70_000, "is larger than 64 KiB"),
-    (b"angel = 'fp32'", "unknown stage 'angel'; did you mean angle"),
-    (b"[angle]\nx = 1", "angle = {'x': 1} is not text; put text in quotes"),
-    (b"angle = 3", 'angle = 3 is not text; put text in quotes, as in angle = "fp32"'),
-    (b"angle = ['fp32']", "is not text"),
-    (b"angle = 'fp17'", "unknown number format 'fp17'"),
-    (b"extends = 'nope'", "unknown recipe 'nope'"),
-    (b"extends = 3", "extends = 3 is not text"),
-    (b"name = 3", "name = 3 is not text"),
-    (b"summary = 3", "summary = 3 is not text"),
-    (b"frequency_form = 'sum'", "unknown frequency_form 'sum'"),
-    (b"rotation_rounding = ['each']", "unknown rotation_rounding"),
-    (b"scale_after_store = 'yes'", "scale_after_store = 'yes': give true or false"),
-    (b"refused = 'because'", "cannot be emulated: because"),
-    (b"'\x1b[31m' = 1", "is not TOML"),
-    (b'"\\u001b[31m" = 1', "unknown stage '\\x1b[31m'"),
-]
+BAD_RECIPES = {
+    b"angle = ": "is not TOML: ",
+    b"\xff\xfe\x00binary": "is not TOML: ",
+    b"x = " + b"[" * 5000: "is not TOML: ",
+    b"# " + b"x" * 70_000: "is larger than 64 KiB",
+    b"angel = 'fp32'": "unknown stage 'angel'; did you mean angle",
+    b"[angle]\nx = 1": "angle = {'x': 1} is not text; put text in quotes",
+    b"angle = 3": 'angle = 3 is not text; put text in quotes, as in angle = "fp32"',
+    b"extends = 'nope'": "unknown recipe 'nope'",
+    b"name = 3": "name = 3 is not text",
+    b"scale_after_store = 'yes'": "scale_after_store = 'yes': give true or false",
+    b"refused = 'because'": "cannot be emulated: because",
+    b'"\\u001b[31m" = 1': "unknown stage '\\x1b[31m'",
+}
 
 
-@pytest.mark.parametrize(("text", "fragment"), BAD_RECIPES, ids=[repr(text[:24]) for text, _ in BAD_RECIPES])
-def test_bad_recipe_files(text, fragment, refused) -> None:
-    Path("x.toml").write_bytes(text)
-    assert fragment in refused("shift", "--recipe", "./x.toml")
+def test_bad_recipe_files(refused) -> None:
+    for text, fragment in BAD_RECIPES.items():
+        Path("x.toml").write_bytes(text)
+        assert fragment in refused("shift", "--recipe", "./x.toml"), text[:24]
 
 
 def test_a_recipe_file_that_is_a_folder_or_endless(refused) -> None:

@@ -97,27 +97,28 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
 ]
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["itself", "link", *(pytest.param(how, marks=pytest.mark.slow) for how in ("absolute", "hard link"))],
-)
-@pytest.mark.parametrize(("line", "name"), OWN_INPUTS, ids=[f"{line} -o {name}" for line, name in OWN_INPUTS])
-def test_no_command_writes_over_what_it_reads(line, name, how, inputs, tmp_path, capsys, monkeypatch) -> None:
+@pytest.mark.parametrize("how", ["itself", "link", "absolute", "hard link"])
+def test_no_command_writes_over_what_it_reads(how, inputs, tmp_path, capsys, monkeypatch) -> None:
     folder = tmp_path / "inputs"
     shutil.copytree(inputs, folder)
     monkeypatch.chdir(folder)
-    suffix = ".svg" if line.startswith("plot") else ".json"
-    target = str(folder / name) if how == "absolute" else name
-    if how.endswith("link") or not name.endswith(suffix):
-        target = f"other{suffix}"
-        (os.link if how == "hard link" else os.symlink)(name, target)
-    before = contents(folder)
-    assert main([*line.split(), "-q", "-o", target]) == 2
-    seen = capsys.readouterr()
-    assert (seen.out, seen.err.count("\n")) == ("", 1)
-    assert f"-o {target!r} is one of the files to read" in seen.err
-    assert "give another name" in seen.err
-    assert contents(folder) == before
+    wrong = []
+    for line, name in OWN_INPUTS if how in ("itself", "link") else OWN_INPUTS[::5]:
+        suffix = ".svg" if line.startswith("plot") else ".json"
+        target = str(folder / name) if how == "absolute" else name
+        linked = how.endswith("link") or not name.endswith(suffix)
+        if linked:
+            target = f"other{suffix}"
+            (os.link if how == "hard link" else os.symlink)(name, target)
+        before = contents(folder)
+        code = main([*line.split(), "-q", "-o", target])
+        seen = capsys.readouterr()
+        said = f"-o {target!r} is one of the files to read" in seen.err and "give another name" in seen.err
+        if not said or (code, seen.out, seen.err.count("\n"), contents(folder)) != (2, "", 1, before):
+            wrong.append(f"{line} -o {name}: {code} {seen.err}")
+        if linked:
+            os.unlink(target)
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
