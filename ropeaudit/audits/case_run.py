@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores, tile
-from ropeaudit.engine.array_library import NUMPY, ArrayLibrary
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -62,9 +61,8 @@ class CaseRun:
         progress: Callable[[float], None],
         tolerance: float = TOLERANCE,
         bounded: bool = True,
-        library: ArrayLibrary[Any] = NUMPY,
     ) -> None:
-        self.bounded, self.library = bounded, library
+        self.bounded = bounded
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = threads
@@ -88,9 +86,8 @@ class CaseRun:
             for run, some in zip(runs, groups.values(), strict=True):
                 by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
             results = [by_cell[cell] for cell in itertools.product(places, offsets)]
-        rest = self.requested, self.tolerance, self.library.name
         for result in results:
-            yield record(self.case, self.loaded, result, *rest)
+            yield record(self.case, self.loaded, result, self.requested, self.tolerance)
 
     def _group(
         self, at: RopeSetting, origin: int, offsets: Sequence[int], work: tuple[float, float]
@@ -234,7 +231,7 @@ class CaseRun:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
                 worth = self._worth(_SHORT if stepwise else threads.SHORT)
-                results = measure.measure(tiles, worth, on_progress, self.library)
+                results = measure.measure(tiles, worth, on_progress)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attend(

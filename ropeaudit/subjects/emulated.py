@@ -54,14 +54,8 @@ class OfRecipe:
 class Emulated(OfRecipe):
     """A resolved recipe applied to a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
-    backend = "numpy"
+    backend, device = "numpy", "cpu"
     version = __version__
-
-    def __init__(
-        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None, device: str = "cpu"
-    ) -> None:
-        super().__init__(recipe, setting, axes)
-        self.device = device
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions are still different finite numbers after the position stage."""

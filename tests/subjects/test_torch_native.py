@@ -468,7 +468,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
     ("given", "error", "error_line"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
-        ({"engine": "numpy", "device": "cuda"}, UsageError, "device cuda is where torch computes"),
+        ({"device": "cuda"}, UsageError, "device cuda is where code is called or torch computes"),
         ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add recipes"),
     ],
@@ -487,8 +487,8 @@ def test_the_command(capsys, snapshot) -> None:
 
 
 def test_the_command_refuses_a_device_that_nothing_computes_on(capsys) -> None:
-    assert main(["shift", "--device", "cuda", "--engine", "numpy"]) == 2
-    assert "leave out --engine numpy" in capsys.readouterr().err
+    assert main(["shift", "--device", "cuda"]) == 2
+    assert "add --impl or --backend torch, or leave it out" in capsys.readouterr().err
 
 
 def test_an_overflow_in_float16_is_a_finding() -> None:
