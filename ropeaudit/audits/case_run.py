@@ -20,7 +20,7 @@ from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
-from ropeaudit.engine import measure, plan, sampled_scores, tile
+from ropeaudit.engine import measure, plan, sampled_scores
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -202,7 +202,7 @@ class CaseRun:
 
     def _worth(self, short: int = threads.SHORT) -> int:
         """Return how many threads make a case faster: they share strips of rows."""
-        strips = self.loaded.heads * -(-self.loaded.seq_len // tile.TILE_ROWS)
+        strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _measure(

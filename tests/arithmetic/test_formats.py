@@ -15,7 +15,6 @@ from ropeaudit.arithmetic import rounding, scaled_formats, tensors
 from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
 from ropeaudit.arithmetic.rounding import round_in_place, round_nearest, round_to
-from ropeaudit.engine import array_library
 from ropeaudit.errors import UnknownName
 
 FP16, BF16 = parse("fp16"), parse("bf16")
@@ -268,7 +267,7 @@ def numpy_in_place(x: np.ndarray, fmt: Format) -> np.ndarray:
 
 def numpy_with_scratch(x: np.ndarray, fmt: Format) -> np.ndarray:
     with np.errstate(all="ignore"):  # as tiles are rounded
-        array_library.NUMPY.round(x, fmt, np.empty_like(x))
+        round_in_place(x, fmt, np.empty_like(x))
     return x
 
 

@@ -9,7 +9,6 @@ import torch
 from ropeaudit import RopeSetting, parse, recipes, round_to, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.engine import scores
-from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports.drift import report as drift_report
@@ -131,7 +130,7 @@ def test_scores_of_pairs_are_formed_by_it_too(recipe: str, monkeypatch: pytest.M
     subject, tile, out = native(recipe, "bf16"), np.empty((40, 40), np.float32), np.empty(40)
     formed, matmul = [], torch.matmul
     monkeypatch.setattr(torch, "matmul", lambda *x: (formed.append(len(x[0])), matmul(*x))[1])
-    scores.form_pairs(NUMPY, q, k, subject, 0.3, out)
+    scores.form_pairs(q, k, subject, 0.3, out)
     assert sum(formed) == 40
     subject.form(q, k.T, 0.3, tile)
     assert np.allclose(out, tile.diagonal(), rtol=2**-7, atol=0)
@@ -155,7 +154,7 @@ def test_scores_are_stored_before_and_after_the_scale() -> None:
     ours, theirs = np.empty((2, 40, 30), np.float32)
     subject = native("hf", "fp32", score="bf16")
     subject.form(q, k.T, 0.3, ours)
-    scores.form(NUMPY, q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
+    scores.form(q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
     assert np.mean(ours != theirs) < 0.01
 
 
