@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.engine import kernel, plan, scores
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics, Values
