@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -30,7 +29,7 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import threads
-from ropeaudit.subjects import FormsScores, Subject, scaled_keys
+from ropeaudit.subjects import Subject, scaled_keys
 from ropeaudit.subjects.calling import called
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
@@ -223,7 +222,7 @@ class CaseRun:
                 self.progress(part[0] + share * (part[1] - part[0]))
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
-        with _alone(subjects), _reported(subjects):
+        with _reported(subjects):
             if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
@@ -260,7 +259,7 @@ class CaseRun:
             self.progress(part[0] + share * (part[1] - part[0]))
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
-        with _alone(subjects), _reported(subjects):
+        with _reported(subjects):
             seen = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, on_progress)
         for one in cells:
             one.attention = seen[subjects.index(one.subject), one.offset]
@@ -303,9 +302,3 @@ def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
             raise
         names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
         raise UsageError(f"{names}: a later call raises {one_line(error)}; the first calls did not") from None
-
-
-def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:
-    """Keep the engine of subjects that form their own scores from starting threads beside ours."""
-    own = (subject.alone() for subject in subjects if isinstance(subject, FormsScores))
-    return next(own, nullcontext())

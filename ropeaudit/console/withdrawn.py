@@ -5,9 +5,6 @@ from __future__ import annotations
 # (command as it is typed, option): what to use instead
 WITHDRAWN: dict[tuple[str, str], str] = {
     # one line an entry
-    (
-        "shift",
-        "--engine",
-    ): "NumPy forms all scores; --device says where code and --backend torch rotate",
+    ("shift", "--engine"): "NumPy forms all scores; --device says where code and --backend torch rotate",
     ("limit", "--engine"): "NumPy forms all scores; --device says where code of --impl is called",
 }

@@ -11,7 +11,7 @@ from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_in_place, round_to
 from ropeaudit.engine.statistics import Values
-from ropeaudit.subjects import FormsScores, Subject
+from ropeaudit.subjects import Subject
 
 _SQUARE = 64  # pairs whose scores are the diagonal of one product
 
@@ -48,13 +48,8 @@ def form(
     one after the other, each sum rounded once: acc = round(acc + q_j * k_j).
     The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
     store (`scale_after_store`) with a second one behind it.
-    A subject that forms its scores itself (`FormsScores`) does so instead.
-    Shapes: q (r, d), k (d, c) -> out (r, c); a subject that does not may have several of each before them.
+    Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c).
     """
-    own = getattr(subject, "form", None)  # isinstance of a protocol takes microseconds a tile
-    if own is not None:
-        own(q, k, scale, out)
-        return
     accumulate(q, k, subject, out)
     store(out, subject, scale, scratch)
 
@@ -66,9 +61,6 @@ def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out
     another, a kernel may sum in another order than in a tile, with errors of the same size.
     Shapes: q, k (n, d) -> out (n,), in float64.
     """
-    if isinstance(subject, FormsScores):
-        _own_diagonal(q, k, subject, scale, out)
-        return
     if native(q, subject):
         sums = _row_products(q, k)
     else:
@@ -86,16 +78,6 @@ def accumulate(q: FloatArray, k: FloatArray, subject: Subject, out: Values) -> N
         np.matmul(q, k, out=out)
     else:
         out[...] = q @ k
-
-
-def _own_diagonal(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out: Values) -> None:
-    """Write the scores that a subject forms itself, in squares of which the diagonal counts. Shapes: (n,)."""
-    for start in range(0, q.shape[0], _SQUARE):
-        rows = slice(start, start + _SQUARE)
-        left, right = q[rows], np.ascontiguousarray(k[rows].T)
-        square = np.empty((left.shape[0], left.shape[0]), tile_format(subject).carrier)
-        form(left, right, subject, scale, square)
-        out[rows] = square.diagonal()
 
 
 def _row_products(a: FloatArray, b: FloatArray) -> Values:
