@@ -8,7 +8,6 @@ RopeAuditError
 ├── BadOutput         a file or stream that cannot be written (exit code 2)
 ├── MissingPackage    something optional that is not installed (exit code 2)
 ├── OutOfMemory       a device on which not even a few rows of scores fit (exit code 2)
-├── EnginesDiffer    torch on a device computes otherwise than NumPy (exit code 2)
 └── NotEmulated       a recipe that NumPy arithmetic cannot reproduce (exit code 2)
 
 A message says what was seen, what was allowed and what to type. It is written with options, --head-dim, whose
@@ -105,10 +104,6 @@ class MissingPackage(RopeAuditError, ImportError):
 
 class OutOfMemory(RopeAuditError, MemoryError):
     """A device on which not even a few rows of scores fit."""
-
-
-class EnginesDiffer(RopeAuditError):
-    """Two engines that must agree do not: nothing that was measured can be relied on."""
 
 
 class NotEmulated(RopeAuditError):

@@ -25,7 +25,6 @@ from ropeaudit.conformance.finding import JUDGED
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
 from ropeaudit.engine import measure
 from ropeaudit.engine import scores as forming
-from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -451,5 +450,5 @@ def _scores(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     """Return the scores that a recipe forms of rotated q and k. Shapes: (h, s, d) twice -> (h, s, s)."""
     scale, results = subject.setting.scale, []
     for left, right in zip(forming.operand(q, subject), forming.operand(k, subject), strict=True):
-        results.append(forming.formed(NUMPY, left, np.ascontiguousarray(right.T), subject, scale))
+        results.append(forming.formed(left, np.ascontiguousarray(right.T), subject, scale))
     return np.stack(results)

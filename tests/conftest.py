@@ -79,7 +79,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     A test that started none would compare one thread with itself, and fails.
     """
-    from ropeaudit.engine import tile
+    from ropeaudit.engine import plan
     from ropeaudit.runtime import threads
 
     sizes: list[int] = []
@@ -91,7 +91,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(threads, "worth", lambda count, *_: count)
     monkeypatch.setattr(threads, "_alone", False)  # of a test before
-    monkeypatch.setattr(tile, "TILE_ROWS", 16)
+    monkeypatch.setattr(plan, "TILE_ROWS", 16)
     monkeypatch.setattr(futures, "ThreadPoolExecutor", started)
     yield sizes
     assert max(sizes, default=1) > 1

@@ -17,7 +17,6 @@ from ropeaudit import parse, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
-from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.inputs import masks, qk, sampled_rows
 from ropeaudit.inputs.qk import Inputs
@@ -98,7 +97,7 @@ def all_drifts(who: Emulated, given: Inputs, offset: int = 0) -> Array:
     for head in range(given.heads):
         x = [round_to(part, who.input) for part in (given.q[head], given.k[head // given.group])]
         q, k = (scores.operand(who.rotate(part, table), who) for part in x)
-        out = scores.formed(NUMPY, q, np.ascontiguousarray(k.T), who, who.setting.scale)
+        out = scores.formed(q, np.ascontiguousarray(k.T), who, who.setting.scale)
         exact = [
             exact_scores.rotated(part.astype(float), rotations, who.setting, "double", scale)
             for part, scale in zip(x, (who.setting.scale, 1.0), strict=True)

@@ -3,9 +3,8 @@
     python tests/on_gpu.py [--device cuda] [--quick]
 
 A Triton kernel in bfloat16, code that torch compiles, transformers' Llama, angles as a matrix product with
-and without TF32, every recipe in torch's own arithmetic beside its emulation, and the torch engine beside
-NumPy and beside bare products of the device, and `limit` over every offset. Nothing is asserted: the figures
-are to be read. (A run of the torch engine stops by itself where it and NumPy do not agree.)
+and without TF32, and every recipe in torch's own arithmetic beside its emulation. Nothing is asserted: the
+figures are to be read.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import importlib.util
 import math
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -120,89 +118,6 @@ def model(device: str) -> None:
             print(f"{one.dtype} at {one.offset}: logits change by {rms:.3g} RMS, {one.verdict}")
 
 
-def agreement(device: str) -> None:
-    """Print how far rows of the torch engine on the device are from NumPy's, relative, by dtype."""
-    from ropeaudit import shift
-
-    sizes = {"heads": 2, "seq_len": 512, "head_dim": 128}
-    for dtype in ("float64", *DTYPES[::-1]):
-        engines = [
-            list(shift(OFFSETS, dtype, ["hf", "uniform"], **sizes, **where))  # type: ignore[arg-type]
-            for where in ({}, {"engine": "torch", "device": device})
-        ]
-        apart = {}
-        for name in ("drift_max", "drift_rms", "change_rms", "reference_rms"):
-            pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(*engines, strict=True)]
-            apart[name] = max(abs(a - b) / a if a else b for a, b in pairs if not math.isnan(a + b))
-        print(f"{dtype:9} " + "  ".join(f"{name} {far:.1e}" for name, far in apart.items()))
-
-
-def fastest(work: Callable[[], object], device: str) -> float:
-    """Return the seconds of the fastest of five runs, waiting for the device."""
-    seconds = []
-    for _ in range(6):
-        before = time.perf_counter()
-        work()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - before)
-    return min(seconds[1:])
-
-
-def engine(device: str, quick: bool) -> None:
-    """Print the time of the torch engine over that of the bare products that its scores need at least.
-
-    These are, for each head, one float64 product for the reference (three for float64) and one product for
-    the subject at each offset, float32 (float64 for float64), of the whole seq_len x seq_len.
-    """
-    from ropeaudit import parse, recipes
-    from ropeaudit.engine import measure, torch_library
-    from ropeaudit.engine.plan import Plan
-    from ropeaudit.inputs import qk
-    from ropeaudit.rope.setting import RopeSetting
-    from ropeaudit.subjects.emulated import Emulated
-
-    heads, size, offsets = (1, 1024, [0, 1000]) if quick else (8, 8192, [0, 1000, 32768, 131072])
-    setting = RopeSetting.of(128)
-    library = torch_library.on(torch.device(device))
-    inputs = qk.make("gaussian", heads, heads, size, setting, 0)
-    for dtype in ("float64", *DTYPES[::-1]):
-        subject = Emulated(recipes.named("hf").resolve(parse(dtype)), setting)
-        plan = Plan([subject], [offsets], inputs, setting, "full")
-        wide, of_subject = (3, torch.float64) if dtype == "float64" else (1, torch.float32)
-
-        def bare(wide: int = wide, of_subject: torch.dtype = of_subject) -> None:
-            for kind, count in ((torch.float64, wide), (of_subject, len(offsets))):
-                q, k = torch.randn(2, size, 128, dtype=kind, device=device)
-                out = torch.empty(size, size, dtype=kind, device=device)
-                for _ in range(heads * count):
-                    torch.matmul(q, k.T, out=out)
-
-        ours = fastest(lambda plan=plan: measure.measure(plan, 1, lambda share: None, library), device)  # type: ignore[misc]
-        products = fastest(bare, device)
-        scores = heads * size**2 * len(offsets)
-        print(
-            f"{dtype:9} {heads} heads x {size}² x {len(offsets)} offsets: {ours:.3g} s, bare products "
-            f"{products:.3g} s, ratio {ours / products:.3g}, {ours / scores * 1e9:.3g} ns a score"
-        )
-
-
-def every_offset(device: str, quick: bool) -> None:
-    """Print how long `limit` takes where it measures every offset, at the default sizes."""
-    from ropeaudit import limit
-
-    up_to = 2**12 if quick else 2**20
-    for dtype in ("bf16", "fp16"):
-        before = time.perf_counter()
-        sizes = {"up_to": up_to, "budget": 2 * up_to, "device": device, "engine": "torch"}
-        (one,) = limit("drift_relative=0.01", dtype, "hf", **sizes)  # type: ignore[arg-type]
-        took = time.perf_counter() - before
-        print(
-            f"hf in {dtype}: {one.in_batches} offsets in {took:.3g} s, "
-            f"{took / max(1, one.in_batches) * 1e3:.3g} ms each; {one.proof} up to {one.proved_up_to}"
-        )
-
-
 def main() -> None:
     """Print all figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -239,13 +154,6 @@ def main() -> None:
 
     print("\n== Recipes in torch's own arithmetic, over their emulation")
     recipes(given.device, given.quick)
-
-    print("\n== The torch engine: how far its rows are from NumPy's, relative")
-    agreement(given.device)
-    print("\n== The torch engine: time over bare products of the same size")
-    engine(given.device, given.quick)
-    print("\n== limit: every offset")
-    every_offset(given.device, given.quick)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic import arrays
-
 Array: TypeAlias = NDArray[np.float64]
 Pair: TypeAlias = tuple[Array, Array]
 Words: TypeAlias = tuple[Any, Any, Any]  # high, middle and low: floats, or arrays that broadcast
@@ -97,10 +95,6 @@ def to_odd(pair: Pair) -> Array:
     Where the sum is not finite `high` is returned. Source: Boldo, Melquiond, IEEE Trans. Comp. 57 (2008).
     """
     high, low = pair
-    if arrays.is_tensor(high):
-        from ropeaudit.arithmetic import tensors  # in-function: it imports torch
-
-        return tensors.to_odd(high, low)  # type: ignore[return-value,arg-type]
     bits = np.array(high, dtype=np.float64).view(np.int64)
     inexact = (low != 0) & np.isfinite(low) & np.isfinite(high) & (bits & 1 == 0)
     outward = np.signbit(low) == np.signbit(high)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 
 _BLOCK = 3 * 2**17  # bytes rounded at once: they stay in a core's cache
@@ -31,17 +30,11 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
     >>> round_to(np.array([1 + 2**-11 + 2**-40]), parse("fp16")).tolist()
     [1.0009765625]
     """
-    if arrays.is_tensor(values):
-        return round_own(arrays.of(values).copied(values), fmt)
     return round_own(np.array(values, order="C"), fmt)
 
 
 def round_own(values: FloatArray, fmt: Format) -> FloatArray:
     """Round as `round_to` does an array that nobody else holds: it may be overwritten and returned."""
-    if arrays.is_tensor(values):
-        from ropeaudit.arithmetic import tensors  # in-function: it imports torch
-
-        return tensors.rounded(values, fmt)  # type: ignore[return-value,arg-type]
     if fmt.precision >= FP32.precision:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
             return values.astype(fmt.carrier, copy=False)  # one IEEE conversion
@@ -161,3 +154,10 @@ def _overflow(flat: FloatArray, fmt: Format) -> None:
     become = {"inf": np.inf, "nan": np.nan, "saturate": fmt.largest}[fmt.overflow]
     over = np.abs(flat) > fmt.largest
     np.copyto(flat, np.copysign(flat.dtype.type(become), flat), where=over)
+
+
+def bits_differ(y: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where two arrays of NumPy hold other bits; every nan is like every other nan. Shapes: alike."""
+    alike = ((y == other) & (np.signbit(y) == np.signbit(other))) | (np.isnan(y) & np.isnan(other))
+    differ: NDArray[np.bool_] = ~alike
+    return differ

@@ -15,8 +15,6 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import judging
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.records import Record
-from ropeaudit.engine import choice
-from ropeaudit.engine.choice import Engine
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Recipe
@@ -42,7 +40,6 @@ class Audit:
     order: str | None = None
     tolerance: float = judging.TOLERANCE
     environments: Sequence[str] = ()
-    engine: str | None = None
     _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +64,11 @@ class Audit:
             raise UsageError("there are no recipes to audit")
         if not self.recipes and self.backend != "numpy":
             raise UsageError("--backend says what executes recipes; add --recipe, or leave it out")
+        if self.device is not None and not self.implementations and self.backend == "numpy":
+            raise UsageError(
+                f"--device {self.device} is where code is called or torch computes; add --impl or "
+                "--backend torch, or leave it out"
+            )
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         if any(case.grid is not None for case in self.cases):
@@ -74,10 +76,6 @@ class Audit:
         if any(case.rerotate is not None for case in self.cases):
             self._check_rerotated()
         self.factories()
-
-    def measured_by(self) -> Engine:
-        """Return what measures. Raises: UnknownName, UsageError."""
-        return choice.chosen(self.engine, self.device, self.backend, bool(self.implementations))
 
     def factories(self) -> list[SubjectFactory]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
@@ -88,8 +86,7 @@ class Audit:
             self.implementations, self.order, self.changes, not self.recipes, self.device
         )
         executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
-        where = self.measured_by().label
-        self._factories.extend(factories.of_recipe(one, self.backend, self.device, where) for one in executed)
+        self._factories.extend(factories.of_recipe(one, self.backend, self.device) for one in executed)
         placed = (one for code in called for one in factories.in_environments(code, self.environments))
         self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
         return self._factories
@@ -146,9 +143,6 @@ class Audit:
         sampled = any(case.sample is not None for case in self.cases)
         if self.attention and sampled:
             raise UsageError("--attention looks at whole rows; leave out --sample")
-        if (self.attention or sampled) and self.measured_by().name != "numpy":
-            what = "--attention" if self.attention else "--sample"
-            raise UsageError(f"{what} is measured by NumPy alone; leave out --engine torch and --device")
         for recipe in self._recipes() if sampled else ():
             scaled_keys.check_sampled(recipe)
         fits(max(case.check([*self.offsets, *self.anchors]) for case in self.cases), at_once)

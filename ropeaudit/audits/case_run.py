@@ -6,8 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
-from ropeaudit.engine import measure, plan, sampled_scores, tile
-from ropeaudit.engine.array_library import NUMPY, ArrayLibrary
+from ropeaudit.engine import measure, plan, sampled_scores
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -31,7 +29,7 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import threads
-from ropeaudit.subjects import FormsScores, Subject, scaled_keys
+from ropeaudit.subjects import Subject, scaled_keys
 from ropeaudit.subjects.calling import called
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
@@ -62,9 +60,8 @@ class CaseRun:
         progress: Callable[[float], None],
         tolerance: float = TOLERANCE,
         bounded: bool = True,
-        library: ArrayLibrary[Any] = NUMPY,
     ) -> None:
-        self.bounded, self.library = bounded, library
+        self.bounded = bounded
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = threads
@@ -88,9 +85,8 @@ class CaseRun:
             for run, some in zip(runs, groups.values(), strict=True):
                 by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
             results = [by_cell[cell] for cell in itertools.product(places, offsets)]
-        rest = self.requested, self.tolerance, self.library.name
         for result in results:
-            yield record(self.case, self.loaded, result, *rest)
+            yield record(self.case, self.loaded, result, self.requested, self.tolerance)
 
     def _group(
         self, at: RopeSetting, origin: int, offsets: Sequence[int], work: tuple[float, float]
@@ -205,7 +201,7 @@ class CaseRun:
 
     def _worth(self, short: int = threads.SHORT) -> int:
         """Return how many threads make a case faster: they share strips of rows."""
-        strips = self.loaded.heads * -(-self.loaded.seq_len // tile.TILE_ROWS)
+        strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _measure(
@@ -226,7 +222,7 @@ class CaseRun:
                 self.progress(part[0] + share * (part[1] - part[0]))
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
-        with _alone(subjects), _reported(subjects):
+        with _reported(subjects):
             if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
@@ -234,7 +230,7 @@ class CaseRun:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
                 worth = self._worth(_SHORT if stepwise else threads.SHORT)
-                results = measure.measure(tiles, worth, on_progress, self.library)
+                results = measure.measure(tiles, worth, on_progress)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attend(
@@ -263,7 +259,7 @@ class CaseRun:
             self.progress(part[0] + share * (part[1] - part[0]))
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
-        with _alone(subjects), _reported(subjects):
+        with _reported(subjects):
             seen = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, on_progress)
         for one in cells:
             one.attention = seen[subjects.index(one.subject), one.offset]
@@ -306,9 +302,3 @@ def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
             raise
         names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
         raise UsageError(f"{names}: a later call raises {one_line(error)}; the first calls did not") from None
-
-
-def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:
-    """Keep the engine of subjects that form their own scores from starting threads beside ours."""
-    own = (subject.alone() for subject in subjects if isinstance(subject, FormsScores))
-    return next(own, nullcontext())

@@ -69,7 +69,7 @@ def planned(audit: Audit, parts: Sequence[Part], shard: tuple[int, int] = (1, 1)
     A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
     cells in order, each of them once. The cells of other shards are not made.
     """
-    factories, offsets, engine = audit.factories(), audit.offsets, audit.measured_by().name
+    factories, offsets = audit.factories(), audit.offsets
     outlines = [case.outline() for case, _ in parts]
     scores = [
         case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
@@ -92,7 +92,7 @@ def planned(audit: Audit, parts: Sequence[Part], shard: tuple[int, int] = (1, 1)
                 at = case.setting_at(setting, sizes.seq_len, offset)
                 if at not in known or at.grid is not None:  # on a grid other columns depend on it too
                     subject = factories[index].make(at, axes)
-                    chosen = audit.attention, audit.tolerance, engine
+                    chosen = audit.attention, audit.tolerance
                     requested = identity(case, sizes, at, subject, offset, *chosen)
                     known[at] = {name: requested[name] for name in records.IDENTITY}
                 values = {**known[at], "offset": offset}
@@ -169,7 +169,7 @@ def measured(
         loaded, setting = case.load() if case.sample is None else case.draw(drawing)
         positions_fit(case.reached([*task.offsets, *audit.anchors]), loaded.seq_len)
         rest = audit.attention, threads, on_progress, audit.tolerance
-        run = CaseRun(case, loaded, setting, some, *rest, library=audit.measured_by().library())
+        run = CaseRun(case, loaded, setting, some, *rest)
         yield from zip(task.cells, run.records(task.offsets), strict=True)
         before += task.seconds
         del loaded, run  # q and k, before others are made
@@ -177,7 +177,7 @@ def measured(
 
 def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[int, Record]]:
     """Yield the cells of the tasks, and rows that say why none was measured."""
-    factories, engine = audit.factories(), audit.measured_by().name
+    factories = audit.factories()
     for task in tasks:
         sizes, setting = task.case.outline()
         axes, cells = task.case.position_axes(setting), iter(task.cells)
@@ -185,5 +185,5 @@ def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[
             for offset in task.offsets:
                 at = task.case.setting_at(setting, sizes.seq_len, offset)
                 result = CellResult(factories[index].make(at, axes), offset, at, refused=Raised(reason))
-                row = record(task.case, sizes, result, audit.attention, audit.tolerance, engine)
+                row = record(task.case, sizes, result, audit.attention, audit.tolerance)
                 yield next(cells), row

@@ -46,9 +46,9 @@ def chosen(
     return [*resolved, *called]
 
 
-def factory(one: Chosen, where: str = "cpu") -> SubjectFactory:
-    """Return the factory of a recipe or of code. where: the label of the device that measures a recipe."""
-    return factories.of_recipe(one, where=where) if isinstance(one, Resolved) else one
+def factory(one: Chosen) -> SubjectFactory:
+    """Return the factory of a recipe or of code."""
+    return factories.of_recipe(one) if isinstance(one, Resolved) else one
 
 
 def stages(some: Iterable[Chosen]) -> dict[str, dict[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits.cases import Outline
-from ropeaudit.engine.tile import TILE_COLUMNS
+from ropeaudit.engine.plan import TILE_COLUMNS
 from ropeaudit.inputs import masks
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3

@@ -123,12 +123,6 @@ class Identity:
         shown=lambda one: one.environment not in (None, "none"),
         group="code",
     )
-    engine: str | None = column(
-        "what measured: numpy or torch; empty where nothing is known of it",
-        role="case",
-        group="code",
-        implied="numpy",
-    )
     layout: str = column(
         "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
         role="setting",

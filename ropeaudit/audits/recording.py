@@ -89,12 +89,8 @@ def identity(
     offset: int,
     requested: AttentionOptions | None,
     tolerance: float,
-    engine: str = "numpy",
 ) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it.
-
-    engine: what measures.
-    """
+    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it."""
     values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "implementation": subject.name,
@@ -106,7 +102,6 @@ def identity(
         "version": subject.version,
         "device": subject.device,
         "environment": getattr(subject, "environment", None),
-        "engine": engine,
         "sample": case.sample,
         "softmax": requested.softmax if requested else None,
         "anchor": requested.anchor if requested else None,
@@ -129,15 +124,14 @@ def record(
     results: CellResult,
     requested: AttentionOptions | None,
     tolerance: float,
-    engine: str = "numpy",
 ) -> Record:
-    """Return the row of a subject and offset. engine: what measured."""
+    """Return the row of a subject and offset."""
     subject, setting, measured = results.subject, results.setting, results.measured
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     low, high = drift.interval()
     values = {
-        **identity(case, loaded, setting, subject, results.offset, requested, tolerance, engine),
+        **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
         "scores": drift.count,
         "distinct_positions": 0 if results.refused else _distinct(results, loaded.seq_len),
         "drift_mean_abs": drift.mean_abs,

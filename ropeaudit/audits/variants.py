@@ -21,7 +21,6 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
-from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.inputs.masks import Mask
@@ -83,8 +82,8 @@ class ExactHead(NamedTuple):
 
     q: FloatArray
     k: FloatArray
-    block: Block[NumPyArray]
-    scores: ExactScores[NumPyArray]
+    block: Block
+    scores: ExactScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ class Bench:
         """Return the scores `out` of a head, which are overwritten, minus the exact ones; 0 if masked."""
         exact = self.exact[head]
         with np.errstate(invalid="ignore"):
-            return kernel.minus_exact(NUMPY, out, exact.scores, exact.block.hidden, out)
+            return kernel.minus_exact(out, exact.scores, exact.block.hidden, out)
 
 
 def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], FloatArray]) -> FloatArray:
@@ -255,7 +254,7 @@ def exactly_summed(q: FloatArray, k: FloatArray) -> FloatArray:
 def _accumulated(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     single = subject.accumulate is FP32
     out = np.empty((len(q), len(k)), np.float32 if single else np.float64)
-    scores.accumulate(NUMPY, q, np.ascontiguousarray(k.T), subject, out)
+    scores.accumulate(q, np.ascontiguousarray(k.T), subject, out)
     return out
 
 

@@ -176,7 +176,6 @@ def _by_itself(audit: Audit, unit: Unit) -> tuple[Audit, Unit]:
         changes={},
         order=None,
         backend="numpy",
-        engine=audit.measured_by().name,
     )
     moved = (tuple(index - first for index in task.factories) for task in unit)
     return own, tuple(replace(task, factories=some) for task, some in zip(unit, moved, strict=True))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import bits_differ
 from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged

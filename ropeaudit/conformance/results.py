@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import bits_differ
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.conformance.whole_calls import Both, given_vectors

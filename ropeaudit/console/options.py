@@ -300,13 +300,6 @@ device_option: Decorator = click.option(
     help="Where code or torch computes: cpu, cuda, cuda:N or mps. Code is called with q and k that lie "
     "there.  [default: cpu; of a module where it lies]",
 )
-engine_option: Decorator = click.option(
-    "--engine",
-    type=WORD,
-    metavar="NAME",
-    help="What measures: numpy, or torch, the same on --device. NumPy judges parts of each run.  "
-    "[default: numpy; torch for recipes with --device cuda]",
-)
 length_option: Decorator = click.option(
     "--length",
     type=WORD,

@@ -20,7 +20,6 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores
-from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.attention import Attention, ReferenceRows, Rounding
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.plan import CellIndex, Plan
@@ -245,12 +244,11 @@ class _Chunk:
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = rotated[Job("q", task.head, (index, offset))][task.rows]
         k = rotated[Job("k", key_head, (index, offset))][task.cols]
-        own: NumPyArray = scores.formed(NUMPY, q, k.T, subject, self.plan.setting.scale)
-        return _masked(own, hidden)
+        return _masked(scores.formed(q, k.T, subject, self.plan.setting.scale), hidden)
 
 
 def _masked(strip: Array, hidden: Any) -> Array:
-    NUMPY.hide(strip, hidden, -np.inf)
+    masks.hide(strip, hidden, -np.inf)
     return strip
 
 

@@ -2,8 +2,7 @@
 
 Every measurement is a shape of it: whole tiles (`measure`), sampled pairs (`sampled_scores`), rows of
 attention (`attention_pass`), two rotations against each other (`pair`), variants of a recipe, scores by
-distance. Rotated q and k come as arrays of any library (`array_library`); what is computed from there on is
-an operation of it.
+distance.
 
 Letters: s positions, d head_dim, r and c rows and columns of a tile, n pairs.
 """
@@ -13,41 +12,39 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
-from ropeaudit.engine.array_library import A, ArrayLibrary
 from ropeaudit.engine.plan import CellStatistics
-from ropeaudit.engine.statistics import Block, Moments, Statistics
+from ropeaudit.engine.statistics import Block, Moments, Statistics, Values
+from ropeaudit.inputs import masks
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import RotatesHeads, RotatesKeys, StoresKeys, Subject
 
 Side = Literal["q", "k"]
-ExactScores: TypeAlias = tuple[A, A | None]  # exact scores: high + low
+ExactScores: TypeAlias = tuple[Values, Values | None]  # exact scores: high + low
 
 
-class Workspace(Generic[A]):
+class Workspace:
     """Arrays of the size of a block, of which each thread has its own and uses them again and again."""
 
-    def __init__(self, library: ArrayLibrary[A]) -> None:
-        self.library, self.local = library, threading.local()
+    def __init__(self) -> None:
+        self.local = threading.local()
 
-    def array(self, number: int, fmt: Format, shape: tuple[int, ...]) -> A:
+    def array(self, number: int, fmt: Format, shape: tuple[int, ...]) -> Values:
         """Return array `number` of this thread, float32 or float64, with what was left in it."""
         name, size = f"{fmt.name}_{number}", math.prod(shape)
-        flat: A | None = getattr(self.local, name, None)
-        if flat is None or flat.shape[0] < size:
-            flat = self.library.empty((size,), fmt)
+        flat: Values | None = getattr(self.local, name, None)
+        if flat is None or flat.size < size:
+            flat = np.empty(size, fmt.carrier)
             setattr(self.local, name, flat)
-        array: A = flat[:size].reshape(shape)
-        return array
+        return flat[:size].reshape(shape)
 
 
 def rotate(subject: Subject, side: Side, x: FloatArray, table: Any, head: int | None = None) -> FloatArray:
@@ -72,7 +69,7 @@ def rotate_exactly(
     Shapes: (s, d) -> Factor of (s, d).
     """
     with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
-        return exact_scores.rotated(arrays.of(x).wide(x), table, setting, precision, scale)
+        return exact_scores.rotated(x.astype(np.float64, copy=False), table, setting, precision, scale)
 
 
 def exact_factors(
@@ -92,62 +89,53 @@ def exact_factors(
     return left, rotate_exactly(k, tables[1], setting, precision)
 
 
-def minus_exact(
-    library: ArrayLibrary[A], formed: A, exact: ExactScores[A], hidden: A | None = None, out: A | None = None
-) -> A:
+def minus_exact(formed: Values, exact: ExactScores, hidden: Any = None, out: Values | None = None) -> Values:
     """Return float64 scores minus the exact ones, 0 where they are hidden; `out` may be `formed`."""
     high, low = exact
-    difference = library.subtract(formed, high, out)
+    difference: Values = np.subtract(formed, high, out=out)
     if low is not None:
-        difference = library.subtract(difference, low, difference)
-    library.hide(difference, hidden)
+        np.subtract(difference, low, out=difference)
+    masks.hide(difference, hidden)
     return difference
 
 
-def gather_exact(
-    statistics: Statistics, exact: ExactScores[A], block: Block[A], out: A | None = None
-) -> None:
+def gather_exact(statistics: Statistics, exact: ExactScores, block: Block, out: Values | None = None) -> None:
     """Take in the exact scores of a block, which are overwritten if they are one array."""
-    library, (high, low) = block.library, exact
-    joined = high if low is None else library.add(high, low, out)
-    library.hide(joined, block.hidden)
+    joined = exact_scores.joined(*exact, out)
+    masks.hide(joined, block.hidden)
     statistics.add(joined, block)
 
 
 def gather_reference(
-    exact: ExactScores[A],
+    exact: ExactScores,
     error: float,
-    block: Block[A],
+    block: Block,
     results: Sequence[CellStatistics],
-    out: A | None = None,
+    out: Values | None = None,
 ) -> None:
     """Note the statistics of the exact scores of a block. error: their certificate. See `gather_exact`."""
     gathered = Statistics(Moments.SQUARES, weighted=block.weights is not None)
     gather_exact(gathered, exact, block, out)
-
-    def merge() -> None:
-        for result in results:
-            result.reference.merge(gathered)
-            result.error = float(np.maximum(result.error, error))  # nan stays nan
-
-    block.library.afterwards(merge)
+    for result in results:
+        result.reference.merge(gathered)
+        result.error = float(np.maximum(result.error, error))  # nan stays nan
 
 
 def measure(
     subject: Subject,
-    operands: Iterable[tuple[A, A] | None],
+    operands: Iterable[tuple[FloatArray, FloatArray] | None],
     scale: float,
-    exact: ExactScores[A],
-    block: Block[A],
+    exact: ExactScores,
+    block: Block,
     results: Sequence[CellStatistics],
-    workspace: Workspace[A],
+    workspace: Workspace,
 ) -> None:
     """Form a subject's scores of a block at every offset, the first one 0; gather drift and change from it.
 
     operands: rotated q and k at each offset, None where all scores are known to be nan; of a tile (r, d) and
     (d, c), of pairs (n, d) twice. results: of each offset.
     """
-    library, paired = block.library, block.weights is not None
+    paired = block.weights is not None
     fmt = FP64 if paired else scores.tile_format(subject)
     base, formed, spare = (workspace.array(number, fmt, block.shape) for number in range(3))
     wide, scratch = formed, spare
@@ -158,16 +146,16 @@ def measure(
         if factors is None:
             result.drift.add_nonfinite(block.visible)
             result.self_drift.add_nonfinite(block.visible)
-            library.fill(out, math.nan)
+            out.fill(math.nan)
             continue
         if paired:
-            scores.form_pairs(library, *factors, subject, scale, out)
+            scores.form_pairs(*factors, subject, scale, out)
         else:
-            scores.form(library, *factors, subject, scale, out, spare)
+            scores.form(*factors, subject, scale, out, spare)
         if number:
-            own = library.subtract(formed, base, spare)
-            library.hide(own, block.hidden)
+            own = np.subtract(formed, base, out=spare)
+            masks.hide(own, block.hidden)
             result.self_drift.add(own, block, scratch)
-        result.drift.add(minus_exact(library, out, exact, block.hidden, wide), block, scratch)
+        result.drift.add(minus_exact(out, exact, block.hidden, wide), block, scratch)
         if number == 0:
-            library.afterwards(result.self_is_exact)
+            result.self_is_exact()

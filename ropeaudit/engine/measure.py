@@ -5,7 +5,6 @@ rotated once per subject and offset, then tiles of scores are formed, compared a
 reference of a tile does not depend on the offset: it is computed once and used for all offsets
 and for all subjects that round their inputs alike. Threads share strips of rows; the statistics are merged in
 the order of the strips, so that the result does not depend on how many threads there are.
-Arrays are those of a library: NumPy, or torch on a device; there NumPy judges strips 0, 1, 2, 4, 8, ... too.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a tile.
 """
@@ -13,45 +12,38 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import kernel, plan, scores, tile
-from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray
+from ropeaudit.engine import kernel, plan, scores
 from ropeaudit.engine.kernel import ExactScores, Side, Workspace
 from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
-from ropeaudit.engine.tile import RotatedPanel, Tile
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime.threads import Map
+from ropeaudit.runtime.threads import Map, mapping
 
 _Kind: TypeAlias = Format | np.dtype[Any]  # a format that rounds x, or a dtype that holds it
-CertifiedScores: TypeAlias = tuple[ExactScores[NumPyArray], float]  # of a head, and what they may be off by
+CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what they may be off by
 
 
 def measure(
-    cases: Plan[Inputs],
-    threads: int,
-    progress: Callable[[float], None],
-    library: ArrayLibrary[Any] = NUMPY,
+    cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
 ) -> dict[CellIndex, CellStatistics]:
-    """Return what was measured, for every cell of the plan; `progress` gets the share done.
-
-    library: of the arrays. Raises: EnginesDiffer where another one than NumPy does not agree with it.
-    """
+    """Return what was measured, for every cell of the plan; `progress` gets the share done."""
     results = {cell: CellStatistics() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
-    with library.running(threads) as mapped:
-        for part in _Run(cases, mapped, library).strips():
+    with mapping(threads) as mapped:
+        for part in _Run(cases, mapped).strips():
             for cell, measured in part.items():
                 results[cell].merge(measured)
             progress(first.drift.count / scores_in_all)
@@ -73,7 +65,7 @@ def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellS
     for head, (values, (exactly, error)) in enumerate(zip(formed, reference, strict=True)):
         block = Block.tile("full", head, slice(0, values.shape[0]), slice(0, values.shape[1]))
         with np.errstate(invalid="ignore", over="ignore"):
-            result.drift.add(kernel.minus_exact(NUMPY, values.astype(np.float64), exactly), block)
+            result.drift.add(kernel.minus_exact(values.astype(np.float64), exactly), block)
         kernel.gather_reference(exactly, error, block, [result])
     return result
 
@@ -94,30 +86,39 @@ class _Tables(NamedTuple):
     cells: dict[CellIndex, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Rotated:
+    """q or k of one head and one panel, rotated by every subject and by the reference.
+
+    Rotated q are (s, d); rotated k are (d, s), so that a tile's product runs over contiguous rows.
+    nonfinite: cells in which every row of q or every column of k holds a nan, and so every score is one.
+    """
+
+    subjects: dict[CellIndex, FloatArray] = field(default_factory=dict)
+    reference: dict[Key, Factor] = field(default_factory=dict)
+    nonfinite: set[CellIndex] = field(default_factory=set)
+
+
 class _Strip(NamedTuple):
-    """Some rows of a head against a panel of keys. judged: whether NumPy looks at it too."""
+    """Some rows of a head against a panel of keys."""
 
     head: int
-    q: RotatedPanel[Any]
-    k: RotatedPanel[Any]
+    q: _Rotated
+    k: _Rotated
     rows: slice
-    judged: bool
 
 
-class _Run(Generic[A]):
+class _Run:
     """One pass over all heads and panels of a plan."""
 
-    def __init__(self, cases: Plan[Inputs], mapped: Map, library: ArrayLibrary[A]) -> None:
-        self.plan, self.map, self.library = cases, mapped, library
-        self.tile = library.tile or (tile.TILE_ROWS, tile.TILE_COLUMNS)
-        self.groups, self.strip_numbers = cases.keys(), itertools.count()
-        self.workspace: Workspace[A] = Workspace(library)
+    def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
+        self.plan, self.map = cases, mapped
+        self.groups, self.workspace = cases.keys(), Workspace()
         self.tables: dict[int, _Tables] = {}
 
     def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
-        size = self.library.panel or plan.PANEL
-        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, size):
+        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
             earlier, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:
@@ -134,7 +135,7 @@ class _Run(Generic[A]):
             yield range(start, min(start + max(1, size), heads))
 
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
-        return masks.tiles(self.plan.mask, rows, cols, self.tile[1], self.plan.seq_len)
+        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.seq_len)
 
     def _panel_tables(self, panel: slice) -> _Tables:
         positions = self.plan.at(panel)
@@ -142,10 +143,8 @@ class _Run(Generic[A]):
 
         def table(cell: CellIndex | None) -> Any:
             if cell is None:
-                return self.library.taken(exact_scores.distance_table(numbers, self.plan.setting))
-            subject = self.plan.subjects[cell[0]]
-            of_cell = subject.table(positions, cell[1])
-            return self.library.taken(of_cell) if self.library.rotates(subject) else of_cell
+                return exact_scores.distance_table(numbers, self.plan.setting)
+            return self.plan.subjects[cell[0]].table(positions, cell[1])
 
         *subjects, reference = self.map(table, [*cells, None])
         return _Tables(reference, dict(zip(cells, subjects, strict=True)))
@@ -158,21 +157,13 @@ class _Run(Generic[A]):
         panels = self._rotate_all(jobs)
         q = dict(zip(heads, panels, strict=False))
         k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
-        starts = range(rows.start, rows.stop, self.tile[0])
-        cuts = [slice(s, min(s + self.tile[0], rows.stop)) for s in starts]
+        starts = range(rows.start, rows.stop, plan.TILE_ROWS)
+        cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
         unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
-        strips = [
-            _Strip(head, q[head], k[head // inputs.group], cut, self._judged())
-            for head in heads
-            for cut in unmasked
-        ]
+        strips = [_Strip(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
-    def _judged(self) -> bool:
-        number = next(self.strip_numbers)
-        return self.library.name != NUMPY.name and number & (number - 1) == 0
-
-    def _rotate_all(self, jobs: list[_Job]) -> list[RotatedPanel[A]]:
+    def _rotate_all(self, jobs: list[_Job]) -> list[_Rotated]:
         """Rotate every head for every cell and for the reference, all in parallel."""
         numbers, subjects = range(len(jobs)), self.plan.subjects
         formats = {subject.input for subject in subjects} | {key.input for key in self.groups}
@@ -180,7 +171,7 @@ class _Run(Generic[A]):
         kinds = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
         to_round = list(itertools.product(numbers, set(kinds.values())))
         rounded = self.map(self._rounded, [(jobs[number], kind) for number, kind in to_round])
-        inputs: dict[tuple[int, _Kind], A] = dict(zip(to_round, rounded, strict=True))
+        inputs: dict[tuple[int, _Kind], FloatArray] = dict(zip(to_round, rounded, strict=True))
         exactly = list(itertools.product(numbers, self.groups))
         by_cell = list(itertools.product(numbers, self.plan.cells()))
         references = self.map(
@@ -191,7 +182,7 @@ class _Run(Generic[A]):
         operands = self.map(
             self._rotate, [(jobs[number], inputs[number, kind_of[cell]], cell) for number, cell in by_cell]
         )
-        panels: list[RotatedPanel[A]] = [RotatedPanel() for _ in jobs]
+        panels = [_Rotated() for _ in jobs]
         for (number, key), factor in zip(exactly, references, strict=True):
             panels[number].reference[key] = factor
         for (number, cell), (operand, nonfinite) in zip(by_cell, operands, strict=True):
@@ -199,48 +190,73 @@ class _Run(Generic[A]):
             panels[number].nonfinite.update({cell} if nonfinite else ())
         return panels
 
-    def _rounded(self, task: tuple[_Job, _Kind]) -> A:
+    def _rounded(self, task: tuple[_Job, _Kind]) -> FloatArray:
         """Return the rows of a job as they are rotated."""
         job, kind = task
-        x = self.library.taken(job.x[job.panel])
-        if isinstance(kind, Format):
-            return round_to(x, kind)  # type: ignore[return-value]
-        return self.library.converted(x, FP64 if kind == np.float64 else FP32)
+        x = job.x[job.panel]
+        return round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
 
-    def _rotate_exactly(self, task: tuple[_Job, A, Key]) -> Factor:
+    def _rotate_exactly(self, task: tuple[_Job, FloatArray, Key]) -> Factor:
         job, x, key = task
         setting, table = self.plan.setting, self.tables[job.panel.start].reference
         scale = setting.scale if job.side == "q" else 1.0
-        return kernel.rotate_exactly(x, table, setting, key.precision, scale)  # type: ignore[arg-type]
+        return kernel.rotate_exactly(x, table, setting, key.precision, scale)
 
-    def _rotate(self, task: tuple[_Job, A, CellIndex]) -> tuple[A, bool]:
+    def _rotate(self, task: tuple[_Job, FloatArray, CellIndex]) -> tuple[FloatArray, bool]:
         """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
         job, x, cell = task
         subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
-        if self.library.rotates(subject):
-            rotated: Any = kernel.rotate(subject, job.side, x, table, job.head)  # type: ignore[arg-type]
-        else:
-            given = round_to(job.x[job.panel], subject.input)
-            rotated = self.library.taken(kernel.rotate(subject, job.side, given, table, job.head))
-        nonfinite = self.library.known_nan(rotated)
-        operand: Any = scores.operand(rotated, subject)
-        return self.library.contiguous(operand.T if job.side == "k" else operand), nonfinite
+        rotated = kernel.rotate(subject, job.side, x, table, job.head)
+        nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
+        operand = scores.operand(rotated, subject)
+        return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
 
     def _strip(self, strip: _Strip, first_row: int, cols: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all tiles of some rows of a head against one panel of keys."""
         results = {cell: CellStatistics() for cell in self.plan.cells()}
-        head, q, k, rows, judged = strip
+        rows = strip.rows
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for keys in self._tiles(rows, cols):
                 in_k = slice(keys.start - cols.start, keys.stop - cols.start)
-                block: Block[A] = Block.tile(self.plan.mask, head, rows, keys, self.library)
-                here = Tile(self.plan, block, q, k, in_q, in_k, self.workspace)
+                block = Block.tile(self.plan.mask, strip.head, rows, keys)
                 for key, members in self.groups.items():
-                    here.measure(key, members, results)
-            self.library.settle()
-            if judged:
-                from ropeaudit.engine import agreement  # in-function: NumPy alone needs none
-
-                agreement.check(here, head, rows, keys)
+                    self._tile(strip, block, (in_q, in_k), key, members, results)
         return results
+
+    def _tile(
+        self,
+        strip: _Strip,
+        block: Block,
+        within: tuple[slice, slice],
+        key: Key,
+        members: Sequence[int],
+        results: Mapping[CellIndex, CellStatistics],
+    ) -> None:
+        """Compute the reference of a key in a tile, and compare its subjects, the `members`, with it.
+
+        within: where the tile stands in the rotated panels of q and of k.
+        """
+        in_q, in_k = within
+        q, k = strip.q.reference[key], strip.k.reference[key]
+        joined, high, low = (self.workspace.array(number, FP64, block.shape) for number in (0, 3, 4))
+        exactly = exact_scores.product(q.rows(in_q), k.rows(in_k), high, low)
+        cells = {index: [(index, offset) for offset in self.plan.offsets[index]] for index in members}
+        of_key = [results[cell] for index in members for cell in cells[index]]
+        kernel.gather_reference(exactly, exact_scores.certificate(q, k), block, of_key, joined)
+
+        def operands(cell: CellIndex) -> tuple[FloatArray, FloatArray] | None:
+            if cell in strip.q.nonfinite or cell in strip.k.nonfinite:
+                return None
+            return strip.q.subjects[cell][in_q], strip.k.subjects[cell][:, in_k]
+
+        for index in members:
+            kernel.measure(
+                self.plan.subjects[index],
+                map(operands, cells[index]),
+                self.plan.setting.scale,
+                exactly,
+                block,
+                [results[cell] for cell in cells[index]],
+                self.workspace,
+            )

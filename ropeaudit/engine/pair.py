@@ -13,13 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ropeaudit.arithmetic.arrays import bits_differ
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import kernel, plan, scores, tile
-from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.arithmetic.rounding import bits_differ, round_to
+from ropeaudit.engine import kernel, plan, scores
 from ropeaudit.engine.kernel import Side
-from ropeaudit.engine.statistics import Block, Moments, Statistics
+from ropeaudit.engine.statistics import Block, Moments, Statistics, Values
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
@@ -191,10 +189,10 @@ class Comparison:
                 for fmt in dict.fromkeys(self.formats)
             }
             result.error = max(exact_scores.certificate(q, k) for q, k in exact.values())
-            for top in range(rows.start, rows.stop, tile.TILE_ROWS):
-                queries = slice(top, min(top + tile.TILE_ROWS, rows.stop))
+            for top in range(rows.start, rows.stop, plan.TILE_ROWS):
+                queries = slice(top, min(top + plan.TILE_ROWS, rows.stop))
                 in_q = slice(queries.start - rows.start, queries.stop - rows.start)
-                for keys in masks.tiles(self.mask, queries, cols, tile.TILE_COLUMNS, self.inputs.seq_len):
+                for keys in masks.tiles(self.mask, queries, cols, plan.TILE_COLUMNS, self.inputs.seq_len):
                     in_k = slice(keys.start - cols.start, keys.stop - cols.start)
                     block = Block.tile(self.mask, head, queries, keys)
                     self._gather(
@@ -208,21 +206,21 @@ class Comparison:
     def _gather(
         self,
         result: PairStatistics,
-        block: Block[NumPyArray],
+        block: Block,
         rotated: Sequence[tuple[FloatArray, FloatArray]],
         factors: dict[Format, tuple[Factor, Factor]],
     ) -> None:
         """Form both scores of a tile and take in their differences. rotated: q (r, d), k (d, c)."""
         exact = {fmt: exact_scores.product(q, k) for fmt, (q, k) in factors.items()}
-        formed: list[NumPyArray] = []
-        drifts: list[NumPyArray] = []
+        formed: list[Values] = []
+        drifts: list[Values] = []
         for rotator, fmt, (q, k) in zip(self.pair, self.formats, rotated, strict=True):
-            own = scores.formed(NUMPY, q, k, rotator.subject, self.setting.scale)
+            own = scores.formed(q, k, rotator.subject, self.setting.scale)
             formed.append(own)
-            drifts.append(kernel.minus_exact(NUMPY, own, exact[fmt], block.hidden))
+            drifts.append(kernel.minus_exact(own, exact[fmt], block.hidden))
         for reference, fmt in zip(result.references, self.formats, strict=True):
             kernel.gather_exact(reference, exact[fmt], block)
-        difference = kernel.minus_exact(NUMPY, formed[0], (formed[1], None), block.hidden)
+        difference = kernel.minus_exact(formed[0], (formed[1], None), block.hidden)
         scratch = np.empty_like(difference)
         result.difference.add(difference, block, scratch)
         for drift, gathered in zip(drifts, result.drifts, strict=True):

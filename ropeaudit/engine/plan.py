@@ -22,6 +22,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, Subject
 
 PANEL = 8192  # positions rotated at once
+TILE_ROWS, TILE_COLUMNS = 512, 512  # a tile's few arrays stay in a core's cache
 CACHE_BYTES = 384 * 2**20  # rotated q and k held at once
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
-from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Workspace
 from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
@@ -48,7 +48,7 @@ class _Pairs:
 
     def __init__(self, cases: Plan[SampledInputs]) -> None:
         self.plan, self.groups = cases, cases.keys()
-        self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
+        self.workspace = Workspace()
 
     def measure(self, rows: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all cells over some of the pairs."""
@@ -85,8 +85,8 @@ class _Pairs:
             kernel.measure(subject, operands, setting.scale, exact, block, of_subject, self.workspace)
 
     def _operands(
-        self, index: int, sides: tuple[NumPyArray, NumPyArray], rows: slice
-    ) -> Iterator[tuple[NumPyArray, NumPyArray]]:
+        self, index: int, sides: tuple[FloatArray, FloatArray], rows: slice
+    ) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
         subject, pairs = self.plan.subjects[index], self.plan.inputs.pairs
         x, y = (round_to(side, subject.input) for side in sides)

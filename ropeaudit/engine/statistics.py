@@ -6,24 +6,25 @@ depend on the number of threads.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Generic, TypeAlias
+from typing import Any, TypeAlias
 
-from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray
-from ropeaudit.engine.summary import Summary, Wanted
+import numpy as np
+from numpy.typing import NDArray
+
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 
 Place: TypeAlias = tuple[int, int, int]  # head, query, key
+Values: TypeAlias = NDArray[Any]  # float32 or float64
 
 NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Generic[A]):
+class Block:
     """Some scores of a head: a tile of them, or a list of pairs.
 
     corner: where the first one stands. visible: how many count; the others are `hidden`, and 0 in what is
@@ -31,29 +32,26 @@ class Block(Generic[A]):
     Shapes: hidden (r, c), weights (n,).
     """
 
-    library: ArrayLibrary[A]
     shape: tuple[int, ...]
     visible: int
     corner: Place = (0, 0, 0)
-    hidden: A | None = None
-    weights: A | None = None
+    hidden: NDArray[np.bool_] | None = None
+    weights: Values | None = None
 
     @classmethod
-    def tile(
-        cls, mask: Mask, head: int, rows: slice, cols: slice, library: ArrayLibrary[Any] = NUMPY
-    ) -> Block[Any]:
+    def tile(cls, mask: Mask, head: int, rows: slice, cols: slice) -> Block:
         """Return the block of some queries with some keys."""
         shape = rows.stop - rows.start, cols.stop - cols.start
-        hidden = masks.hidden(mask, rows, cols, library.arange)
+        hidden = masks.hidden(mask, rows, cols)
         visible = shape[0] * shape[1]
         if hidden is not None:
             visible = masks.visible(mask, rows, cols)
-        return Block(library, shape, visible, (head, rows.start, cols.start), hidden)
+        return cls(shape, visible, (head, rows.start, cols.start), hidden)
 
     @classmethod
-    def pairs(cls, first: int, weights: NumPyArray) -> Block[NumPyArray]:
+    def pairs(cls, first: int, weights: Values) -> Block:
         """Return the block of sampled pairs; `first`, the number of the first one, stands for its key."""
-        return Block(NUMPY, weights.shape, weights.size, (0, 0, first), None, weights)
+        return cls(weights.shape, weights.size, (0, 0, first), None, weights)
 
     def place(self, number: int) -> Place:
         """Return where a score of the block stands."""
@@ -92,23 +90,40 @@ class Statistics:
     absolute: float = 0.0
     fourths: float = 0.0
 
-    def add(self, values: A, block: Block[A], scratch: A | None = None) -> None:
-        """Take in the values of a block. scratch: a float64 array like them, overwritten."""
+    def add(self, values: Values, block: Block, scratch: Values | None = None) -> None:
+        """Take in the values of a block; where some are not finite, how many, and no sums.
+
+        scratch: a float64 array like them, overwritten.
+        """
         self.count += block.visible
         weights = block.weights if self.weighted else None
-        largest, means = self.moments >= Moments.LARGEST, self.moments >= Moments.MEANS
-        wanted = Wanted(largest, means, self.largest, weights, scratch)
-        block.library.summarize(values, wanted, functools.partial(self._take, block))
-
-    def _take(self, block: Block[A], seen: Summary) -> None:
-        """Take in the numbers of a block."""
-        if seen.number >= 0 and seen.largest > self.largest:
-            self.largest, self.place = seen.largest, block.place(seen.number)
-        self.nonfinite += seen.nonfinite
-        self.squares += seen.squares
-        self.fourths += seen.fourths
-        self.total += seen.total
-        self.absolute += seen.absolute
+        means = self.moments >= Moments.MEANS
+        sizes = np.abs(values, out=scratch) if means else None
+        if self.moments >= Moments.LARGEST:
+            largest = float(sizes.max()) if sizes is not None else _largest_size(values)
+            if not math.isfinite(largest):
+                self.nonfinite += _nonfinite(values)
+                return
+            if largest > self.largest:
+                where = (np.abs(values) if sizes is None else sizes).argmax()
+                self.largest, self.place = largest, block.place(int(where))
+        if values.dtype != np.float64:
+            values = _copied(values, scratch)
+        if weights is None:
+            squares = _dot(values, values)
+            if sizes is not None:
+                self.total += _total(values)
+                self.absolute += _total(sizes)
+        else:
+            each = (weights * values) * values
+            squares = _total(each)
+            self.fourths += _dot(each, each)
+            if sizes is not None:
+                self.total += _dot(weights, values)
+                self.absolute += _dot(weights, sizes)
+        self.squares += squares
+        if self.moments < Moments.LARGEST and not math.isfinite(squares):
+            self.nonfinite += _nonfinite(values)
 
     def add_nonfinite(self, count: int) -> None:
         """Take in values none of which is finite."""
@@ -166,3 +181,28 @@ class Statistics:
         error = math.sqrt(max(spread, 0.0) / (self.count - 1))
         factor = math.exp(min(NORMAL * error / 2, 700.0))
         return self.rms / factor, self.rms * factor
+
+
+def _largest_size(x: Values) -> float:
+    low, high = float(x.min()), float(x.max())
+    return high if high >= -low else -low
+
+
+def _nonfinite(x: Values) -> int:
+    return x.size - int(np.isfinite(x).sum())
+
+
+def _total(x: Values) -> float:
+    rows = x @ np.ones(x.shape[1]) if x.ndim == 2 else x  # a product by rows is the fastest sum
+    return float(rows.sum())
+
+
+def _dot(a: Values, b: Values) -> float:
+    return float(np.dot(a.reshape(-1), b.reshape(-1)))
+
+
+def _copied(values: Values, scratch: Values | None) -> Values:
+    if scratch is None:
+        return values.astype(np.float64)
+    np.copyto(scratch, values, casting="same_kind")
+    return scratch

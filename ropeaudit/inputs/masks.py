@@ -8,7 +8,7 @@ Letters: s positions, r and c rows (queries) and columns (keys) of a tile, p col
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -120,10 +120,9 @@ def bands(mask: Mask, seq_len: int) -> Iterator[tuple[slice, slice]]:
         yield rows, columns(mask, rows, seq_len)
 
 
-def hidden(mask: Mask, rows: slice, cols: slice, arange: Callable[[int, int], Any] = np.arange) -> Any:
+def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     """Return True where a tile's query does not see the key; None where it sees all of them.
 
-    arange: of the library whose array it is to be, by default NumPy's.
     Shapes: -> (r, c).
     """
     width = _width(mask)
@@ -132,10 +131,16 @@ def hidden(mask: Mask, rows: slice, cols: slice, arange: Callable[[int, int], An
     later, outside = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
     if not later and not outside:
         return None
-    keys, queries = arange(cols.start, cols.stop)[None, :], arange(rows.start, rows.stop)[:, None]
+    keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
     if not outside:
         return keys > queries
     return (keys > queries) | (keys <= queries - width)
+
+
+def hide(values: NDArray[Any], hidden: NDArray[np.bool_] | None, value: float = 0.0) -> None:
+    """Set to `value`, where it lies, what a mask hides."""
+    if hidden is not None:
+        np.copyto(values, value, where=hidden)
 
 
 def visible(mask: Mask, rows: slice, cols: slice) -> int:

@@ -22,7 +22,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.doubledouble import Array, Pair, Words
 from ropeaudit.reference import exact_frequencies
@@ -121,35 +120,42 @@ def rotated(
 ) -> Factor:
     """Return the rows of x rotated by the angles of `table` and multiply them by `scale`.
 
-    Arrays may be torch tensors, and then those of the Factor are. Operations run one after the other and
-    round once each: results have the same bits wherever they are computed, but for the norms, which are sums.
     Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
     """
-    (cos, sin), members, library = table, _members(setting), arrays.of(x)
+    (cos, sin), members = table, _members(setting)
     if precision == "double":
         a, b = (x[:, dims] for dims in members)
-        whole = library.copied(x)
+        whole = np.array(x)
         whole[:, members[0]] = a * cos[0] - b * sin[0]
         whole[:, members[1]] = b * cos[0] + a * sin[0]
         whole *= scale
-        return Factor(whole, None, None, library.norm(whole))
-    whole, head, rest = (library.unset(x, True) for _ in range(3))
+        return Factor(whole, None, None, _norm(whole))
+    whole, head, rest = (np.empty(x.shape) for _ in range(3))
     bits = (53 - math.ceil(math.log2(x.shape[1]))) // 2
-    step = library.at_once(x, _ROWS)
-    for start in range(0, len(x), step):
-        rows = slice(start, start + step)
+    for start in range(0, len(x), _ROWS):
+        rows = slice(start, start + _ROWS)
         part = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
         high, low = _rotated_exactly(x[rows], *part, members, scale)
-        whole[rows], head[rows] = high, library.leading(high, bits)
+        whole[rows], head[rows] = high, _leading(high, bits)
         rest[rows] = (high - head[rows]) + low
-    return Factor(whole, head, rest, library.norm(whole), library.norm(rest))
+    return Factor(whole, head, rest, _norm(whole), _norm(rest))
+
+
+def _leading(x: Array, bits: int) -> Array:
+    """Return the multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
+    _, exponent = np.frexp(np.max(np.abs(x), axis=1, keepdims=True, initial=0.0))
+    sigma = np.ldexp(1.5, exponent + 52 - bits)
+    return np.asarray((x + sigma) - sigma)
+
+
+def _norm(x: Array) -> float:
+    """Return the largest 2-norm of a row. Shapes: (s, d)."""
+    return float(np.sqrt(np.max(np.einsum("sd,sd->s", x, x), initial=0.0)))
 
 
 def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
     """Return rows of x rotated and scaled in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
-    library = arrays.of(x)
-    high, low = library.copied(x), library.unset(x, True)
-    low[...] = 0.0
+    high, low = np.array(x), np.zeros(x.shape)
     a, b = (x[:, dims] for dims in members)
     first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
     second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
@@ -168,12 +174,11 @@ def product(
     array, then the second: the difference to a float64 score loses nothing that matters.
     Shapes: q (r, d), k (c, d), out and scratch (r, c), overwritten where they are given -> two of (r, c).
     """
-    matmul = arrays.of(q.whole).matmul
     if q.head is None or k.head is None or q.rest is None or k.rest is None:
-        return matmul(q.whole, k.whole.T, out), None
-    rest: Array = matmul(q.head, k.rest.T, out)
-    rest += matmul(q.rest, k.whole.T, scratch)
-    return matmul(q.head, k.head.T, scratch), rest
+        return np.matmul(q.whole, k.whole.T, out=out), None
+    rest: Array = np.matmul(q.head, k.rest.T, out=out)
+    rest += np.matmul(q.rest, k.whole.T, out=scratch)
+    return np.matmul(q.head, k.head.T, out=scratch), rest
 
 
 def paired(q: Factor, k: Factor) -> tuple[Array, Array | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -85,14 +84,3 @@ class StoresKeys(Protocol):
 
     def store_key(self, x: FloatArray, table: Any, head: int | None) -> FloatArray:
         """Return x of a head of k, rotated and stored. head: None in a sample. Shapes: (s, d) -> (s, d)."""
-
-
-@runtime_checkable
-class FormsScores(Protocol):
-    """A subject that forms its scores itself, where `ropeaudit.engine.scores` would do it in NumPy."""
-
-    def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
-        """Write the scores of a tile into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Keep the engine from starting threads of its own beside those that call the subject."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit import __version__
-from ropeaudit.arithmetic import arrays, elementary
 from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.arithmetic import elementary
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_nearest, round_own, round_to
 from ropeaudit.recipes import Resolved
@@ -54,14 +54,8 @@ class OfRecipe:
 class Emulated(OfRecipe):
     """A resolved recipe applied to a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
-    backend = "numpy"
+    backend, device = "numpy", "cpu"
     version = __version__
-
-    def __init__(
-        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None, device: str = "cpu"
-    ) -> None:
-        super().__init__(recipe, setting, axes)
-        self.device = device
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions are still different finite numbers after the position stage."""
@@ -132,15 +126,12 @@ class Emulated(OfRecipe):
         return np.clip(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d).
-
-        x and the table may be torch tensors: then the result is one too, of the same bits.
-        """
+        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         recipe, fmt = self.recipe, self.recipe.rotation
-        library = arrays.of(x)
-        rotated = library.unset(x, fmt is FP64 or not library.single(x))
+        single = x.dtype == np.float32 and fmt is not FP64
+        rotated: FloatArray = np.empty(x.shape, np.float32 if single else np.float64)
         rotated[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
-        pairs = library.stacked(*split_pairs(x, self.setting))
+        pairs = np.array(split_pairs(x, self.setting))
         first, second = split_pairs(rotated, self.setting)
         combine = _each if recipe.recipe.rotation_rounding == "each" else _once
         bits = recipe.input.precision + (recipe.table or recipe.trig).precision  # of a product
@@ -173,15 +164,13 @@ def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits
 
 def _once(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, _: int) -> FloatArray:
     """Return round(a*cos - b*sin) and round(b*cos + a*sin): exact until one rounding. Shapes: as `_each`."""
-    wide = arrays.of(pairs).wide
-    left, right = (dd.two_product(wide(pairs), wide(part)) for part in (cos, sin))
+    wide, *parts = (part.astype(np.float64, copy=False) for part in (pairs, cos, sin))
+    left, right = (dd.two_product(wide, part) for part in parts)
     totals = [
         dd.subtract((left[0][0], left[1][0]), (right[0][1], right[1][1])),
         dd.add((left[0][1], left[1][1]), (right[0][0], right[1][0])),
     ]
-    rounded = (round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt) for total in totals)
-    result: FloatArray = arrays.of(pairs).stacked(*rounded)
-    return result
+    return np.array([round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt) for total in totals])
 
 
 def _product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
@@ -190,15 +179,12 @@ def _product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> F
     bits: how many an exact product may have. Up to 24 of them it is exact in float32, barring underflow, and
     up to 48 in float64.
     """
-    library = arrays.of(a)
-    single = library.single(a) and library.single(b)
+    single = a.dtype == np.float32 and b.dtype == np.float32
     if single and fmt is not FP64 and (fmt is FP32 or bits <= 24):
         return round_own(a * b, fmt)
-    left, right = library.wide(a), library.wide(b)
+    left, right = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
     if single or fmt is FP64:
         return round_own(left * right, fmt)
-    if arrays.is_tensor(a):
-        return round_own(dd.to_odd(dd.two_product(left, right)), fmt)
 
     def exactly(where: NDArray[np.intp]) -> FloatArray:
         return dd.to_odd(dd.two_product(left.reshape(-1)[where], right.reshape(-1)[where % right.size]))

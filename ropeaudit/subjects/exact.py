@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import __version__
-from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
@@ -42,7 +41,7 @@ class Exact:
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x rotated exactly, rounded to float64. Shapes: (s, d) -> (s, d)."""
-        factor: Factor = exact_scores.rotated(arrays.of(x).wide(x), table, self.setting, "double")
+        factor: Factor = exact_scores.rotated(x.astype(np.float64, copy=False), table, self.setting, "double")
         return factor.whole
 
     def distinct_positions(self, positions: Positions) -> int:

@@ -131,16 +131,14 @@ def called(code: Code, dtype: Format) -> SubjectFactory:
     )
 
 
-def of_recipe(
-    recipe: Resolved, backend: str = "numpy", device: str | None = None, where: str = "cpu"
-) -> SubjectFactory:
+def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = None) -> SubjectFactory:
     """Return the factory of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError.
 
-    device: where torch executes it. where: the label of the device on which its emulation is measured.
+    device: where torch executes it.
     """
     if backend not in BACKENDS:
         raise UnknownName("backend", str(backend), BACKENDS)
-    make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe, device=where)
+    make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe)
     if backend == "torch":
         if recipe.recipe.keys:
             raise UsageError("keys with scales are emulated in NumPy alone; leave out --backend torch")

@@ -37,10 +37,9 @@ class ScaledKeys(Emulated):
         setting: RopeSetting,
         axes: Axes | None,
         k: FloatArray | None,
-        device: str = "cpu",
     ) -> None:
         """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
-        super().__init__(recipe, setting, axes, device)
+        super().__init__(recipe, setting, axes)
         assert recipe.recipe.keys is not None  # noqa: S101 for mypy
         stage, self.scaled = recipe.recipe.keys
         self.before = stage == "input"
@@ -99,7 +98,7 @@ def stored(subject: AnySubject, inputs: object) -> AnySubject | ScaledKeys:
     if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
         return subject
     k = inputs.k if isinstance(inputs, Inputs) else None
-    return ScaledKeys(subject.recipe, subject.setting, subject.axes, k, subject.device)
+    return ScaledKeys(subject.recipe, subject.setting, subject.axes, k)
 
 
 def check_sampled(recipe: Recipe) -> None:

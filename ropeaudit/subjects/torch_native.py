@@ -2,20 +2,19 @@
 
 Each stage is torch's operation in the stage's own dtype; where its operands are wider it is done in the wider
 dtype, as torch promotes, and cast. What differs from `subjects.emulated` is torch's: pow, cos and sin may be
-an ulp off, pow casts a Python base to the dtype of its exponent (10000 is 9984 in bfloat16), a cast of
-float64 to 16 bits rounds twice, and sums of products run in the order of the device's kernels.
+an ulp off, pow casts a Python base to the dtype of its exponent (10000 is 9984 in bfloat16), and a cast of
+float64 to 16 bits rounds twice. Rotated q and k come back to the host, where NumPy forms the scores.
 tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `rounding.round_to` and carried
 in float32. rotation_rounding "once": products and sum in float32 for a rotation of 16 bits or less,
 in float64 above, then one cast.
 
-Letters: s positions, d head_dim, p pairs, r and c rows and columns of a tile. Units: tokens, radians.
+Letters: s positions, d head_dim, p pairs. Units: tokens, radians.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -32,11 +31,10 @@ from ropeaudit.subjects.emulated import OfRecipe
 from ropeaudit.subjects.torch_numbers import NATIVE, Numbers, by_halves, dtype
 
 Table = tuple[torch.Tensor, torch.Tensor]
-_HALVES = ("float16", "bfloat16")  # torch multiplies their matrices with float32 sums
 
 
 class TorchNative(OfRecipe):
-    """A recipe in torch arithmetic; implements `ropeaudit.subjects.Subject` and `FormsScores`."""
+    """A recipe in torch arithmetic; implements `ropeaudit.subjects.Subject`."""
 
     backend = "torch"
     version = str(torch.__version__)
@@ -57,24 +55,6 @@ class TorchNative(OfRecipe):
         if self.recipe.recipe.rotation_rounding == "each":
             return None
         return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
-
-    def refusal(self, seq_len: int, offset: int) -> str:
-        """Return why the scores cannot be summed as requested; empty where they can."""
-        if self.accumulate not in (FP32, FP64):
-            return f"torch cannot be told to sum in {self.accumulate}; give --set accumulate=fp32 or fp64"
-        if self.accumulate is FP32 and self.output is FP64:
-            return "torch sums products of float64 in float64 alone; give --set accumulate=fp64"
-        return ""
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Compute with one torch thread a Python thread within the block."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions are still different finite numbers after the position stage."""
@@ -169,37 +149,6 @@ class TorchNative(OfRecipe):
             products = numbers.apply(torch.mul, wide, left, cos), numbers.apply(torch.mul, wide, right, sin)
             part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))
         return numbers.keep(rotated, self.output)
-
-    def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
-        """Write the scores of a tile into `out`; fewer rows at once where the device's memory is short.
-
-        Shapes: q (r, d), k (d, c) -> out (r, c).
-        """
-
-        def form_rows(rows: slice) -> None:
-            left, right = self.numbers.of(q[rows], self.output), self.numbers.of(k.T, self.output)
-            out[rows] = torch_arrays.to_numpy(self._scores(left, right, scale))
-
-        by_halves(len(q), form_rows)
-
-    def _scores(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
-        """Return q·k, scaled and stored. Shapes: (r, d), (c, d) -> (r, c).
-
-        16-bit q and k whose product is stored in their own dtype are multiplied in it, with the kernel's
-        sums. Else they are widened to the accumulator's dtype first, which is exact: torch stores a product
-        in the dtype of its operands.
-        """
-        numbers, after = self.numbers, self.scale_after_store or scale == 1.0
-        own = self.output.name in _HALVES and self.output is self.score and after
-        if not (own and self.accumulate is FP32):
-            q, k = (numbers.moved(x, dtype(self.accumulate)) for x in (q, k))
-        total = torch.matmul(q, k.T)
-        if after:
-            total = numbers.keep(total, self.score)
-        if scale == 1.0:
-            return total
-        wide = self.score if after else self.accumulate  # torch scales 16-bit numbers in float32
-        return numbers.keep(numbers.apply(lambda x: x * scale, wide, total), self.score)
 
 
 def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Numbers) -> torch.Tensor:

@@ -120,7 +120,7 @@ def by_halves(rows: int, work: Callable[[slice], None]) -> None:
                 raise
             if size <= FEWEST_ROWS:
                 raise OutOfMemory(
-                    f"out of memory on the device with {size} rows of scores: {text[:120]}; "
+                    f"out of memory on the device with {size} rows: {text[:120]}; "
                     "free some of its memory, or give --device cpu"
                 ) from None
             middle = part.start + size // 2

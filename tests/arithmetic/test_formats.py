@@ -11,11 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropeaudit.arithmetic import doubledouble as dd
-from ropeaudit.arithmetic import rounding, scaled_formats, tensors
-from ropeaudit.arithmetic.arrays import bits_differ
+from ropeaudit.arithmetic import rounding, scaled_formats
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
-from ropeaudit.arithmetic.rounding import round_in_place, round_nearest, round_to
-from ropeaudit.engine import array_library
+from ropeaudit.arithmetic.rounding import bits_differ, round_in_place, round_nearest, round_to
 from ropeaudit.errors import UnknownName
 
 FP16, BF16 = parse("fp16"), parse("bf16")
@@ -268,21 +266,11 @@ def numpy_in_place(x: np.ndarray, fmt: Format) -> np.ndarray:
 
 def numpy_with_scratch(x: np.ndarray, fmt: Format) -> np.ndarray:
     with np.errstate(all="ignore"):  # as tiles are rounded
-        array_library.NUMPY.round(x, fmt, np.empty_like(x))
+        round_in_place(x, fmt, np.empty_like(x))
     return x
 
 
-def torch_in_place(x: np.ndarray, fmt: Format) -> np.ndarray:
-    tensors.round_in_place(torch.from_numpy(x), fmt)
-    return x
-
-
-def torch_anew(x: np.ndarray, fmt: Format) -> np.ndarray:
-    result: np.ndarray = round_to(torch.from_numpy(x), fmt).numpy()  # type: ignore[attr-defined,arg-type]
-    return result
-
-
-ROUNDERS = [round_to, numpy_in_place, numpy_with_scratch, torch_in_place, torch_anew]
+ROUNDERS = [round_to, numpy_in_place, numpy_with_scratch]
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
@@ -323,10 +311,8 @@ def test_a_nan_stays_one_in_every_block_of_a_long_array(dtype: type, name: str) 
 @pytest.mark.parametrize("fmt", FORMATS[1:], ids=str)
 def test_a_nan_stays_one_on_the_ways_to_a_rounding(fmt: Format) -> None:
     every = nans(np.float64)
-    for library in (np.asarray, torch.from_numpy):
-        with np.errstate(invalid="ignore"):  # signalling nans
-            odd = dd.to_odd((library(every.copy()), library(np.full_like(every, 1e-30))))
-            assert np.isnan(np.asarray(odd)).all()
+    with np.errstate(invalid="ignore"):  # signalling nans
+        assert np.isnan(dd.to_odd((every.copy(), np.full_like(every, 1e-30)))).all()
     assert np.isnan(round_nearest(every.copy(), lambda where: every[where], fmt)).all()
 
 

@@ -16,10 +16,11 @@ from ropeaudit import recipes, shift
 from ropeaudit.audits import records, summation
 from ropeaudit.audits.comparison import compare
 from ropeaudit.console import gates
-from ropeaudit.engine import array_library
+from ropeaudit.engine import scores
 from ropeaudit.main import main
 from ropeaudit.reports.comparison import headline
 from ropeaudit.runtime import run_metadata
+from ropeaudit.subjects import Subject
 
 RECIPES = tuple(recipe.name for recipe in recipes.all_recipes() if not recipe.refused)
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
@@ -48,8 +49,15 @@ def another_order(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             out[...] = total
             return out
 
-        library = type(array_library.NUMPY)
-        monkeypatch.setattr(library, "matmul", lambda self, a, b, out: matmul(a, b, out))
+        accumulate = scores.accumulate
+
+        def reordered(q: np.ndarray, k: np.ndarray, subject: Subject, out: np.ndarray) -> None:
+            if scores.native(q, subject):
+                matmul(q, k, out)
+            else:
+                accumulate(q, k, subject, out)
+
+        monkeypatch.setattr(scores, "accumulate", reordered)
 
     return reorder
 

@@ -45,7 +45,7 @@ REPORTS = [
         f"{SHIFT} --columns detail",
         f"{SHIFT} --columns structure,attention",
     ),
-    *(f"{SHIFT} --set output=e4m3:head", f"{SHIFT} --backend torch", f"{SHIFT} --engine torch"),
+    *(f"{SHIFT} --set output=e4m3:head", f"{SHIFT} --backend torch"),
     f"shift --model llama-3.1-8b,qwen2.5-7b {SMALL} --recipe hf --dtype bf16 --offset 0",
     "shift --model all --heads 1 --kv-heads 1 --seq-len 4 --recipe hf --dtype bf16 --offset 0 --layer all",
     *(f"{SHIFT} --impl {KERNEL}:apply_rope", f"{SHIFT} --impl {KERNEL}:careless --offset 1000 --recipe hf"),

@@ -49,7 +49,7 @@ def bare_products(heads: int, seq: int, cells: int = 16) -> Child:
     import numpy as np
     from threadpoolctl import threadpool_limits
 
-    from ropeaudit.engine.tile import TILE_COLUMNS, TILE_ROWS
+    from ropeaudit.engine.plan import TILE_COLUMNS, TILE_ROWS
     from ropeaudit.runtime.run_metadata import threads
 
     a = np.random.default_rng(0).standard_normal((seq, 128)).astype(np.float32)

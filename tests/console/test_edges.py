@@ -22,7 +22,6 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import gates, sweep_file
-from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
 from ropeaudit.features.explain import known_recipes
@@ -202,7 +201,7 @@ def test_a_table_without_subjects_or_offsets_is_no_report(
 
 def spread(*values: float) -> Statistics:
     result = Statistics(Moments.LARGEST)
-    result.add(np.array([values]), Block(NUMPY, (1, len(values)), len(values)))
+    result.add(np.array([values]), Block((1, len(values)), len(values)))
     return result
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import Case, Record, RopeSetting, parse, recipes, shift
-from ropeaudit.engine import measure, plan, sampled_scores, tile
-from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.engine import measure, plan, sampled_scores
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.features.explain import analysis as explain
 from ropeaudit.features.parity import analysis as parity
@@ -61,7 +60,7 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
     x[3, 4] *= 1e6 if kind == "outlier" else 1.0
     values = np.ldexp(x.astype(np.float32), exponent).astype(np.float32).astype(np.float64)
     size, spread, all_of_it = (Statistics(moments) for moments in Moments)
-    block = Block(NUMPY, values.shape, values.size, (2, 10, 20))
+    block = Block(values.shape, values.size, (2, 10, 20))
     size.add(values, block)
     spread.add(values.astype(np.float32), block, np.empty_like(values))
     all_of_it.add(values, block, np.empty_like(values))
@@ -80,7 +79,7 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
 def test_what_is_not_finite_is_counted_whatever_else_is_asked_for(moments) -> None:
     values = np.array([[1.0, math.nan, -math.inf], [math.inf, 2.0, 0.0]])
     result = Statistics(moments)
-    result.add(values, Block(NUMPY, values.shape, values.size))
+    result.add(values, Block(values.shape, values.size))
     assert (result.count, result.nonfinite) == (6, 3)
     assert math.isnan(result.rms)
 
@@ -151,8 +150,8 @@ def test_small_tiles_and_panels_give_what_one_tile_gives(mask, monkeypatch) -> N
     changes = {"accumulate": "fp64"}  # a float32 BLAS product may depend on the shape of the tile
     whole = run(mask=mask, changes=changes)
     monkeypatch.setattr(plan, "PANEL", 32)
-    monkeypatch.setattr(tile, "TILE_ROWS", 16)
-    monkeypatch.setattr(tile, "TILE_COLUMNS", 8)
+    monkeypatch.setattr(plan, "TILE_ROWS", 16)
+    monkeypatch.setattr(plan, "TILE_COLUMNS", 8)
     tiled = run(mask=mask, changes=changes)
     for a, b in zip(whole, tiled, strict=True):
         if a.dtype == "float64" and a.implementation.startswith("uniform"):

@@ -15,7 +15,6 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, sampled_scores, scores
-from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.plan import Plan
 from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.errors import BadShape, UsageError
@@ -196,9 +195,9 @@ def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
         for x in (built.q, built.k)
     )
     tile = np.empty((40, 40), scores.tile_format(who).carrier)
-    scores.form(NUMPY, q, np.ascontiguousarray(k.T), who, setting.scale, tile)
+    scores.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
     m, n = np.divmod(np.arange(1600), 40)
-    scores.form_pairs(NUMPY, q[m], k[n], who, setting.scale, result := np.empty(len(m)))
+    scores.form_pairs(q[m], k[n], who, setting.scale, result := np.empty(len(m)))
     if bits:
         assert np.array_equal(result, tile.reshape(-1))
     else:

@@ -100,8 +100,8 @@ def test_parity_is_the_difference_of_all_scores_at_once() -> None:
 def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
     (whole,) = compare("hf", "meta", offsets=(5,), seq_len=300)
     monkeypatch.setattr(pair.plan, "PANEL", 128)
-    monkeypatch.setattr(pair.tile, "TILE_ROWS", 50)
-    monkeypatch.setattr(pair.tile, "TILE_COLUMNS", 70)
+    monkeypatch.setattr(pair.plan, "TILE_ROWS", 50)
+    monkeypatch.setattr(pair.plan, "TILE_COLUMNS", 70)
     monkeypatch.setattr(pair.run_metadata, "threads", lambda: 1)
     (cut,) = compare("hf", "meta", offsets=(5,), seq_len=300)
     for name in COLUMNS:

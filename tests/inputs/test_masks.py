@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from ropeaudit import parse, recipes, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound
-from ropeaudit.engine import plan, tile
+from ropeaudit.engine import plan
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
 from ropeaudit.features.parity.report import COLUMNS
@@ -111,8 +111,8 @@ def test_other_names_are_unknown(wrong) -> None:
 @pytest.fixture
 def small(monkeypatch) -> None:
     monkeypatch.setattr(plan, "PANEL", 32)
-    monkeypatch.setattr(tile, "TILE_ROWS", 16)
-    monkeypatch.setattr(tile, "TILE_COLUMNS", 8)
+    monkeypatch.setattr(plan, "TILE_ROWS", 16)
+    monkeypatch.setattr(plan, "TILE_COLUMNS", 8)
 
 
 def scores(subject: Emulated, built: qk.Inputs, offset: int) -> np.ndarray:

@@ -140,7 +140,7 @@ def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
     ("arguments", "message"),
     [
         (["shift", "--impl", own("plain"), "--device", "tpu"], "--device 'tpu' is not cpu, cuda"),
-        (["limit", "--device", NAME, "--engine", "numpy"], "is where torch computes; leave it out"),
+        (["limit", "--device", NAME], "is where code is called; add --impl"),
         (
             ["parity", "hf", "meta", "--device", NAME],
             "is where code is called, and neither hf nor meta is code",
@@ -155,7 +155,7 @@ def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
             ["shift", "--impl", own("CannotMove"), "--device", NAME],
             "cannot be moved there: NotImplementedError",
         ),
-        (["shift", "--device", NAME, "--engine", "numpy"], "is where torch computes; leave it out"),
+        (["shift", "--device", NAME], "is where code is called or torch computes; add --impl or"),
         (["shift", "--impl", own("plain"), "--backend", "torch"], "--backend says what executes recipes"),
     ],
 )

@@ -8,14 +8,12 @@ import torch
 
 from ropeaudit import RopeSetting, parse, recipes, round_to, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
-from ropeaudit.engine import scores
-from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled
-from ropeaudit.subjects import FormsScores, Subject, torch_arrays, torch_numbers
+from ropeaudit.subjects import Subject, torch_arrays, torch_numbers
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.torch_native import TorchNative, plain
 from ropeaudit.subjects.torch_numbers import Numbers, by_halves
@@ -39,27 +37,13 @@ def plotted(rows: int, dtype: str, seed: int = 0) -> np.ndarray:
     return round_to(np.random.default_rng(seed).standard_normal((rows, 128)), parse(dtype))
 
 
-def test_it_is_a_subject_that_forms_its_scores() -> None:
-    subject = native("hf", "bf16")
-    assert isinstance(subject, Subject)
-    assert isinstance(subject, FormsScores)
-    assert not isinstance(Emulated(resolved("hf", "bf16"), RopeSetting.of()), FormsScores)
+def test_it_is_a_subject() -> None:
+    assert isinstance(native("hf", "bf16"), Subject)
 
 
 def disagreements(names: list[str], **case: int) -> list[str]:
-    """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift.
-
-    With angles in float64, the drift in float32 is that of the sums, which torch and NumPy add in orders of
-    their own: what else these recipes do is compared with sums in float64.
-    """
-    exact = [name for name in names if resolved(name, "fp32").stages()["angle"] == "float64"]
-    rest = [name for name in names if name not in exact]
-    audits = [
-        {"recipes": rest},
-        {"recipes": exact, "dtypes": ["fp64", "fp16", "bf16"]},
-        {"recipes": exact, "dtypes": "fp32", "changes": {"accumulate": "fp64", "score": "fp64"}},
-    ]
-    return [cell for audit in audits for cell in differing(offsets=[0, 1000, 131072], **audit, **case)]
+    """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift."""
+    return differing(recipes=names, offsets=[0, 1000, 131072], **case)
 
 
 def differing(**given: object) -> list[str]:
@@ -114,51 +98,6 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     assert np.array_equal(subject.rotate(x, table), torch_arrays.to_numpy(expected[0, 0]))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
-def test_eager_scores_bit_for_bit(dtype: str) -> None:
-    """Eager attention: a product in the model's dtype, then the scale, each stored in it."""
-    q, k = plotted(40, dtype), plotted(30, dtype, 1)
-    subject, out = native("hf", dtype), np.empty((40, 30), parse(dtype).carrier)
-    subject.form(q, k.T, 0.3, out)
-    left, right = (torch_arrays.to_torch(x, parse(dtype)) for x in (q, k))
-    assert np.array_equal(out, torch_arrays.to_numpy(left @ right.T * 0.3))
-
-
-@pytest.mark.parametrize("recipe", ["hf", "uniform"])
-def test_scores_of_pairs_are_formed_by_it_too(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of pairs has products of torch, not of NumPy."""
-    q, k = plotted(40, "bf16"), plotted(40, "bf16", 1)
-    subject, tile, out = native(recipe, "bf16"), np.empty((40, 40), np.float32), np.empty(40)
-    formed, matmul = [], torch.matmul
-    monkeypatch.setattr(torch, "matmul", lambda *x: (formed.append(len(x[0])), matmul(*x))[1])
-    scores.form_pairs(NUMPY, q, k, subject, 0.3, out)
-    assert sum(formed) == 40
-    subject.form(q, k.T, 0.3, tile)
-    assert np.allclose(out, tile.diagonal(), rtol=2**-7, atol=0)
-
-
-def test_products_are_formed_in_the_dtype_in_which_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16-bit products of eager attention in 16 bits, those of fused attention in float32."""
-    seen, matmul = [], torch.matmul
-    monkeypatch.setattr(torch, "matmul", lambda *x: (seen.append(x[0].dtype), matmul(*x))[1])
-    for recipe in ("hf", "vllm-cuda"):
-        for dtype in ("fp64", "fp32", "fp16", "bf16"):
-            wide = np.empty((3, 3), parse(dtype).carrier)
-            native(recipe, dtype).form(plotted(3, dtype), plotted(3, dtype).T, 0.3, wide)
-    own = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-    assert seen == [*own, torch.float64, torch.float32, torch.float32, torch.float32]
-
-
-def test_scores_are_stored_before_and_after_the_scale() -> None:
-    """float32 q and k, scores in bfloat16: two roundings, as the emulation has them."""
-    q, k = plotted(40, "fp32"), plotted(30, "fp32", 1)
-    ours, theirs = np.empty((2, 40, 30), np.float32)
-    subject = native("hf", "fp32", score="bf16")
-    subject.form(q, k.T, 0.3, ours)
-    scores.form(NUMPY, q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
-    assert np.mean(ours != theirs) < 0.01
-
-
 def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
     """float64 numbers turned in float32: each product is rounded once."""
     x, subject = plotted(POSITIONS.size, "fp64"), native("meta", "fp64", output="fp32")
@@ -166,48 +105,6 @@ def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
     table = theirs.table(POSITIONS, 0)
     tensors = tuple(torch.from_numpy(part) for part in table)
     assert np.array_equal(subject.rotate(x, tensors), theirs.rotate(x, table))
-
-
-def test_scores_that_are_never_stored_narrower_are_summed_in_float32() -> None:
-    q, k = plotted(40, "bf16"), plotted(30, "bf16", 1)
-    out = np.empty((40, 30), np.float32)
-    native("vllm-cuda", "bf16").form(q, k.T, 0.3, out)
-    assert np.array_equal(out, (torch.from_numpy(q) @ torch.from_numpy(k).T * 0.3).numpy())
-    assert not np.array_equal(out, round_to(out, parse("bf16")))
-
-
-def test_a_wider_accumulator_is_had_by_widening() -> None:
-    q, k = plotted(20, "fp16"), plotted(20, "fp16", 1)
-    out = np.empty((20, 20))
-    native("meta", "fp16", accumulate="fp64", score="fp64").form(q, k.T, 1.0, out)
-    assert np.allclose(out, q.astype(np.float64) @ k.T.astype(np.float64), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "accumulate", "error_line"),
-    [
-        ("bf16", "fp16", "torch cannot be told to sum in float16; give --set accumulate=fp32 or fp64"),
-        ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --set accumulate=fp32 or fp64"),
-        ("fp32", "tf32", "torch cannot be told to sum in tf32; give --set accumulate=fp32 or fp64"),
-        ("fp64", "fp32", "torch sums products of float64 in float64 alone; give --set accumulate=fp64"),
-        ("fp32", "fp64", ""),
-    ],
-)
-def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, error_line: str) -> None:
-    (record,) = shift(
-        0, dtype, "uniform", changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4
-    )
-    assert record.why == error_line
-    assert (record.verdict == "refused") == bool(error_line)
-
-
-def test_where_all_is_refused_there_are_no_rows_after_softmax_either() -> None:
-    changes = {"accumulate": "fp16"}
-    (record,) = shift(
-        7, "bf16", "uniform", changes=changes, backend="torch", attention=True, heads=1, seq_len=4
-    )
-    assert record.verdict == "refused"
-    assert record.attention_tv_max is None
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -301,53 +198,7 @@ def test_threads_change_no_bit(pools: list[int]) -> None:
     assert list(map(repr, shift(**given, threads=1))) == list(map(repr, shift(**given, threads=3)))
 
 
-def test_the_number_of_torch_threads_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(2)
-    seen = []
-    matmul = torch.matmul
-
-    def spying(*x: torch.Tensor) -> torch.Tensor:
-        seen.append(torch.get_num_threads())
-        return matmul(*x)
-
-    monkeypatch.setattr(torch, "matmul", spying)
-    list(shift(0, "fp32", backend="torch", heads=1, seq_len=8))
-    assert set(seen) == {1}
-    assert torch.get_num_threads() == 2
-    monkeypatch.setattr(torch, "matmul", lambda *x: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        list(shift(0, "fp32", backend="torch", heads=1, seq_len=8))
-    assert torch.get_num_threads() == 2
-
-
 FULL = [torch.cuda.OutOfMemoryError("CUDA out of memory."), RuntimeError("MPS backend out of memory (9 GiB)")]
-
-
-def short_of_memory(monkeypatch: pytest.MonkeyPatch, error: RuntimeError, most: int) -> list[int]:
-    """Let products of more than `most` rows fail; return the sizes that were tried."""
-    tried: list[int] = []
-    matmul = torch.matmul
-
-    def failing(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        tried.append(len(q))
-        if len(q) > most:
-            raise error
-        return matmul(q, k)
-
-    monkeypatch.setattr(torch, "matmul", failing)
-    return tried
-
-
-@pytest.mark.parametrize("error", FULL)
-def test_short_memory_halves_the_tile(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k = plotted(100, "bf16"), plotted(30, "bf16", 1)
-    whole, parts = np.empty((2, 100, 30), np.float32)
-    subject = native("hf", "bf16")
-    subject.form(q, k.T, 0.3, whole)
-    tried = short_of_memory(monkeypatch, error, 32)
-    subject.form(q, k.T, 0.3, parts)
-    assert np.allclose(parts, whole, rtol=2**-8, atol=1e-6)
-    assert tried == [100, 50, 25, 25, 50, 25, 25]
 
 
 @pytest.mark.parametrize("there", [("cuda",), ("mps",), ()])
@@ -365,22 +216,25 @@ def test_short_memory_is_given_back_to_the_devices_that_are_there(there, monkeyp
     assert freed == list(there)
 
 
-@pytest.mark.parametrize("error", FULL)
-def test_too_little_memory_is_an_error_and_no_crash(error, monkeypatch, capsys) -> None:
-    short_of_memory(monkeypatch, error, 8)
-    arguments = ["shift", "--backend", "torch", "--dtype", "bf16", "--heads", "1", "--seq-len", "64"]
-    assert main(arguments) == 2
-    message = capsys.readouterr().err
-    assert f"out of memory on the device with 16 rows of scores: {error}" in message
-    assert "give --device cpu" in message
-
-
 def test_other_faults_are_not_taken_for_short_memory() -> None:
     def broken(rows: slice) -> None:
         raise RuntimeError("size mismatch")
 
     with pytest.raises(RuntimeError, match="size mismatch"):
         by_halves(1000, broken)
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_too_little_memory_is_an_error_and_no_crash(error, monkeypatch, capsys) -> None:
+    def full(angles: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(torch, "cos", full)
+    arguments = ["shift", "--backend", "torch", "--dtype", "bf16", "--heads", "1", "--seq-len", "64"]
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert f"out of memory on the device with 16 rows: {error}" in message
+    assert "give --device cpu" in message
     with pytest.raises(OutOfMemory):
         by_halves(1, lambda rows: torch.empty(2**60) and None)
 
@@ -468,7 +322,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
     ("given", "error", "error_line"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
-        ({"engine": "numpy", "device": "cuda"}, UsageError, "device cuda is where torch computes"),
+        ({"device": "cuda"}, UsageError, "device cuda is where code is called or torch computes"),
         ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add recipes"),
     ],
@@ -487,8 +341,8 @@ def test_the_command(capsys, snapshot) -> None:
 
 
 def test_the_command_refuses_a_device_that_nothing_computes_on(capsys) -> None:
-    assert main(["shift", "--device", "cuda", "--engine", "numpy"]) == 2
-    assert "leave out --engine numpy" in capsys.readouterr().err
+    assert main(["shift", "--device", "cuda"]) == 2
+    assert "add --impl or --backend torch, or leave it out" in capsys.readouterr().err
 
 
 def test_an_overflow_in_float16_is_a_finding() -> None:

@@ -24,7 +24,6 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
-from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import cosine_sum
 from ropeaudit.inputs.qk import Inputs
@@ -199,7 +198,7 @@ def _block_of_scores(
                 continue
             with np.errstate(invalid="ignore", over="ignore"):
                 formed = own.scores(query, own_k)
-                drift = kernel.minus_exact(NUMPY, formed, exact)
+                drift = kernel.minus_exact(formed, exact)
                 own_sum += formed.sum(axis=1)
                 own_squares += (formed * formed).sum(axis=1)
                 drift_squares += (drift * drift).sum(axis=1)
@@ -219,11 +218,11 @@ class _OwnScores:
         rotated = kernel.rotate(self.subject, "k", keys, self.origin)
         return np.asarray(scores.operand(rotated, self.subject).T)
 
-    def scores(self, query: FloatArray, keys: FloatArray) -> NumPyArray:
+    def scores(self, query: FloatArray, keys: FloatArray) -> NDArray[Any]:
         """Return the scores of a rounded query at every distance. Shapes: (d,), (d, n) -> (s, n)."""
         rotated = kernel.rotate(self.subject, "q", _repeated(query, len(self.table[0])), self.table)
-        operand: NumPyArray = scores.operand(rotated, self.subject)
-        return scores.formed(NUMPY, operand, keys, self.subject, self.subject.setting.scale)
+        operand = scores.operand(rotated, self.subject)
+        return scores.formed(operand, keys, self.subject, self.subject.setting.scale)
 
 
 def _blocks(distances: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], slice]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.audits.variants import Bench
-from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.inputs import masks
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
@@ -77,12 +77,12 @@ def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
         rotated = bench.rotated("q", head, table, recipe), bench.rotated("k", head, table, recipe)
         q, k = (x.astype(np.float64) for x in rotated)
         terms = setting.scale * (np.abs(q) @ np.abs(k).T)
-        NUMPY.hide(terms, hidden)
+        masks.hide(terms, hidden)
         drift = bench.drift(head, bench.formed(q, k, recipe))
         rest, parts = drift.copy(), []
         for left, right in _factors(bench, head, q, k):
             part = setting.scale * (left @ right.T)
-            NUMPY.hide(part, hidden)
+            masks.hide(part, hidden)
             rest -= part
             parts.append((float(np.vdot(part, part)), float(np.vdot(part, drift))))
         parts.append((float(np.vdot(rest, rest)), float(np.vdot(rest, drift))))

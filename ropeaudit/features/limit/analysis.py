@@ -22,12 +22,10 @@ from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.engine import choice
-from ropeaudit.engine.choice import NUMPY, Engine
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import bound_proof, boundary_search, likely_failures
 from ropeaudit.features.limit.bound_proof import Proof
-from ropeaudit.features.limit.boundary_search import Boundary, Question
+from ropeaudit.features.limit.boundary_search import Question
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.measured_offsets import MeasuredOffsets
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, tolerance
@@ -42,8 +40,6 @@ CODE_UP_TO = 2**17  # positions of code where no model says how many
 CODE_MOST = 80  # offsets of code, of which each takes several calls
 FEWEST = 64  # offsets that any search may measure
 _MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
-_IN_BATCHES = 2**20 + 2**13  # the same on a device: every offset up to 1m, and what a search wants beside
-AT_ONCE, FEW_AT_ONCE = 2**14, 128  # offsets that are measured at once, by a device and without one
 _EACH = 8  # times as much work where every offset has its own exact scores
 
 
@@ -58,7 +54,6 @@ def limit(
     budget: int | None = None,
     changes: Mapping[str, str] | None = None,
     device: str | None = None,
-    engine: str | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -68,9 +63,7 @@ def limit(
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens; by default 16m,
     and for code the last one within the model's maximum or 128k positions. budget: how many offsets may be
     measured per result; by default it goes by the size of the case, and is small for code.
-    engine, device: what measures, and where: "numpy", or "torch", the default for recipes where the device is
-    another than the CPU, which measures thousands of offsets at once there. Beside implementations the device
-    is where they are called.
+    device: where implementations are called.
     dtypes, recipes, implementations, changes, cases, on_progress, case: as in `ropeaudit.shift`. Nothing is
     proved of code, and a row with a wrongly rotated pair meets no tolerance.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
@@ -79,12 +72,10 @@ def limit(
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    called = bool(arguments.listed(implementations))
-    some = chosen(recipes, implementations, dtypes, changes, DEFAULT, device if called else None)
-    measuring = choice.chosen(engine, device, called=called)
+    some = chosen(recipes, implementations, dtypes, changes, DEFAULT, device)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
-    rest = on_progress or arguments.silent, measuring
-    return run(arguments.cases_of(cases, case), some, requested, up_to, budget, *rest)
+    every = arguments.cases_of(cases, case)
+    return run(every, some, requested, up_to, budget, on_progress or arguments.silent)
 
 
 def run(
@@ -94,7 +85,6 @@ def run(
     up_to: int | None = None,
     budget: int | None = None,
     on_progress: OnProgress = arguments.silent,
-    engine: Engine = NUMPY,
 ) -> Iterator[Limit]:
     """Check the arguments, and yield the limits: case by case, subject by subject, tolerance by tolerance.
 
@@ -111,7 +101,7 @@ def run(
         for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
         for subject in part
         for result in _CaseLimits(
-            case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to, engine
+            case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to
         ).limits(tolerances, budget, next(work))
     )
 
@@ -127,30 +117,24 @@ def _is_code(subject: Chosen) -> bool:
     return isinstance(subject, SubjectFactory)
 
 
-def most(
-    case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False, in_batches: bool = False
-) -> int:
+def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
     """Return how many offsets may be measured by default: the fewer, the more work each of them is.
 
     code: each offset takes a number of calls, most of them to see where it puts the rotated pairs.
-    in_batches: a device measures thousands at once: all up to 1m at the sizes that are the default.
     """
     if code:
         return CODE_MOST
     heads, seq_len, head_dim = inputs.q.shape
     each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
-    usual = int(max(FEWEST, (_IN_BATCHES if in_batches else _MOST) * (_TYPICAL + _OVERHEAD) // work))
-    usual = min(usual, _IN_BATCHES)  # what is known of each takes memory, whatever the size
+    usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
     return usual + (boundary_search.WITHIN if case.maximum else 0)
 
 
 class _CaseLimits:
     """One subject in one case: its records so far, and what is proved of it."""
 
-    def __init__(
-        self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int, engine: Engine
-    ) -> None:
+    def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
         self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
         self.setting = setting
         self.up_to, self.ranges = up_to, bound_proof.regimes(case, setting, self.seq_len, up_to)
@@ -163,9 +147,7 @@ class _CaseLimits:
         def on_progress() -> None:
             self.on_progress()
 
-        self.measured = MeasuredOffsets(case, inputs, setting, subject, self.ranges, engine, on_progress)
-        covered = engine.on_device and self.ranges[-1].last == up_to
-        self.in_batches = covered and all(map(self.measured.batches, self.ranges))
+        self.measured = MeasuredOffsets(case, inputs, setting, subject, on_progress)
         self.proof: Proof | None = None
         if isinstance(subject, Resolved):
             self.proof = Proof(case, inputs, subject, self.ranges, self.measured.at, on_progress)
@@ -175,7 +157,7 @@ class _CaseLimits:
     ) -> list[Limit]:
         """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
         called = _is_code(self.subject)
-        budget = budget or most(self.case, self.inputs, self.setting, called, self.in_batches)
+        budget = budget or most(self.case, self.inputs, self.setting, called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
@@ -211,7 +193,6 @@ class _CaseLimits:
                 landmarks=self.landmarks(),
                 within=min(within, self.up_to),
                 required=self.breaking(),
-                at_once=AT_ONCE if self.in_batches else FEW_AT_ONCE,
             ),
             test,
             self.guess,
@@ -220,7 +201,12 @@ class _CaseLimits:
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; what was measured for other tolerances counts too."""
-        known = self.boundary(accepted, -1 if bound is None else bound)
+        known = boundary_search.boundary(
+            self.measured.held(accepted), -1 if bound is None else bound, self.up_to
+        )
+        self.measured.bound(
+            one for one in {0, known.held_up_to, known.failing} if one is not None and one >= 0
+        )
         records = self.measured.records
         at_failure = None if known.failing is None else records[known.failing]
         at_measured = records.get(known.held_up_to)
@@ -238,16 +224,7 @@ class _CaseLimits:
             at_failure=at_failure,
             called=_is_code(self.subject),
             findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
-            in_batches=len(self.measured.rows),
         )
-
-    def boundary(self, accepted: Tolerance, proved: int) -> Boundary:
-        """Return what all measurements say, once the offsets that are reported have their own records."""
-        while True:
-            known = boundary_search.boundary(self.measured.held(accepted), proved, self.up_to)
-            reported = {0, known.held_up_to, known.failing} - {-1, None}
-            if self.measured.confirmed(accepted, [one for one in reported if one is not None]):
-                return known
 
     def guess(self, low: int, high: int, count: int) -> list[int]:
         """Return offsets of a range that are likely to fail, of each regime some; of code none is known."""

@@ -17,6 +17,7 @@ Test = Callable[[Sequence[int]], Sequence[bool]]
 Guess = Callable[[int, int, int], Sequence[int]]  # lowest, highest, how many -> offsets
 
 _CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the first ones
+_AT_ONCE = 128  # the most offsets tested at once
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary
 _GUESSED = 32  # offsets that a guess names at once
@@ -33,7 +34,7 @@ class Question:
     proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
     tested. landmarks: positions where something may change, such as the first that a format does not hold.
     within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
-    required: offsets that are tested before any other choice is made. at_once: the most tested at once.
+    required: offsets that are tested before any other choice is made.
     """
 
     seq_len: int
@@ -43,7 +44,6 @@ class Question:
     landmarks: Sequence[int] = ()
     within: int = -1
     required: Sequence[int] = ()
-    at_once: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,7 @@ class _BoundarySearch:
 
     def record(self, offsets: Sequence[int]) -> None:
         """Test these offsets, whatever the budget says."""
-        size = self.question.at_once
-        parts = [offsets[start : start + size] for start in range(0, len(offsets), size)]
+        parts = [offsets[start : start + _AT_ONCE] for start in range(0, len(offsets), _AT_ONCE)]
         holds = {one: good for part in parts for one, good in zip(part, self.test(part), strict=True)}
         self.budget.spend(len(holds))
         self.tested |= holds
@@ -173,7 +172,7 @@ class _BoundarySearch:
         before, start, size = self.failing, 0, _CHUNK
         while start < len(offsets) and self.failing == before and self.budget.left() > 0:
             self.ask(offsets[start : start + size])
-            start, size = start + size, min(2 * size, self.question.at_once)
+            start, size = start + size, min(2 * size, _AT_ONCE)
 
     def refine(self) -> None:
         """Look for failures below the lowest one, until there is no news or no test is left."""

@@ -51,14 +51,13 @@ _EXAMPLE = "first_failure_seen<131072"
     "--budget",
     type=INTEGER,
     metavar="N",
-    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions, all "
-    "up to 1m on a GPU; 80 of --impl]",
+    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions; 80 of "
+    "--impl]",
 )
 @options.dtype_option
 @options.recipe_option
 @options.impl_option
 @options.device_option
-@options.engine_option
 @options.length_option
 @options.changes_option
 @options.qk_options
@@ -81,7 +80,6 @@ def limit(
     recipe: tuple[str, ...],
     impl: tuple[str, ...],
     device: str | None,
-    engine: str | None,
     length: str | None,
     changes: Mapping[str, str],
     vectors: options.QKOptions,
@@ -97,7 +95,6 @@ def limit(
     from ropeaudit.audits.chosen import chosen as requested
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
-    from ropeaudit.engine import choice
     from ropeaudit.features.limit import analysis
     from ropeaudit.features.limit.report import COLUMNS, report
     from ropeaudit.features.limit.tolerance import tolerance as parsed
@@ -106,16 +103,13 @@ def limit(
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
-    chosen = requested(recipe, impl, dtype, changes, DEFAULT, device if impl else None)
-    measuring = choice.chosen(engine, device, called=bool(impl))
+    chosen = requested(recipe, impl, dtype, changes, DEFAULT, device)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditions = parse(gates, min(largest) if up_to is None else up_to)
     accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress, measuring),
-        lambda results, metadata: report(
-            results, columns, metadata, [*filter(None, [measuring.note]), *model_notes(cases)]
-        ),
+        lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress),
+        lambda results, metadata: report(results, columns, metadata, model_notes(cases)),
         output,
         stages=stages(chosen),
         broken=lambda results: broken(conditions, results),

@@ -27,8 +27,7 @@ class Limit(Result):
     with its own, and not all are the same.
     at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
     called: whether it is code, of which nothing is proved: unless every offset was measured, and then for
-    these q and k, and these calls, alone. findings: how it is called, and what it does then. in_batches: how
-    many offsets the torch engine measured in batches.
+    these q and k, and these calls, alone. findings: how it is called, and what it does then.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.limit.report"
@@ -44,7 +43,6 @@ class Limit(Result):
     at_failure: Record | None
     called: bool = False
     findings: tuple[str, ...] = ()
-    in_batches: int = 0
 
     @property
     def proved_up_to(self) -> int | None:

@@ -50,7 +50,6 @@ class LimitColumns:
         shown=lambda one: one.at_zero.device != "cpu",
         leaves=6,
     )
-    engine = of.like(records.COLUMNS["engine"], lambda one: one.at_zero.engine)
     settings = Together[Limit](
         [replace(one, meaning=_LENGTH) if one.name == "length" else one for one in settings.COLUMNS.declared],
         lambda one: one.at_zero.as_dict(),

@@ -105,13 +105,6 @@ def notes(limits: Sequence[Limit]) -> list[str]:
             f"{name} is code: what it does was measured, in these calls and on these q and k, and no bound "
             "proves anything of it; scores are formed in float64."
         )
-    batches = [limit for limit in limits if limit.in_batches]
-    for device in dict.fromkeys(limit.at_zero.device for limit in batches):
-        most = max(limit.in_batches for limit in batches if limit.at_zero.device == device)
-        texts.append(
-            f"the torch engine measured up to {counted(most, 'offset')} a row in batches on {device}; NumPy "
-            "judged one of some batches, which agrees. Reported offsets were measured once more, one by one."
-        )
     for limit in limits:
         failing = limit.at_failure
         if limit.standing == "fails" and failing is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ropeaudit.audits.records import Record
 from ropeaudit.console import values
@@ -14,7 +13,6 @@ _ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", "drift_rela
 SELF = ("change_max", "change_rms")
 AT_LEAST = ("distinct_positions",)
 SIGNED = ("drift_bias",)
-MEANS = ("drift_rms", "drift_mean_abs", "drift_bias", "drift_relative", "change_rms")
 TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
 
 
@@ -30,10 +28,10 @@ class Tolerance:
 
         A row with a wrongly rotated pair meets none: drift does not see what is wrong for q and k alike.
         """
-        return record.verdict != "wrong_rotation" and bool(self.accepts(float(getattr(record, self.column))))
+        return record.verdict != "wrong_rotation" and self.accepts(float(getattr(record, self.column)))
 
-    def accepts(self, value: Any) -> Any:
-        """Return whether a value of the column meets it, or each of an array."""
+    def accepts(self, value: float) -> bool:
+        """Return whether a value of the column meets it."""
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
     def __str__(self) -> str:

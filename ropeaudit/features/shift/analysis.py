@@ -29,7 +29,6 @@ def shift(
     changes: Mapping[str, str] | None = None,
     backend: str = "numpy",
     device: str | None = None,
-    engine: str | None = None,
     order: str | None = None,
     attention: bool = False,
     softmax: str | None = None,
@@ -52,8 +51,7 @@ def shift(
     as they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     backend: what executes recipes, "numpy" or "torch". device: where implementations are called, and where
-    torch computes: "cpu", "cuda", "cuda:1", "mps". engine: what measures, "numpy" or "torch", the same on the
-    device; by default torch where recipes are measured on another device than the CPU.
+    torch computes: "cpu", "cuda", "cuda:1", "mps".
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     tolerance: of drift_relative, which `within_tolerance` goes by. under: environments of the code that is
@@ -81,7 +79,6 @@ def shift(
         implementations=called,
         backend=backend,
         device=device,
-        engine=engine,
         order=order,
         tolerance=tolerance,
         environments=arguments.listed(under),

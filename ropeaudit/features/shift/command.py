@@ -56,7 +56,6 @@ class ShiftOptions:
         "[default: numpy]",
     )
     device: str | None = filled_by(options.device_option)
-    engine: str | None = filled_by(options.engine_option)
     changes: Mapping[str, str] = filled_by(options.changes_option)
     vectors: options.QKOptions = filled_by(options.qk_options)
     sample: int | None = option(
@@ -169,7 +168,6 @@ class ShiftOptions:
             tolerance=self.tolerance,
             attention=AttentionOptions.requested(self.attention, self.softmax, self.anchor),
             environments=self.under,
-            engine=self.engine,
         )
 
 
@@ -227,7 +225,7 @@ def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: 
 
     audit, findings, results = sweep.audit, sweep.findings(), sweep.results()
     about = {**metadata, "findings": findings} if findings else metadata
-    first = [*findings, *filter(None, [audit.measured_by().note])]
+    first = [*findings]
     if audit.environments:
         from ropeaudit.reports.environments import environment_notes
 

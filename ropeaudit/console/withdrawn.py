@@ -1,0 +1,10 @@
+"""Options that were withdrawn, and what to use instead: what is said where one of them is typed."""
+
+from __future__ import annotations
+
+# (command as it is typed, option): what to use instead
+WITHDRAWN: dict[tuple[str, str], str] = {
+    # one line an entry
+    ("shift", "--engine"): "NumPy forms all scores; --device says where code and --backend torch rotate",
+    ("limit", "--engine"): "NumPy forms all scores; --device says where code of --impl is called",
+}
