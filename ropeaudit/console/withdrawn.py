@@ -6,3 +6,9 @@ from __future__ import annotations
 WITHDRAWN: dict[tuple[str, str], str] = {
     # one line an entry
 }
+
+# (command as it is typed, option, value): what to use instead
+WITHDRAWN_VALUES: dict[tuple[str, str, str], str] = {
+    ("explain", "--by", "position"): "--by pair says where drift sits",
+    ("explain", "--by", "head"): "--by pair says where drift sits",
+}

@@ -528,6 +528,8 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     ("options", "error_line"),
     [
         (["--by", "layer"], "unknown --by 'layer'"),
+        (["--by", "head"], "known: dtypes, stage, pair, remedy ('head' was withdrawn: --by pair says where"),
+        (["--by", "position"], "('position' was withdrawn: --by pair says where drift sits)"),
         (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up"),
         (["--tolerance", "drift_rms=x"], "'x' is not a number"),
         (["--tolerance", "drift_rms=nan"], "'nan' is not a number from 0 up"),
