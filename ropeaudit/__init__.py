@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ropeaudit.errors import UsageError as UsageError
     from ropeaudit.features.check.analysis import check as check
     from ropeaudit.features.check.checked import Checked as Checked
-    from ropeaudit.features.decay.audit import DecayCurves as DecayCurves
-    from ropeaudit.features.decay.audit import decay as decay
+    from ropeaudit.features.decay.analysis import DecayCurves as DecayCurves
+    from ropeaudit.features.decay.analysis import decay as decay
     from ropeaudit.features.explain.analysis import CodeExplanation as CodeExplanation
     from ropeaudit.features.explain.analysis import Explanation as Explanation
     from ropeaudit.features.explain.analysis import explain as explain
@@ -82,7 +82,7 @@ _NAMES = {
     ),
     "features.check.analysis": ("check",),
     "features.check.checked": ("Checked",),
-    "features.decay.audit": ("DecayCurves", "decay"),
+    "features.decay.analysis": ("DecayCurves", "decay"),
     "features.list.frequencies": ("FrequencyTable", "frequencies"),
     "features.explain.analysis": ("CodeExplanation", "Explanation", "explain"),
     "features.limit.analysis": ("limit",),

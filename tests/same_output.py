@@ -105,7 +105,7 @@ limit --heads 1 --seq-len 16 --head-dim 32 --recipe hf,uniform --dtype bf16,fp16
 limit --model llama-3.1-8b --heads 1 --kv-heads 1 --seq-len 16 --dtype bf16 -f json
 explain --heads 1 --seq-len 32 --head-dim 32 --dtype bf16 --recipe uniform --offset 1000 -f csv {OUT}
 explain --heads 1 --seq-len 32 --head-dim 32 --dtype fp16 --recipe hf --by pair
-explain --heads 1 --seq-len 32 --head-dim 32 --dtype bf16 --recipe uniform --by head -f markdown
+explain --heads 1 --seq-len 32 --head-dim 32 --dtype bf16 --recipe uniform --by remedy -f markdown
 parity hf meta --heads 2 --seq-len 32 --head-dim 32 -f csv {OUT}
 parity hf uniform --heads 2 --seq-len 32 --head-dim 32 --dtype bf16
 shift --heads 1 --seq-len 32 --head-dim 32 --rerotate 1,8 --dtype bf16 -f csv {OUT}

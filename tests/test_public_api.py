@@ -52,7 +52,7 @@ frame = ropeaudit.to_frame(records)
 of_limits, of_pairs = ropeaudit.to_frame(limits, ["margin"]), ropeaudit.to_frame(why, by="pair")
 page: Report = ropeaudit.report(limits, columns=["proved_up_to"])
 text: str = ropeaudit.render("markdown", ropeaudit.report(changed))
-print(ropeaudit.__version__, text, rows, [one.curves.first for one in curves])
+print(ropeaudit.__version__, text, rows, [one.failing for one in curves])
 """
 WRONG = {
     "shift": "ropeaudit.shift(1000, head_dims=64)",

@@ -8,3 +8,9 @@ WITHDRAWN: dict[tuple[str, str], str] = {
     ("shift", "--engine"): "NumPy forms all scores; --device says where code and --backend torch rotate",
     ("limit", "--engine"): "NumPy forms all scores; --device says where code of --impl is called",
 }
+
+# (command as it is typed, option, value): what to use instead
+WITHDRAWN_VALUES: dict[tuple[str, str, str], str] = {
+    ("explain", "--by", "position"): "--by pair says where drift sits",
+    ("explain", "--by", "head"): "--by pair says where drift sits",
+}

@@ -100,7 +100,7 @@ def test_shapley_values_are_fair(worth, together) -> None:
 @pytest.mark.parametrize(("dtype", "offset"), [("bf16", 0), ("fp32", 32768), ("fp16", 1000)])
 def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
     result = explain(offset, dtype, recipe, **TINY)
-    for kind in ("stage", "pair", "position", "head"):
+    for kind in ("stage", "pair"):
         assert total(result, kind) == pytest.approx(1.0, abs=0.01), kind
     (record,) = shift(offset, dtype, recipe, **TINY)
     assert result.drift.rms == pytest.approx(record.drift_rms, rel=1e-4)
@@ -352,15 +352,6 @@ def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None
         assert listed[i]["k_norm"] == pytest.approx(np.abs(k).mean())
 
 
-def test_positions_and_heads_hold_the_drift() -> None:
-    result = explain(1000, "bf16", "hf", heads=2, seq_len=100, head_dim=64)
-    by_position, by_head = rows(result, "position"), rows(result, "head")
-    assert (by_position[0]["first_query"], by_position[-1]["last_query"], len(by_position)) == (0, 99, 32)
-    first, second = (shares_of["part_rms"] ** 2 for shares_of in by_head)
-    assert (first + second) / 2 == pytest.approx(result.drift.rms**2, rel=1e-6)
-    assert len(rows(explain(0, "bf16", **TINY), "position")) == 20
-
-
 def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
     monkeypatch.setattr(variants, "_BUDGET", 2e7)
     result = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
@@ -449,9 +440,7 @@ def test_rows_of_every_kind(kind, capsys) -> None:
     assert {row["dtype"] for row in results} == {"bfloat16", "float16"}
     assert main([*command, "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    plural = {"stages", "pairs", "positions", "heads", "remedies"} - {
-        {"stage": "stages", "remedy": "remedies"}.get(kind, f"{kind}s")
-    }
+    plural = {"stages", "pairs", "remedies"} - {{"remedy": "remedies"}.get(kind, f"{kind}s")}
     assert plural <= set(report)
     assert len(report["records"]) == len(results)
     assert report["headline"].startswith("Worst of 2 cases: bfloat16 vllm-cuda at offset 1000 drifts by")
@@ -539,6 +528,8 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     ("options", "error_line"),
     [
         (["--by", "layer"], "unknown --by 'layer'"),
+        (["--by", "head"], "known: dtypes, stage, pair, remedy ('head' was withdrawn: --by pair says where"),
+        (["--by", "position"], "('position' was withdrawn: --by pair says where drift sits)"),
         (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up"),
         (["--tolerance", "drift_rms=x"], "'x' is not a number"),
         (["--tolerance", "drift_rms=nan"], "'nan' is not a number from 0 up"),

@@ -41,23 +41,20 @@ def _sources(text: str, flag: str) -> list[str]:
     return [text] if qk.is_file(text) else [part.strip() for part in text.split(",")]
 
 
-_DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sources)
-
-
 @command(
-    epilog="Distances: 0-50000 picks a few round ones, 0-4096+64 and 1-64k*2 count. The first failing "
-    "distance is looked for at every integer up to the largest one. k = 1024, m = 1024²."
+    epilog="Distances: 0-50000 picks a few round ones, 0-4096+64 and 1-64k*2 count. What the finding says is "
+    "of every distance up to the largest. k = 1024, m = 1024²."
 )
 @options.axis(
     "--distance",
-    _DISTANCES,
+    Parsed("distances", _distances),
     "Positions of the query; the key is at 0.",
     shown="up to the model's; or to 64k",
 )
 @options.rope_options
 @options.axis(
     "--qk",
-    _SOURCES,
+    Parsed("sources", _sources),
     f"Kind of q and k, or a file with captured ones. {options.QK_KINDS}",
     "ones,gaussian",
     metavar="SOURCE",
@@ -76,12 +73,7 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
     metavar="N",
     help="Seed of gaussian q and k.  [default: 0]",
 )
-@options.axis(
-    "--dtype",
-    NAMES,
-    "Formats in which a recipe computes the same curves.",
-    shown="none; all with --recipe",
-)
+@options.axis("--dtype", NAMES, "Formats of a recipe's scores.", shown="none; all with --recipe")
 @options.recipe_option
 @options.changes_option
 @options.report_options
@@ -104,30 +96,27 @@ def decay(
     bound and the sum of Men et al., with the first distance at which it is negative.
     """
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.decay import audit
+    from ropeaudit.features.decay import analysis
     from ropeaudit.features.decay.report import COLUMNS, report
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
-    recipes = audit.requested(recipe, dtype, changes)
-    sources = audit.captured(qk)
-    cases = audit.fitted(settings.cases(rope), sources)
-    labels = settings.labels(rope, cases)
-    distances = distance or audit.usual_distances(cases)
-    plan = audit.DecayPlan(
-        cases=cases,
-        labels=labels,
-        sources=sources,
-        recipes=recipes,
-        distances=distances,
-        vectors=vectors,
-        seed=seed,
-    )
+    compared = analysis.requested(recipe, dtype, changes)
+    cases = settings.cases(rope)
     return delivery.delivered(
-        plan.run,
+        lambda on_progress: analysis.run(
+            cases,
+            distance or None,
+            qk,
+            compared,
+            vectors,
+            seed,
+            on_progress,
+            lambda some: settings.labels(rope, some),
+        ),
         lambda results, metadata: report(results, columns, metadata, header=not no_header),
         output,
-        stages=delivery.stages(recipe for recipe in plan.recipes if recipe is not None),
-        done=lambda results: f"{len(results)} of {counted(len(plan), 'case')}",
+        stages=delivery.stages(one for one in compared if one is not None),
+        done=lambda results: counted(len(results), "case"),
     )

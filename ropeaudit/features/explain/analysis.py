@@ -1,6 +1,6 @@
 """Why scores drift: each stage's share, where the drift sits, and the smallest remedy.
 
-`shares` says what is compared, `variants` measures it, `parts` splits the drift by pair, position and head,
+`shares` says what is compared, `variants` measures it, `parts` splits the drift by pair,
 `remedies` searches for what to widen. Code is traced first (`tracing`), then explained by way of the recipe
 that it resembles.
 """

@@ -6,9 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ropeaudit.audits import records
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.explain import shares
@@ -44,34 +41,6 @@ class PairPart:
 
 
 @dataclass(frozen=True, slots=True)
-class QueriesPart:
-    """What some queries, by their indices in the sample, add to the drift. scores: how many they have."""
-
-    result: Explanation
-    indices: NDArray[np.int64]
-    scores: int
-
-    @property
-    def squares(self) -> float:
-        """The sum of the squares of their drift."""
-        return float(self.result.parts.queries[self.indices].sum())
-
-    def position(self, which: int) -> int:
-        """Return the position of the first (0) or the last (-1) query, unshifted."""
-        return int(self.result.sample.positions[self.indices[which]])
-
-
-@dataclass(frozen=True, slots=True)
-class HeadPart:
-    """What a query head adds to the drift. squares: of its drift, summed. scores: how many it has."""
-
-    result: Explanation
-    head: int
-    squares: float
-    scores: int
-
-
-@dataclass(frozen=True, slots=True)
 class Widening:
     """A remedy, beside what it is to cure."""
 
@@ -82,8 +51,6 @@ class Widening:
 of_case = Declare[Explanation]()
 of_stage = Declare[Blame]()
 of_pair = Declare[PairPart]()
-of_query = Declare[QueriesPart]()
-of_head = Declare[HeadPart]()
 of_remedy = Declare[Widening]()
 _SHARE = "its share of the mean square drift; shares add up to 1"
 _PART = "root mean square of the row's part of the drift"
@@ -191,31 +158,6 @@ class PairColumns:
     k_norm: float = of_pair("mean norm of the pair of k", lambda one: one.norm(1), shown=True, leaves=1)
 
 
-class QueryColumns:
-    """The columns of rows by position."""
-
-    first_query: int = of_query("first query of the row, unshifted", lambda one: one.position(0), shown=True)
-    last_query: int = of_query("last query of the row, unshifted", lambda one: one.position(-1), shown=True)
-    part_rms: float = of_query(
-        _PART, lambda one: math.sqrt(one.squares / one.scores), unit="score", shown=True
-    )
-    share: float = of_query(
-        _SHARE, lambda one: ratio(one.squares, one.result.parts.whole), style="part", shown=True
-    )
-
-
-class HeadColumns:
-    """The columns of rows by head."""
-
-    head: int = of_head("query head", shown=True)
-    part_rms: float = of_head(
-        _PART, lambda one: math.sqrt(one.squares / one.scores), unit="score", shown=True
-    )
-    share: float = of_head(
-        _SHARE, lambda one: ratio(one.squares, one.result.parts.whole), style="part", shown=True
-    )
-
-
 class RemedyColumns:
     """The columns of rows by remedy."""
 
@@ -266,8 +208,6 @@ COMMON = of_case.columns(ExplainColumns)
 OWN: dict[str, Columns[Any]] = {
     "stage": of_stage.columns(StageColumns),
     "pair": of_pair.columns(PairColumns),
-    "position": of_query.columns(QueryColumns),
-    "head": of_head.columns(HeadColumns),
     "remedy": of_remedy.columns(RemedyColumns),
 }
 KINDS = tuple(OWN)

@@ -11,7 +11,7 @@ from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, one_of
 
 # of report.py, not loaded for --help
-_KINDS = ("dtypes", "stage", "pair", "position", "head", "remedy")
+_KINDS = ("dtypes", "stage", "pair", "remedy")
 
 
 @command(

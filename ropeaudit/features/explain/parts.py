@@ -1,4 +1,4 @@
-"""Where drift sits: by frequency pair, by query position, by head.
+"""Where drift sits: by frequency pair.
 
 A score is a sum over pairs, and so is its drift, but for what the accumulator and the score format add and
 for dims without position (accumulation and output rounding). With q̂ = q* + δq of a pair and k̂ alike, its part
@@ -10,7 +10,7 @@ Letters: n sampled positions, d head_dim, p pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,23 +30,20 @@ class Parts:
     """Sums over the visible scores of some heads; nan wherever one of them is not finite.
 
     squares, products: of each pair's part with itself and with the drift, that of no pair last: (p + 1,).
-    queries: squared drift by query, (n,). heads: the same by head. whole: of all. terms: squares of the sums
-    of |terms| of a score. norms: sums of the norms of each pair of q and of k, (2, p).
+    norms: sums of the norms of each pair of q and of k, (2, p). whole: squared drift. terms: squares of the
+    sums of |terms| of a score.
     """
 
     squares: Array
     products: Array
-    queries: Array
     norms: Array
-    heads: dict[int, float] = field(default_factory=dict)
-    whole: float = 0.0
-    terms: float = 0.0
+    whole: float
+    terms: float
 
     def merge(self, later: Parts) -> None:
         """Take in what was gathered over other heads."""
         self.squares, self.products = self.squares + later.squares, self.products + later.products
-        self.queries, self.norms = self.queries + later.queries, self.norms + later.norms
-        self.heads |= later.heads
+        self.norms = self.norms + later.norms
         self.whole += later.whole
         self.terms += later.terms
 
@@ -86,17 +83,13 @@ def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
             rest -= part
             parts.append((float(np.vdot(part, part)), float(np.vdot(part, drift))))
         parts.append((float(np.vdot(rest, rest)), float(np.vdot(rest, drift))))
-        by_query = np.einsum("rc,rc->r", drift, drift)
         squares, products = np.array(parts).T
-        squared_drift = float(by_query.sum())
         return Parts(
-            squares,
-            products,
-            by_query,
-            norms,
-            {head: squared_drift},
-            squared_drift,
-            float(np.vdot(terms, terms)),
+            squares=squares,
+            products=products,
+            norms=norms,
+            whole=float(np.einsum("rc,rc->r", drift, drift).sum()),
+            terms=float(np.vdot(terms, terms)),
         )
 
 

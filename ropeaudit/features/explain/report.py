@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from ropeaudit.audits.judging import EXCESS, TOLERANCE, ratio
 from ropeaudit.errors import UnknownName, UsageError
@@ -20,13 +18,10 @@ from ropeaudit.features.explain.columns import (
     KINDS,
     OWN,
     SCHEMA,
-    HeadPart,
     PairPart,
-    QueriesPart,
     Widening,
 )
 from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
-from ropeaudit.inputs import masks
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.model_notes import model_notes
@@ -41,8 +36,6 @@ LEGEND = (
 _LEGENDS = {
     "stage": LEGEND,
     "pair": "part: what the pair adds to the drift; wavelength in tokens; norms: means of unrotated q and k.",
-    "position": "part: drift of the scores of these queries.",
-    "head": "part: drift of the scores of this head.",
     "remedy": "set: stages to keep wider, as --set takes them; removed: of the RMS drift; table bytes: cos "
     "and sin up to the last position.",
 }
@@ -50,8 +43,6 @@ _PLURAL = {
     "dtypes": "dtypes",
     "stage": "stages",
     "pair": "pairs",
-    "position": "positions",
-    "head": "heads",
     "remedy": "remedies",
 }
 _NOTABLE = 0.01  # share of the drift
@@ -328,9 +319,6 @@ def _worst(results: Sequence[Explanation]) -> Explanation:
     return max(results, key=severity)
 
 
-_BINS, _MOST_QUERIES = 32, 64
-
-
 def rows(result: Explanation, kind: str) -> list[dict[str, Any]]:
     """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
     common = COMMON.row(result)
@@ -342,23 +330,8 @@ def own_columns(kind: str) -> list[str]:
     return ["implementation", "dtype", "offset", *OWN[kind]]
 
 
-def _queries(result: Explanation) -> Iterator[QueriesPart]:
-    size, heads = result.sample.positions.size, len(result.sample.heads)
-    seen = np.arange(1, size + 1) if result.case.mask == "causal" else np.full(size, size)
-    bins = size if size <= _MOST_QUERIES else _BINS
-    for indices in np.array_split(np.arange(size), bins):
-        yield QueriesPart(result, indices, seen[indices].sum() * heads)
-
-
-def _heads(result: Explanation) -> Iterator[HeadPart]:
-    count = masks.count(result.case.mask, result.sample.positions.size)
-    return (HeadPart(result, head, squares, count) for head, squares in result.parts.heads.items())
-
-
 _PARTS: Mapping[str, Callable[[Explanation], Iterable[Any]]] = {
     "stage": lambda result: result.blames,
     "pair": lambda result: (PairPart(result, index) for index in range(len(result.parts.squares))),
-    "position": _queries,
-    "head": _heads,
     "remedy": lambda result: (Widening(result, one) for one in result.remedies),
 }

@@ -23,7 +23,7 @@ from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
-from ropeaudit.features.limit import bound_proof, boundary_search, likely_failures
+from ropeaudit.features.limit import bound_proof, boundary_search
 from ropeaudit.features.limit.bound_proof import Proof
 from ropeaudit.features.limit.boundary_search import Question
 from ropeaudit.features.limit.limit_result import Limit
@@ -32,7 +32,6 @@ from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, t
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
 UP_TO = 2**24  # the default of the largest offset
@@ -193,9 +192,9 @@ class _CaseLimits:
                 landmarks=self.landmarks(),
                 within=min(within, self.up_to),
                 required=self.breaking(),
+                precision=min(fmt.precision for fmt in self.formats()),
             ),
             test,
-            self.guess,
         )
         return proved
 
@@ -226,28 +225,6 @@ class _CaseLimits:
             findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
         )
 
-    def guess(self, low: int, high: int, count: int) -> list[int]:
-        """Return offsets of a range that are likely to fail, of each regime some; of code none is known."""
-        if not isinstance(self.subject, Resolved):
-            return []
-        parts = [(max(low, regime.first), min(high, regime.last), regime.setting) for regime in self.ranges]
-        parts = [part for part in parts if part[0] <= part[1]]
-        axes = self.case.position_axes(self.ranges[0].setting)
-        coarsest = min((self.subject.position, *self.subject.angle), key=lambda fmt: fmt.precision)
-        beside = likely_failures.beside_binade(coarsest, self.seq_len, low, high, count // 2)
-        rest = count - len(beside)
-        drifts = {offset: record.drift_rms for offset, record in self.measured.records.items()}
-        in_step = likely_failures.in_step(drifts, coarsest, self.seq_len, low, high, rest // 2)
-        likeliest = [
-            offset
-            for first, last, setting in parts
-            for offset in likely_failures.likeliest(
-                Emulated(self.subject, setting, axes), self.seq_len, first, last, rest // len(parts)
-            )
-        ]
-        pairs = itertools.zip_longest(in_step, likeliest)
-        return [*beside, *(one for pair in pairs for one in pair if one is not None)][:count]
-
     def landmarks(self) -> list[int]:
         """Return positions where something may change.
 
@@ -255,14 +232,17 @@ class _CaseLimits:
         frequencies; the first that the model is not made for.
         """
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
-        formats: tuple[Format, ...] = (self.subject.dtype,)
-        if isinstance(self.subject, Resolved):
-            formats = (self.subject.position, *self.subject.angle)
-        for fmt in formats:
+        for fmt in self.formats():
             positions |= {fmt.first_inexact_integer}
             if fmt.largest < UP_TO**2:
                 positions |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
         return sorted(positions)
+
+    def formats(self) -> tuple[Format, ...]:
+        """Return the formats that positions and angles go through; of code, its dtype."""
+        if isinstance(self.subject, Resolved):
+            return self.subject.position, *self.subject.angle
+        return (self.subject.dtype,)
 
     def breaking(self) -> list[int]:
         """Return the offsets that break positions in code, which are measured before any other."""

@@ -3,8 +3,8 @@
 Nothing is assumed of the condition. If every offset that matters can be tested, the answer is exact.
 Otherwise a grid of offsets is tested upwards to its first failure; the gap before it is cut into sections
 until two neighbours remain; what lies below is then searched where failures are most likely: beside the
-boundary, at the offsets that a guess names, and at spread ones; what is left of many tests goes to the lowest
-offsets. Work is counted, never timed, so that the same question gets the same answer.
+boundary, beside the power of two below it, and at spread offsets; what is left of many tests goes to the
+lowest ones. Work is counted, never timed, so that the same question gets the same answer.
 Letters: s positions of the sequence.
 """
 
@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Test = Callable[[Sequence[int]], Sequence[bool]]
-Guess = Callable[[int, int, int], Sequence[int]]  # lowest, highest, how many -> offsets
 
 _CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the first ones
 _AT_ONCE = 128  # the most offsets tested at once
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
-_BESIDE = 16  # offsets tested beside a boundary
-_GUESSED = 32  # offsets that a guess names at once
-_NAMED = 4  # times as many offsets that a guess names for the last tests, for most are tested already
+_BESIDE = 16  # offsets tested beside a boundary, and beside a power of two
+_SHORTEST = 4  # tokens: where every second position is held, and from there on
+_BELOW = 32  # offsets tested all over the binade below a boundary
 _SPREAD, _MOST_SPREAD = 24, 2**12  # offsets tested all over what holds: reserved for that, and at most
 WITHIN = 16  # offsets tested for the sake of those that matter most
 _LAST = 36  # tests reserved for a failure that the spread ones find
@@ -34,7 +33,8 @@ class Question:
     proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
     tested. landmarks: positions where something may change, such as the first that a format does not hold.
     within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
-    required: offsets that are tested before any other choice is made.
+    required: offsets that are tested before any other choice is made. precision: bits of the coarsest format
+    that positions and angles go through.
     """
 
     seq_len: int
@@ -44,6 +44,7 @@ class Question:
     landmarks: Sequence[int] = ()
     within: int = -1
     required: Sequence[int] = ()
+    precision: int = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,12 @@ def left(tested: Mapping[int, bool], proved: int, up_to: int, most: int) -> int:
     return max(0, min(most - len(tested), top - proved - held))
 
 
-def search(question: Question, test: Test, guess: Guess = lambda *_: ()) -> Boundary:
+def search(question: Question, test: Test) -> Boundary:
     """Return the first offset that fails, as far as `question.most` tests can find it.
 
-    test: offsets -> whether each holds. guess: offsets of a range that are the likeliest to fail.
+    test: offsets -> whether each holds.
     """
-    return _BoundarySearch(question, test, guess).run()
+    return _BoundarySearch(question, test).run()
 
 
 class _Budget:
@@ -119,13 +120,12 @@ class _Budget:
 class _BoundarySearch:
     """The offsets tested so far, and which of them hold."""
 
-    def __init__(self, question: Question, test: Test, guess: Guess) -> None:
-        self.question, self.test, self.guess = question, test, guess
+    def __init__(self, question: Question, test: Test) -> None:
+        self.question, self.test = question, test
         self.budget = _Budget(question.most)
         self.tested: dict[int, bool] = {}
         self.held: set[int] = set()
         self.failing: int | None = None  # the lowest known
-        self.guessed = False
 
     def run(self) -> Boundary:
         """Return the boundary; the last offset of which no failure is known is always tested itself."""
@@ -140,17 +140,13 @@ class _BoundarySearch:
             self.walk(sorted({*required, *chosen}))
             if 0 < q.within - q.proved <= self.budget.left(_SPREAD + _LAST):
                 self.walk(range(q.proved + 1, min(q.within, self.top()) + 1))
-            self.ask(self.innermost(inner))
+            last = min(q.within, self.top())
+            self.ask([last, *spread(q.proved + 1, last, inner - 1)] if inner else [])
             self.refine()
         top = self.top()
         if 0 <= top <= q.proved and top not in self.held:
             self.record([top])
         return boundary(self.tested, q.proved, q.up_to)
-
-    def innermost(self, count: int) -> Sequence[int]:
-        """Return the last offset that matters most, and those below it that are the likeliest to fail."""
-        last = min(self.question.within, self.top())
-        return [last, *self.guess(self.question.proved + 1, last, count - 1)] if count else []
 
     def ask(self, offsets: Iterable[int], reserved: int = 0) -> None:
         """Test offsets below the lowest failing one, as far as the budget goes."""
@@ -184,22 +180,21 @@ class _BoundarySearch:
             self.cut(reserved)
             known = self.top()
             self.ask(range(known - _BESIDE, known + 1), reserved)
-            self.ask(self.guess(low, known, _GUESSED), reserved)
-            self.guessed = True
+            self.ask(beside_power(known, self.question.seq_len, self.question.precision), reserved)
+            self.ask(thinned(self.binade_below(), _BELOW), reserved)
         self.ask(spread(low, self.top(), min(_MOST_SPREAD, self.budget.left(_LAST))), _LAST)
         self.cut(0)
-        self.spend_rest(low)
+        known = -2
+        while known != self.top() and 0 < self.budget.left() <= _MOST_SPREAD:
+            known = self.top()
+            self.ask(thinned(self.binade_below(), self.budget.left()))
+            self.cut(0)
         if self.budget.left() > _MOST_SPREAD:
             self.walk(range(low, self.top() + 1))
 
-    def spend_rest(self, low: int) -> None:
-        """Test the likeliest of the offsets that were not tested yet, as long as that finds failures."""
-        known = -2
-        while known != self.top() and 0 < self.budget.left() <= _MOST_SPREAD:
-            known, count = self.top(), self.budget.left()
-            likely = self.guess(low, known, _NAMED * count)
-            self.ask([offset for offset in likely if offset not in self.tested][:count])
-            self.cut(0)
+    def binade_below(self) -> range:
+        """Return the upper half of the offsets below the lowest failure, less those that are proved."""
+        return range(max(self.question.proved + 1, self.top() // 2), self.top() + 1)
 
     def top(self) -> int:
         """Return the highest offset below the lowest failing one."""
@@ -212,10 +207,7 @@ class _BoundarySearch:
             gap = self.failing - low
             if gap <= 1:
                 return
-            parts = {low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)}
-            if self.guessed and gap > 4 * self.question.seq_len:  # a guess is about right: stay beside it
-                parts = {low + gap // 2, *(self.failing - self.question.seq_len // i for i in (1, 4))}
-            self.ask(parts, reserved)
+            self.ask({low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)}, reserved)
 
 
 def grid(question: Question) -> list[int]:
@@ -228,6 +220,21 @@ def grid(question: Question) -> list[int]:
     places = {position - s + i for position in powers | {*question.landmarks} for i in (0, 1, 2)}
     places |= {offset for e in range(up_to.bit_length()) for offset in (2**e, *_between(2**e))} | {up_to}
     return sorted(offset for offset in places if question.proved < offset <= up_to)
+
+
+def beside_power(high: int, seq_len: int, precision: int) -> list[int]:
+    """Return offsets beside the power of two up to which the sequence at high + 1 reaches.
+
+    There the positions that so many bits hold become twice as far apart, and from there on what their
+    rounding does goes by the offset modulo twice their distance: named are the first offsets in step with
+    high + 1, those before it, and the nearest ones; none where all positions are held.
+    """
+    power = 1 << (high + seq_len).bit_length() - 1
+    period = 2 * power >> (precision - 1)
+    if period < _SHORTEST:
+        return []
+    in_step = power + (high + 1 - power) % period
+    return [in_step - period, in_step, *range(power - _BESIDE // 2, power + _BESIDE // 2)]
 
 
 def _between(power: int) -> tuple[int, ...]:
