@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from ropeaudit.main import main
-from ropeaudit.reports.tickets import ticket
+from ropeaudit.reports.tickets import drift
 from ropeaudit.reports.tickets.reproduction import Reproduction, Snippet
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links")
 
 SIZES = "--heads 1 --seq-len 4 --head-dim 8"
 SHIFT = "shift --heads 1 --seq-len 24 --head-dim 16 --recipe uniform --dtype bf16 --offset 1000"
-TICKET = f"{SHIFT} --impl mine.py:turn --ticket"
+TICKET = f"{SHIFT} --impl mine.py:turn"
 CHECK = "check c.json --recipe uniform --dtype fp16"
 CODE = """import torch
 def turn(x, positions):
@@ -51,11 +51,11 @@ COSTLY = ("check", "module", "explain", "decay")
 SLOW = ["explain mine.py:turn", "plot --kind limit safe.json"]
 PAIRS = [
     *((line, "-o", "-o") for line in (SHIFT, CHECK, f"parity hf uniform {SIZES}", *REPORTS, *SLOW)),
-    *((f"{TICKET} vllm", *flags) for flags in (("-o", "--ticket-file"), ("--ticket-file", "-o"))),
+    *((TICKET, *flags) for flags in (("-o", "--ticket"), ("--ticket", "-o"))),
     (CHECK, "-o", "--junit"),
-    (f"{CHECK} --ticket vllm", "-o", "--ticket-file"),
-    (f"{CHECK} --ticket vllm", "--junit", "--ticket-file"),
-    ("module mine.py:cast --base 10000 --ticket vllm", "-o", "--ticket-file"),
+    (CHECK, "-o", "--ticket"),
+    (CHECK, "--junit", "--ticket"),
+    ("module mine.py:cast --base 10000", "-o", "--ticket"),
 ]
 MEET = ["x.csv", "./x.csv", "ABSOLUTE", "y/../x.csv", "linked/x.csv", "soft.csv", "hard.csv"]
 BESIDE = ["x.csv.meta.json", "y/../x.csv.meta.json", "soft.json", "hard.json"]
@@ -95,7 +95,7 @@ def here(inputs, tmp_path, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def _believed(monkeypatch) -> None:
     """Snippets of tickets are not run, which takes seconds each."""
-    monkeypatch.setattr(ticket, "reproduced", lambda one: Reproduction(one, printed(one)))
+    monkeypatch.setattr(drift, "reproduced", lambda one: Reproduction(one, printed(one)))
 
 
 def printed(snippet: Snippet) -> str:
@@ -112,8 +112,8 @@ def assert_whole(flag: str, path: str, before: dict[str, bytes]) -> None:
     assert before.get(os.path.abspath(path)) != text.encode()
     if flag == "--junit":
         assert ET.fromstring(text).tag == "testsuites"  # noqa: S314 it is ours
-    elif flag == "--ticket-file":
-        assert "### Before submitting a new issue..." in text
+    elif flag == "--ticket":
+        assert "## Versions" in text
         assert text.endswith("\n")
     elif path.endswith(".svg"):
         assert text.rstrip().endswith("</svg>")

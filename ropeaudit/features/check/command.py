@@ -11,7 +11,7 @@ import click
 from ropeaudit.console import options
 from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
-from ropeaudit.console.tickets import TicketOptions, ticket_options
+from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class CheckReportOptions(options.ReportOptions):
 @options.rope_options
 @click.option("--github", is_flag=True, help="Print an annotation for each failure too, on stderr.")
 @options.grouped(CheckReportOptions, "output")
-@ticket_options
+@ticket_option
 def check(
     targets: tuple[str, ...],
     up_to: int | None,
@@ -108,7 +108,7 @@ def check(
     github: bool,
     rope: options.RopeOptions,
     output: CheckReportOptions,
-    ticketing: TicketOptions,
+    ticket: str | None,
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
@@ -159,14 +159,14 @@ def check(
         begun = {one.target for one in results}
         return sentences.not_begun([target for target in targets if target not in begun], "target")
 
-    def ticket() -> Ticket | None:
+    def made() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
 
         return check_ticket(checked, cases[0], requested, columns)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,
-        tickets.opened(ticketing) as ticket_file,
+        output_files.opened_for("--ticket", ticket, "ticket") as ticket_file,
     ):
         try:
             code = delivery.delivered(
@@ -182,7 +182,7 @@ def check(
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.DONE:
-            tickets.write(ticketing, ticket_file, ticket, "no check fails")
+            tickets.write(ticket_file, made, "no check fails")
         else:
-            tickets.write(ticketing, ticket_file, lambda: None, "the run was interrupted")
+            tickets.write(ticket_file, lambda: None, "the run was interrupted")
     return code or int(any(one.finding.failed for one in checked))

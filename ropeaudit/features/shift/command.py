@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ropeaudit.console import options, tickets
+from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
 from ropeaudit.console.options import filled_by, option
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, number
-from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
@@ -124,7 +123,7 @@ class ShiftOptions:
         help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
     )
     output: options.ReportOptions = filled_by(options.report_options)
-    ticketing: TicketOptions = filled_by(ticket_options)
+    ticket: str | None = filled_by(tickets.ticket_option)
     sweeping: SweepOptions = filled_by(sweep_options)
     no_header: bool = filled_by(options.no_header_option)
     gates: tuple[str, ...] = option(
@@ -193,7 +192,7 @@ def shift(asked: ShiftOptions) -> int:
     output, sweeping = asked.output, asked.sweeping
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
     output.check_header(asked.no_header)
-    if asked.ticketing.tracker and not asked.impl:
+    if asked.ticket and not asked.impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
     earlier = baselines.opened(asked.baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in asked.gates]
@@ -207,13 +206,12 @@ def shift(asked: ShiftOptions) -> int:
         measured = _report(asked, sweep, needed, metadata)
         return earlier.beside(measured) if earlier else measured
 
-    with tickets.opened(asked.ticketing) as ticket_file:
+    with output_files.opened_for("--ticket", asked.ticket, "ticket") as file:
         results, code = _measured(asked, sweep, needed, report)
         if code:
             return code
         tickets.write(
-            asked.ticketing,
-            ticket_file,
+            file,
             lambda: _ticket(audit, results, output.columns, needed),
             f"no row of code is out of the tolerance of {percent(asked.tolerance)}; --tolerance sets another",
         )
