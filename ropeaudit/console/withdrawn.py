@@ -5,4 +5,7 @@ from __future__ import annotations
 # (command as it is typed, option): what to use instead
 WITHDRAWN: dict[tuple[str, str], str] = {
     # one line an entry
+    ("check", "--ticket-file"): "use --ticket FILE",
+    ("module", "--ticket-file"): "use --ticket FILE",
+    ("shift", "--ticket-file"): "use --ticket FILE",
 }

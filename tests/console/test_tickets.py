@@ -169,9 +169,7 @@ def test_check_writes_tickets_of_configs_and_module_of_stored_frequencies(here, 
     assert "There is no short snippet of it: no code was called, m/config.json is a config" in text
     assert "| check | limit |" in text
     theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
-    save_file(
-        {"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors"
-    )
+    save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors")
     assert main(["module", "m", "--ticket", "t.md"]) == 1
     text = Path("t.md").read_text(encoding="utf-8")
     assert text.startswith("# RoPE buffer layers.0.self_attn.rotary_emb.inv_freq is not what it should be")

@@ -1,13 +1,10 @@
 """What RoPE modules return, in other orders and forms; and what cannot be judged."""
 
-import sys
 import warnings
 
 import pytest
 import torch
 from test_module import audited
-
-from ropeaudit import module
 
 HEAD = """
 import torch
