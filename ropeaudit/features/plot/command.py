@@ -17,8 +17,8 @@ from ropeaudit.errors import RopeAuditError
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
     from ropeaudit.features.plot.heatmap import Heatmap
-    from ropeaudit.features.plot.style import Picture
     from ropeaudit.recipes import Resolved
+    from ropeaudit.reports.charts.style import Picture
 
 _KINDS = ("drift", "heatmap", "stages", "frequencies", "decay", "limit")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
@@ -96,7 +96,7 @@ def plot(
 
     _check(kind, file, outputs)
     reports.needed("matplotlib", "a picture", "plot")
-    from ropeaudit.features.plot import style
+    from ropeaudit.reports.charts import style
 
     with output.opened(outputs, _suffix) as files:
         with _blaming(file), style.sized(size):
