@@ -119,7 +119,7 @@ def test_help_all_shows_every_option_in_full(name: str, capsys) -> None:
 
 
 def test_rare_options_are_in_help_all_alone(capsys) -> None:
-    rare = "--clip --anchor --scheduler --shard --axes --grid --step --mrope --length --engine --softmax"
+    rare = "--clip --anchor --scheduler --shard --axes --grid --step --mrope --length --softmax"
     usual, every = (shown(capsys, "shift", flag) for flag in ("--help", "--help-all"))
     for flag in f"{rare} --turn --rerotate".split():
         assert f"  {flag}" not in usual

@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
+from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL, Rare
 from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
@@ -55,7 +55,7 @@ class CheckReportOptions(options.ReportOptions):
 )
 @options.order_option
 @options.device_option
-@click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
+@click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]", cls=Rare)
 @click.option(
     "--thorough",
     is_flag=True,
@@ -71,6 +71,7 @@ class CheckReportOptions(options.ReportOptions):
     NAMES,
     f"{options.ENVIRONMENTS} none leaves them out.",
     shown="all but compile, which --thorough is",
+    cls=Rare,
 )
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
@@ -79,8 +80,9 @@ class CheckReportOptions(options.ReportOptions):
     "--write-wrapper",
     metavar="FILE.py",
     help="Where code is called in a way that is not understood, write a wrapper to edit.",
+    cls=Rare,
 )
-@click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
+@click.option("--junit", metavar="FILE", help="Write JUnit XML too.", cls=Rare)
 @click.option(
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
 )

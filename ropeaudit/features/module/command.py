@@ -6,7 +6,7 @@ import click
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, device_option, report_options
-from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
+from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, Rare, merged, number
 from ropeaudit.console.tickets import ticket_option
 
 
@@ -27,7 +27,9 @@ from ropeaudit.console.tickets import ticket_option
 )
 @click.option("--scaling", metavar="SPEC", help="Scaling that they should have, such as linear:factor=4.")
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
-@click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
+@click.option(
+    "--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]", cls=Rare
+)
 @axis(
     "--loaded",
     NAMES,
@@ -46,6 +48,7 @@ from ropeaudit.console.tickets import ticket_option
     callback=merged,
     metavar="NAME=VALUE",
     help="Argument that SOURCE is called with, such as head_dim=128.",
+    cls=Rare,
 )
 @device_option
 @report_options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
 from ropeaudit.console.options import filled_by, option
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, number
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, Rare, number
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
@@ -53,6 +53,7 @@ class ShiftOptions:
         help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
         "kernels.  "
         "[default: numpy]",
+        cls=Rare,
     )
     device: str | None = filled_by(options.device_option)
     engine: str | None = filled_by(options.engine_option)
@@ -63,16 +64,25 @@ class ShiftOptions:
         type=INTEGER,
         metavar="N",
         help="Form only N scores, drawn by --seed: for millions of tokens.",
+        cls=Rare,
     )
     rope: options.RopeOptions = filled_by(options.rope_options)
     mrope: tuple[str, ...] = filled_by(
         options.axis(
-            "--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W"
+            "--mrope",
+            TEXT,
+            "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
+            metavar="T,H,W",
+            cls=Rare,
         )
     )
     axis: tuple[str, ...] = filled_by(
         options.axis(
-            "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
+            "--axis",
+            NAMES,
+            "Position axes that are shifted: all, t, h, w, or some, such as hw.",
+            shown="all",
+            cls=Rare,
         )
     )
     axes: tuple[str, ...] = filled_by(
@@ -80,16 +90,20 @@ class ShiftOptions:
             "--axes",
             NAMES,
             "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
+            cls=Rare,
         )
     )
     grid: tuple[str, ...] = filled_by(
-        options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
+        options.axis(
+            "--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW", cls=Rare
+        )
     )
     step: float | None = option(
         "--step",
         type=number("0.5"),
         metavar="X",
         help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
+        cls=Rare,
     )
     length: str | None = filled_by(options.length_option)
     rerotate: tuple[int, ...] = filled_by(
@@ -99,6 +113,7 @@ class ShiftOptions:
             "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its "
             "way to --offset; queries are fresh.",
             shown="keys are rotated once",
+            cls=Rare,
         )
     )
     turn: int | None = option(
@@ -106,21 +121,27 @@ class ShiftOptions:
         type=INTEGER,
         metavar="N",
         help="Tokens of one turn of --rerotate, such as --turn -16.  [default: -16]",
+        cls=Rare,
     )
     attention: bool = option(
-        "--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there."
+        "--attention",
+        is_flag=True,
+        help="Measure the rows after softmax too: what drift moves there.",
+        cls=Rare,
     )
     softmax: str | None = option(
         "--softmax",
         type=WORD,
         metavar="HOW",
         help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
+        cls=Rare,
     )
     anchor: int | None = option(
         "--anchor",
         type=INTEGER,
         metavar="N",
         help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
+        cls=Rare,
     )
     output: options.ReportOptions = filled_by(options.report_options)
     ticket: str | None = filled_by(tickets.ticket_option)
