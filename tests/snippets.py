@@ -9,7 +9,7 @@ import sys
 
 from ropeaudit.reports.tickets.reproduction import Snippet
 
-LINES = 40  # twenty of them own code
+LINES = 25
 
 _RUNNER = """
 import contextlib, io, json, sys
@@ -24,10 +24,9 @@ print(json.dumps(results))
 """
 
 
-def printed(snippets: list[Snippet], forbidden: str = "", folder: str = "") -> list[str]:
+def printed(snippets: list[Snippet], forbidden: str = "") -> list[str]:
     """Return what each prints, all of them run in one process, for an import of torch takes seconds."""
-    start = f"import sys; sys.path[:0] = [{folder!r}]\n"
-    start += f"sys.modules[{forbidden!r}] = None\n" if forbidden else ""
+    start = f"import sys; sys.modules[{forbidden!r}] = None\n" if forbidden else ""
     run = subprocess.run(
         [sys.executable, "-c", start + _RUNNER],
         input=json.dumps([one.text for one in snippets]),

@@ -28,7 +28,6 @@ COMPOSES = {
         "features.limit.tolerance",
         "features.module.analysis",
         "features.module.drift",
-        "features.module.ticket",
         "features.model.analysis",
         "features.model.decode_words",
         "features.model.load",

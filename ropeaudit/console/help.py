@@ -15,34 +15,8 @@ from typing import Any, cast
 
 import click
 
+from ropeaudit.console.parameters import Rare
 from ropeaudit.errors import UnknownName, UsageError
-
-# heading -> options of --help, and those that only --help-all shows; what stands nowhere is a command's own,
-# and comes first
-SECTIONS = {
-    "Options": (
-        "",
-        "--order --under --backend --budget --build --context --positions --tables "
-        "--save-qk --trust-remote-code --vectors --ratio --all --match --write-wrapper",
-    ),
-    "q, k and scores": (
-        "--seq-len --heads --qk",
-        "--kv-heads --mask --seed --sample --attention --softmax --anchor",
-    ),
-    "RoPE setting": (
-        "--model --config --head-dim --base --scaling",
-        "--layer --rotary-dim --layout --scale --clip --length --mrope --axes --grid --axis --step "
-        "--rerotate --turn",
-    ),
-    "What is judged, and the exit code": ("--tolerance --fail-if --baseline --against --waive", "--junit"),
-    "Report, and long runs": (
-        "--format --output --columns --ticket --resume --jobs",
-        "--ticket-file --quiet --color --no-header --dry-run --shard --scheduler",
-    ),
-    "Help": ("", "--help --help-all"),
-}
-_HEADINGS = {flag: name for name, flags in SECTIONS.items() for flag in " ".join(flags).split()}
-_RARE = {flag for _, rare in SECTIONS.values() for flag in rare.split()}
 
 # command -> how an example is typed, and what it is for
 EXAMPLES = {
@@ -196,24 +170,29 @@ class GroupedCommand(click.Command):
         return ctx.invoke(cast(Callable[..., Any], self.callback), **asked)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under their headings, in one column; rare ones where all are asked for."""
-        whole = ctx.meta.get(__name__, False)
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
+        """Write the options under the headings of their groups, in one column; rare ones if asked for."""
+        whole, params = ctx.meta.get(__name__, False), self.get_params(ctx)
+        headings = {param.name: "Help" for param in params[-2:]}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for group in reversed(
+            getattr(self.callback, "groups", {}).values()
+        ):  # those of the last options first
+            heading = getattr(group, "heading", "Options")
+            sections.setdefault(heading, [])
+            headings |= {one.name: heading for one in fields(group)}
+        for param in params:
+            heading = headings.get(param.name, "Options")
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is None:
-                continue
-            name = max(param.opts, key=len)
-            if whole or name not in _RARE:
+            if record is not None and (whole or not (isinstance(param, Rare) or heading == "Help")):
                 text = record[1] if whole else brief(record[1])
-                groups.setdefault(_HEADINGS.get(name, "Options"), []).append((record[0], text))
-        width = max((len(left) for records in groups.values() for left, _ in records), default=0)
+                sections.setdefault(heading, []).append((record[0], text))
+        width = max(len(left) for records in sections.values() for left, _ in records)
         formatter.write_paragraph()
-        for heading in SECTIONS:
-            if heading in groups:
+        for heading, records in sections.items():
+            if records:
                 formatter.write_heading(heading)
                 with formatter.indentation():
-                    formatter.write_dl([(left.ljust(width), text) for left, text in groups[heading]])
+                    formatter.write_dl([(left.ljust(width), text) for left, text in records])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the epilog, then the examples, each on a line that can be typed."""

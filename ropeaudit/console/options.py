@@ -1,13 +1,14 @@
 """Options that several commands share: each group is declared once, and a command gets it as one object.
 
 A field of a group is an option: its name is that of the flag, its type that of the parsed value; or a group.
+Help shows a group's options under its heading, where it has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 
@@ -23,6 +24,7 @@ from ropeaudit.console.parameters import (
     TEXT,
     WORD,
     Parsed,
+    Rare,
     joined,
     merged,
     number,
@@ -60,11 +62,12 @@ def axis(
     *,
     shown: str | None = None,
     metavar: str = "LIST",
+    cls: type[click.Option] = click.Option,
 ) -> Decorator:
     """An option that takes lists and may be repeated; its value is a tuple, each value once.
 
     default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
-    the command must know whether it was given.
+    the command must know whether it was given. cls: `Rare` where --help leaves it out.
     """
     text = f"{help_}  [default: {default or shown}]" if default or shown else help_
     return click.option(
@@ -75,6 +78,7 @@ def axis(
         callback=joined,
         metavar=metavar,
         help=text,
+        cls=cls,
     )
 
 
@@ -89,6 +93,7 @@ under_option = axis(
     NAMES,
     ENVIRONMENTS,
     shown="clean alone",
+    cls=Rare,
 )
 
 
@@ -146,11 +151,13 @@ def outputs_option(command: str = "") -> Any:
 class ScreenOptions:
     """How a report is printed. color: None by default, on a terminal."""
 
+    heading: ClassVar[str] = "Report, and long runs"
     form: str = form_option()
     color: bool | None = option(
         "--color/--no-color",
         default=None,
         help="Colour the table or do not; by default on a terminal. NO_COLOR, FORCE_COLOR work.",
+        cls=Rare,
     )
 
 
@@ -161,7 +168,11 @@ class ReportOptions(ScreenOptions):
     outputs: tuple[str, ...] = outputs_option()
     columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
     quiet: bool = option(
-        "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr, only why rows were refused."
+        "-q",
+        "--quiet",
+        is_flag=True,
+        help="No notes and no progress on stderr, only why rows were refused.",
+        cls=Rare,
     )
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
@@ -183,6 +194,7 @@ class ReportOptions(ScreenOptions):
 class QKOptions:
     """Which q and k, and which of their scores are seen; empty or None where nothing is said."""
 
+    heading: ClassVar[str] = "q, k and scores"
     seq_len: tuple[int, ...] = filled_by(axis("--seq-len", INTEGERS, "Positions.", shown="256"))
     heads: int | None = option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
     kv_heads: int | None = option(
@@ -190,6 +202,7 @@ class QKOptions:
         type=INTEGER,
         metavar="N",
         help="Key-value heads, a divisor of --heads.  [default: --heads]",
+        cls=Rare,
     )
     mask: tuple[str, ...] = filled_by(
         axis(
@@ -197,6 +210,7 @@ class QKOptions:
             MASKS,
             "Keys that a query sees: causal, full or window:N. A window is the last N.",
             shown="causal",
+            cls=Rare,
         )
     )
     qk: tuple[str, ...] = filled_by(
@@ -208,13 +222,16 @@ class QKOptions:
             metavar="SOURCE",
         )
     )
-    seed: tuple[int, ...] = filled_by(axis("--seed", INTEGERS, "Seeds of random q and k.", shown="0"))
+    seed: tuple[int, ...] = filled_by(
+        axis("--seed", INTEGERS, "Seeds of random q and k.", shown="0", cls=Rare)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RopeOptions:
     """Which RoPE setting; empty or None where nothing is said."""
 
+    heading: ClassVar[str] = "RoPE setting"
     model: tuple[str, ...] = filled_by(
         axis(
             "--model",
@@ -226,11 +243,17 @@ class RopeOptions:
         axis("--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH")
     )
     layer: tuple[str, ...] = filled_by(
-        axis("--layer", NAMES, "Layer types of a model that has several, or all.", shown="full_attention")
+        axis(
+            "--layer",
+            NAMES,
+            "Layer types of a model that has several, or all.",
+            shown="full_attention",
+            cls=Rare,
+        )
     )
     head_dim: tuple[int, ...] = filled_by(axis("--head-dim", INTEGERS, "Dims of a head, even.", shown="128"))
     rotary_dim: tuple[int, ...] = filled_by(
-        axis("--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim")
+        axis("--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim", cls=Rare)
     )
     base: tuple[float, ...] = filled_by(
         axis("--base", NUMBERS, "Base of the frequencies (rope theta).", shown="10000")
@@ -245,7 +268,7 @@ class RopeOptions:
         )
     )
     clip: tuple[float, ...] = filled_by(
-        axis("--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf")
+        axis("--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf", cls=Rare)
     )
     layout: tuple[str, ...] = filled_by(
         axis(
@@ -253,10 +276,15 @@ class RopeOptions:
             NAMES,
             "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
             shown="half; its own of --impl",
+            cls=Rare,
         )
     )
     scale: float | None = option(
-        "--scale", type=number("0.125"), metavar="X", help="Softmax scale.  [default: 1/sqrt(head_dim)]"
+        "--scale",
+        type=number("0.125"),
+        metavar="X",
+        help="Softmax scale.  [default: 1/sqrt(head_dim)]",
+        cls=Rare,
     )
 
 
@@ -290,7 +318,7 @@ impl_option: Decorator = axis(
     f"wrong rotation meets no tolerance. {EXECUTED}",
 )
 order_option: Decorator = click.option(
-    "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]"
+    "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]", cls=Rare
 )
 dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
 device_option: Decorator = click.option(
@@ -306,5 +334,8 @@ length_option: Decorator = click.option(
     metavar="WHICH",
     help="Frequencies that depend on the length, unshifted or shifted. unshifted keeps them, shifted lets "
     "the offset change them.  [default: unshifted]",
+    cls=Rare,
 )
-no_header_option: Decorator = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
+no_header_option: Decorator = click.option(
+    "--no-header", is_flag=True, help="Rows alone, for csv and table.", cls=Rare
+)

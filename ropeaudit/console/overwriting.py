@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 from ropeaudit import reports
 from ropeaudit.console import output_files
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.reports.tickets.trackers import TRACKERS
 from ropeaudit.runtime import paths, streams
 
 _WRITTEN = {
     "outputs": "-o",
     "save_qk": "--save-qk",
     "junit": "--junit",
-    "ticket_file": "--ticket-file",
+    "ticket": "--ticket",
     "write_wrapper": "--write-wrapper",
 }
 _READ = ("", ".meta.json")  # behind the name of a file
@@ -104,11 +103,8 @@ def _goes_into(number: int, path: str) -> bool:
 
 def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
     """Yield the files that the options write: no streams."""
-    named = dict(options)
-    if named.get("tracker") is not None and named.get("ticket_file") is None:
-        named["ticket_file"] = TRACKERS[named["tracker"]].file
     for name, flag in _WRITTEN.items():
-        for path in _words(named.get(name)):
+        for path in _words(options.get(name)):
             if not paths.is_stream(path):
                 yield from (_Written(flag, path, file) for file in _files_of(name, path))
     first = output_files.first_file([*_words(options.get("outputs"))])

@@ -41,6 +41,10 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
         return completions.complete(ctx, flag(param), incomplete)
 
 
+class Rare(click.Option):
+    """An option that `--help` leaves to `--help-all`."""
+
+
 def flag(param: click.Parameter | None) -> str:
     """Return what to call an option in a message: --seq-len; an argument goes by what its help calls it."""
     if param is None:

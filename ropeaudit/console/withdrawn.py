@@ -7,6 +7,9 @@ WITHDRAWN: dict[tuple[str, str], str] = {
     # one line an entry
     ("shift", "--engine"): "NumPy forms all scores; --device says where code and --backend torch rotate",
     ("limit", "--engine"): "NumPy forms all scores; --device says where code of --impl is called",
+    ("check", "--ticket-file"): "use --ticket FILE",
+    ("module", "--ticket-file"): "use --ticket FILE",
+    ("shift", "--ticket-file"): "use --ticket FILE",
 }
 
 # (command as it is typed, option, value): what to use instead

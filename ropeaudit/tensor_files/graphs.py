@@ -55,13 +55,11 @@ class Use:
     the first of them. operand: cos or sin, where they name what they take so. decompression:
     whether that is marked as the inverse of a compression of weights. transposed: whether a node may
     transpose it.
-    snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
 
     nodes: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
     decompression: bool = False
-    snippet: tuple[str, ...] = ()
     mixed: bool = False
     op: str = ""
     operand: str = ""
@@ -99,7 +97,7 @@ class Constant:
     use: Use
 
 
-def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[str, ...] = ()) -> Use:
+def use_of(key: str, consumers: Callable[[str], Sequence[Node]]) -> Use:
     """Return what becomes of a value, followed through nodes that convert it or only give it a shape."""
     followed: list[tuple[str, tuple[str, ...], bool]] = [(key, (), False)]
     uses: dict[tuple[str, tuple[str, ...]], Node] = {}
@@ -121,7 +119,6 @@ def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[
         names,
         () if mixed or not paths else paths.pop(),
         marked,
-        snippet,
         mixed,
         uses[ordered[0]].op if ordered else "",
         operands.pop() if len(operands) == 1 else "",

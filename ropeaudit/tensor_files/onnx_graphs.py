@@ -35,9 +35,7 @@ _EXTERNAL = 1  # TensorProto.DataLocation
 class _Scope:
     """A graph with those inside its nodes, or a function: its constants, and the nodes by their inputs."""
 
-    constants: list[tuple[str, Any, str]] = field(
-        default_factory=list
-    )  # name, tensor or numbers, how it is read
+    constants: list[tuple[str, Any]] = field(default_factory=list)  # name, tensor or numbers
     consumers: dict[str, list[Node]] = field(default_factory=dict)
 
 
@@ -54,22 +52,21 @@ def read(path: Path) -> Iterator[Constant]:
     if not model.HasField("graph") or not (model.graph.node or model.graph.initializer):
         raise BadInput(f"{str(path)!r}: holds no graph; give a model in ONNX's format")
     scopes = [_Scope()]
-    _add_graph(scopes[0], model.graph, True)
+    _add_graph(scopes[0], model.graph)
     for function in model.functions:
         scopes.append(_Scope())
-        _add_nodes(scopes[-1], function.node, False)
+        _add_nodes(scopes[-1], function.node)
     for scope in scopes:
-        for name, tensor, how in scope.constants:
-            yield _constant(path, scope, name, tensor, how)
+        for name, tensor in scope.constants:
+            yield _constant(path, scope, name, tensor)
 
 
-def _add_graph(scope: _Scope, graph: Any, top: bool) -> None:
-    how = "next(t for t in graph.initializer if t.name == {name!r})" if top else ""
-    scope.constants += [(tensor.name, tensor, how) for tensor in graph.initializer]
-    _add_nodes(scope, graph.node, top)
+def _add_graph(scope: _Scope, graph: Any) -> None:
+    scope.constants += [(tensor.name, tensor) for tensor in graph.initializer]
+    _add_nodes(scope, graph.node)
 
 
-def _add_nodes(scope: _Scope, nodes: Any, top: bool) -> None:
+def _add_nodes(scope: _Scope, nodes: Any) -> None:
     for node in nodes:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         to = attributes["to"].i if node.op_type == "Cast" and "to" in attributes else 0
@@ -80,13 +77,13 @@ def _add_nodes(scope: _Scope, nodes: Any, top: bool) -> None:
                 operand = named.get(number, "")
                 scope.consumers.setdefault(name, []).append(replace(known, operand=operand))
         if node.op_type == "Constant" and len(node.output) == 1:
-            _add_constant(scope, node.output[0], attributes, top)
+            _add_constant(scope, node.output[0], attributes)
         for attribute in node.attribute:
             if attribute.type == _GRAPH:
-                _add_graph(scope, attribute.g, False)
+                _add_graph(scope, attribute.g)
             elif attribute.type == _GRAPHS:
                 for graph in attribute.graphs:
-                    _add_graph(scope, graph, False)
+                    _add_graph(scope, graph)
 
 
 def _operands(op: str, domain: str) -> dict[int, str]:
@@ -96,27 +93,18 @@ def _operands(op: str, domain: str) -> dict[int, str]:
     return {2: "cos", 3: "sin"} if domain == "com.microsoft" else {1: "cos", 2: "sin"}
 
 
-def _add_constant(scope: _Scope, name: str, attributes: dict[str, Any], top: bool) -> None:
+def _add_constant(scope: _Scope, name: str, attributes: dict[str, Any]) -> None:
     if "value" in attributes:
-        how = "next(n for n in graph.node if {name!r} in n.output).attribute[0].t"
-        scope.constants.append((name, attributes["value"].t, how if top and len(attributes) == 1 else ""))
+        scope.constants.append((name, attributes["value"].t))
     elif "value_floats" in attributes:
-        scope.constants.append((name, np.array(attributes["value_floats"].floats, np.float32), ""))
+        scope.constants.append((name, np.array(attributes["value_floats"].floats, np.float32)))
 
 
-def _constant(path: Path, scope: _Scope, name: str, tensor: Any, how: str) -> Constant:
+def _constant(path: Path, scope: _Scope, name: str, tensor: Any) -> Constant:
     values = tensor if isinstance(tensor, np.ndarray) else _values(path, name, tensor)
     if values is None:
         return Constant(name, None, graphs.Use())
-    lines: tuple[str, ...] = ()
-    if how:
-        lines = (
-            "import onnx",
-            f"graph = onnx.load({str(path)!r}).graph",
-            f"stored = onnx.numpy_helper.to_array({how.format(name=name)})",
-            'values = torch.from_numpy(stored.astype("float64"))',
-        )
-    return Constant(name, values, graphs.use_of(name, lambda one: scope.consumers.get(one, ()), lines))
+    return Constant(name, values, graphs.use_of(name, lambda one: scope.consumers.get(one, ())))
 
 
 def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:

@@ -122,11 +122,7 @@ def _constant(path: Path, net: _Net, key: str, layer: _Layer) -> Constant:
     if not dtype:
         return Constant(layer.name, None, graphs.Use())
     values = _values(path, layer, dtype)
-    return Constant(
-        layer.name,
-        values,
-        graphs.use_of(key, lambda one: list(net.consumers(one)), _snippet(path, layer, dtype)),
-    )
+    return Constant(layer.name, values, graphs.use_of(key, lambda one: list(net.consumers(one))))
 
 
 def _values(path: Path, layer: _Layer, dtype: str) -> NDArray[Any]:
@@ -142,12 +138,3 @@ def _values(path: Path, layer: _Layer, dtype: str) -> NDArray[Any]:
         ) from None
     data = graphs.mapped(seen, path.with_suffix(".bin"), offset, size)
     return graphs.stored(seen, data, np.dtype(dtype), shape)
-
-
-def _snippet(path: Path, layer: _Layer, dtype: str) -> tuple[str, ...]:
-    """Return lines that read a constant with torch alone, whose names of dtypes are NumPy's."""
-    offset, size = layer.data["offset"], layer.data["size"]
-    return (
-        f'data = open({str(path.with_suffix(".bin"))!r}, "rb").read()[{offset}:][:{size}]',
-        f"values = torch.frombuffer(bytearray(data), dtype=torch.{dtype})",
-    )

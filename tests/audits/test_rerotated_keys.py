@@ -345,7 +345,7 @@ def test_turns_end_with_the_work_that_they_are_of() -> None:
         (["--rerotate", "1", "--clip", "10"], "leave out --clip"),
         (["--rerotate", "1", "--impl", "transformers-llama"], "leave out --impl"),
         (["--turn", "16"], "add --rerotate 64"),
-        (["--rerotate", "1", "--ticket", "vllm"], "give --impl, or leave it out"),
+        (["--rerotate", "1", "--ticket", "t.md"], "give --impl, or leave it out"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:

@@ -57,10 +57,6 @@ def test_list(kind, out, snapshot) -> None:
     assert out("list", kind) == snapshot
 
 
-def test_help(out, snapshot) -> None:
-    assert out("shift", "--help") == snapshot
-
-
 def test_json_is_strict_and_holds_the_circumstances(out) -> None:
     text = out(
         "shift",

@@ -54,7 +54,7 @@ LINES: dict[str, list[list[str]]] = {
             "--offset",
             "1000",
             "--ticket",
-            "pytorch",
+            "ticket.md",
         ],
     ],
     "limit": [["limit", "--impl", CODE, *SMALL, "--up-to", "100", "--dtype", "fp32"]],
@@ -131,7 +131,7 @@ def test_no_command_imports_what_lies_about(name, folder, tmp_path) -> None:
         assert done.returncode in (0, 1), done.stderr
         assert not (tmp_path / "marker").exists(), (tmp_path / "marker").read_text()
     if name == "shift":
-        ticket = (folder / "ticket-pytorch.md").read_text()
+        ticket = (folder / "ticket.md").read_text()
         assert "It prints `drift_rms" in ticket
 
 

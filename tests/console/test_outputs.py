@@ -147,9 +147,9 @@ def test_what_own_code_may_import_is_no_output(tmp_path, monkeypatch, capsys) ->
         Path(name).write_text("def f(x, positions): return x")
     os.symlink("helper.py", "link.json")
     for target in ("helper.py", "pkg/part.py", "link.json"):
-        assert main(["check", "mine.py:f", "-q", "--ticket", "vllm", "--ticket-file", target]) == 2
+        assert main(["check", "mine.py:f", "-q", "--ticket", target]) == 2
         text = capsys.readouterr().err
-        assert f"--ticket-file {target!r} is a Python file beside 'mine.py', which may import it" in text
+        assert f"--ticket {target!r} is a Python file beside 'mine.py', which may import it" in text
     for free in ("new.py", "a.json"):
         overwriting.refuse_inputs({"outputs": (free,), "targets": ("mine.py:f",)})
     overwriting.refuse_inputs({"outputs": ("helper.py",), "targets": ("pkg/part.py:f",)})
@@ -162,7 +162,7 @@ def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> Non
     assert main(["model", str(tmp_path), "--save-qk", weights]) == 2
     assert main(["model", str(tmp_path), "--save-qk", weights, "-o", str(tmp_path / "x.json")]) == 2
     assert f"--save-qk {weights!r} is one of the files to read" in capsys.readouterr().err
-    for more in (["--ticket", "vllm", "--ticket-file", weights], ["--junit", weights]):
+    for more in (["--ticket", weights], ["--junit", weights]):
         assert main(["check", str(tmp_path), "-q", *more]) == 2
     assert "is one of the files to read" in capsys.readouterr().err
     assert (tmp_path / "model.safetensors").read_bytes() == b"weights"
@@ -186,24 +186,22 @@ def test_which_two_options_meet_is_said(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     os.symlink("a.csv.meta.json", "b.csv")
     os.symlink("c.csv", "c.csv.meta.json")
-    ticket = ["--ticket", "vllm", "--ticket-file"]
     for more, message in (
-        (["-o", "x.json", *ticket, "./x.json"], "--ticket-file and -o both name './x.json'"),
+        (["-o", "x.json", "--ticket", "./x.json"], "--ticket and -o both name './x.json'"),
         (["-o", "x.json", "-o", "./x.json"], "-o names the same file twice, as 'x.json' and as './x.json'"),
         (
             ["-o", "x.csv", "-o", "x.csv.meta.json"],
             "-o names the same file twice: 'x.csv' writes 'x.csv.meta.json'",
         ),
         (
-            ["-o", "a.csv", *ticket, "b.csv"],
-            "-o 'a.csv' writes 'a.csv.meta.json' too, which --ticket-file 'b.csv' names",
+            ["-o", "a.csv", "--ticket", "b.csv"],
+            "-o 'a.csv' writes 'a.csv.meta.json' too, which --ticket 'b.csv' names",
         ),
         (
-            ["-o", "a.csv", *ticket, "a.csv.part"],
-            "-o 'a.csv' writes 'a.csv.part' too, which --ticket-file 'a.csv.part'",
+            ["-o", "a.csv", "--ticket", "a.csv.part"],
+            "-o 'a.csv' writes 'a.csv.part' too, which --ticket 'a.csv.part'",
         ),
         (["-o", "c.csv"], "-o names the same file twice: 'c.csv' writes 'c.csv.meta.json' too"),
-        (["-o", "ticket-vllm.md", "--ticket", "vllm"], "--ticket-file and -o both name 'ticket-vllm.md'"),
     ):
         assert main([*SMALL, *more]) == 2
         seen = capsys.readouterr().err
@@ -245,7 +243,7 @@ def test_a_name_of_the_files_that_runs_clear_is_refused(tmp_path, capsys) -> Non
     path.write_text("mine")
     (tmp_path / "mine.py").write_text("def f(x, positions):\n    return x\n")
     more = ["--impl", f"{tmp_path}/mine.py:f", "-o", str(tmp_path / "x.csv")]
-    more += ["--ticket", "vllm", "--ticket-file", str(path)]
+    more += ["--ticket", str(path)]
     assert main([*SMALL, *more]) == 2
     assert "has a name of ropeaudit's own, which runs remove; give another" in capsys.readouterr().err
     assert path.read_text() == "mine"
@@ -629,18 +627,7 @@ def test_stdout_that_goes_into_a_file(tmp_path) -> None:
         ),
         ("stdout", ["-o", "x.csv"], "x.csv.part", "-o 'x.csv' writes 'x.csv.part' too, which is the file"),
         ("stderr", ["-o", "x.csv"], "x.csv", "-o 'x.csv' is the file that stderr goes to"),
-        (
-            "stdout",
-            ["--ticket", "vllm"],
-            "ticket-vllm.md",
-            "'ticket-vllm.md' is the file that stdout goes to",
-        ),
-        (
-            "stdout",
-            ["--ticket", "vllm", "--ticket-file", "t"],
-            "t",
-            "--ticket-file 't' is the file that stdout",
-        ),
+        ("stdout", ["--ticket", "t"], "t", "--ticket 't' is the file that stdout"),
     ],
 )
 def test_streams_that_go_where_a_file_goes(stream, more, name, message, tmp_path) -> None:

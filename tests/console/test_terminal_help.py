@@ -9,18 +9,11 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from ropeaudit.console import completions, gates, help, values
+from ropeaudit.console import completions, gates, values
 from ropeaudit.errors import UsageError
 from ropeaudit.main import cli, main
 
 TINY = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--offset", "0"]
-
-
-def test_every_option_of_a_section_is_one_of_a_command() -> None:
-    context = click.Context(cli)
-    commands = [command for _, command in help.commands(cli, context)]
-    flags = {flag for command in commands for param in command.get_params(context) for flag in param.opts}
-    assert set(help._HEADINGS) <= flags
 
 
 def test_without_a_command_one_sees_what_there_is(capsys) -> None:

@@ -14,27 +14,27 @@ from pathlib import Path
 import pytest
 
 from ropeaudit.main import main
-from ropeaudit.reports.tickets import ticket
+from ropeaudit.reports.tickets import drift
 from ropeaudit.reports.tickets.reproduction import Reproduction, Snippet
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links")
 
 SIZES = "--heads 1 --seq-len 4 --head-dim 8"
 SHIFT = "shift --heads 1 --seq-len 24 --head-dim 16 --recipe uniform --dtype bf16 --offset 1000"
-TICKET = f"{SHIFT} --impl mine.py:turn --ticket"
+TICKET = f"{SHIFT} --impl mine.py:turn"
 CHECK = "check c.json --recipe uniform --dtype fp16"
 CODE = "def turn(x, positions):\n    return x\n"
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 1e4}
 CONFIG |= {"max_position_embeddings": 60000}
 PAIRS = [  # a command, and two of its options that name files
     (SHIFT, "-o", "-o"),
-    (f"{TICKET} vllm", "-o", "--ticket-file"),
+    (TICKET, "-o", "--ticket"),
     ("report a.json --by implementation", "-o", "-o"),
     (CHECK, "-o", "--junit"),
     ("list frequencies --head-dim 8", "-o", "-o"),
-    (f"{TICKET} vllm", "--ticket-file", "-o"),
+    (TICKET, "--ticket", "-o"),
     (f"limit {SIZES} --recipe hf --dtype fp16 --up-to 99", "-o", "-o"),
-    (f"{CHECK} --ticket vllm", "--junit", "--ticket-file"),
+    (CHECK, "--junit", "--ticket"),
     ("report b.json --against a.json", "-o", "-o"),
     (f"parity hf uniform {SIZES}", "-o", "-o"),
     (f"shift {SIZES} --rerotate 2", "-o", "-o"),
@@ -75,7 +75,7 @@ def copied(inputs: Path, folder: Path, there: bool) -> Path:
 @pytest.fixture(autouse=True)
 def _believed(monkeypatch) -> None:
     """Snippets of tickets are not run, which takes seconds each."""
-    monkeypatch.setattr(ticket, "reproduced", lambda one: Reproduction(one, printed(one)))
+    monkeypatch.setattr(drift, "reproduced", lambda one: Reproduction(one, printed(one)))
 
 
 def printed(snippet: Snippet) -> str:
@@ -92,8 +92,8 @@ def assert_whole(flag: str, path: str, before: dict[str, bytes]) -> None:
     assert before.get(os.path.abspath(path)) != text.encode()
     if flag == "--junit":
         assert ET.fromstring(text).tag == "testsuites"  # noqa: S314 it is ours
-    elif flag == "--ticket-file":
-        assert "### Before submitting a new issue..." in text
+    elif flag == "--ticket":
+        assert "## Versions" in text
         assert text.endswith("\n")
     elif path.endswith(".json"):
         assert isinstance(json.loads(text)["records"], list)

@@ -37,7 +37,7 @@ GROUPS = {
     "Q and k": "--seq-len --heads --kv-heads --mask --qk --seed",
     "Recipes": "--dtype --recipe --set --length --order",
     "Report": "--format --color --output --columns --quiet",
-    "Ticket": "--ticket --ticket-file",
+    "Ticket": "--ticket",
 }
 # Terms of signatures that say nothing to a reader who calls the function.
 _NOISE = re.compile(r"ropeaudit\.(?:\w+\.)*|collections\.abc\.|typing\.")

@@ -285,7 +285,7 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     (tmp_path / "old.csv").write_text("finished")
     targets = ["a.py:f", "b.py:f", "c.py:f", "a.py:g", "b.py:g", "c.py:g"]
     options = ["--dtype", "fp32,fp64", "--up-to", "64", "--under", "none", "-q", "--github"]
-    files = ["--junit", "j.xml", "-o", "r.sarif", "-o", "old.csv", "-o", "r.json", "--ticket", "vllm"]
+    files = ["--junit", "j.xml", "-o", "r.sarif", "-o", "old.csv", "-o", "r.json", "--ticket", "t.md"]
     command = [sys.executable, "-m", "ropeaudit", "check", *targets, *options, *files]
     seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert seen.returncode == 130, seen.stderr

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +12,12 @@ import pytest
 from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.features.plot import command, drift, heatmap, style
+from ropeaudit.features.plot import command, heatmap
 from ropeaudit.features.plot import pictures as plots
 from ropeaudit.features.plot.heatmap import draw as draw_heatmap
 from ropeaudit.main import main
 from ropeaudit.recipes import named
-from ropeaudit.reports.charts import svg
+from ropeaudit.reports.charts import drift, style
 from ropeaudit.reports.numbers import part
 
 to_hex = pytest.importorskip("matplotlib.colors").to_hex
@@ -180,16 +179,6 @@ def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
         "b: position 2,049, first inexact in float16",
     }  # hf keeps positions in float32, whose first one is past these offsets
     assert parse("bf16").first_inexact_integer == 257
-
-
-def test_a_page_and_a_picture_mark_the_same_offsets(sweep) -> None:
-    rows = [row for row in sweep if row["implementation"] == "uniform"]
-    (axes,) = drift.draw(rows).figure.axes
-    ((chart,), _) = svg.charts(rows)
-    plotted = svg.draw(chart, svg.shared_axes([chart]), 0)
-    labels = re.findall(r'class="said"[^>]*>([\d,]+)<', plotted)
-    assert sorted(text.xy[0] for text in axes.texts) == [mark.offset for mark in chart.marks] == [218, 2010]
-    assert [int(text.replace(",", "")) for text in labels] == [218, 2010]
 
 
 def test_legends_cover_no_line_and_too_many_lines_are_said(sweep) -> None:

@@ -159,7 +159,7 @@ def test_the_snippet_of_a_ticket_sets_the_environment(capsys, tmp_path, monkeypa
     }
     for name, (environment, line) in lines.items():
         command = ["shift", "--impl", f"mine.py:{name}", "--under", environment, "--dtype", "bf16", "--qk"]
-        command += ["randn", "--offset", "1000", *SMALL, "--ticket", "pytorch", "--ticket-file", f"{name}.md"]
+        command += ["randn", "--offset", "1000", *SMALL, "--ticket", f"{name}.md"]
         assert main(command) == 0
         text = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
         assert line in text

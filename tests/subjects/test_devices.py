@@ -343,7 +343,7 @@ def test_reports_tell_devices_apart(capsys, tmp_path) -> None:
 def test_a_ticket_names_the_device(tmp_path) -> None:
     ticket = tmp_path / "ticket.md"
     common = ["shift", "--impl", own("rounds_positions"), *SMALL, "--offset", "1000", "--dtype", "bf16", "-q"]
-    assert main([*common, "--device", NAME, "--ticket", "pytorch", "--ticket-file", str(ticket)]) == 0
+    assert main([*common, "--device", NAME, "--ticket", str(ticket)]) == 0
     text = ticket.read_text()
     assert f"on {PLACE}; scores were formed from it in float64." in text
     assert f"| {PLACE} |" in text
@@ -404,7 +404,7 @@ def test_the_snippet_of_a_ticket_moves_what_it_gives() -> None:
     [record] = audit.run()
     snippet = tickets.snippet(record, audit.factories()[0].make(record.setting, None))
     there = f".to('{PLACE}')"
-    call = f"both(q=y{there}, k=y{there}, position_ids=at[None]{there})"
+    call = f"own.both(q=y{there}, k=y{there}, position_ids=at[None]{there})"
     assert f"    return ({call}[0][0].cpu(), {call}[1][0].cpu())" in snippet.lines
 
 

@@ -10,8 +10,8 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
-from ropeaudit.console.tickets import TicketOptions, ticket_options
+from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL, Rare
+from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class CheckReportOptions(options.ReportOptions):
 )
 @options.order_option
 @options.device_option
-@click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
+@click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]", cls=Rare)
 @click.option(
     "--thorough",
     is_flag=True,
@@ -71,6 +71,7 @@ class CheckReportOptions(options.ReportOptions):
     NAMES,
     f"{options.ENVIRONMENTS} none leaves them out.",
     shown="all but compile, which --thorough is",
+    cls=Rare,
 )
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
@@ -79,15 +80,16 @@ class CheckReportOptions(options.ReportOptions):
     "--write-wrapper",
     metavar="FILE.py",
     help="Where code is called in a way that is not understood, write a wrapper to edit.",
+    cls=Rare,
 )
-@click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
+@click.option("--junit", metavar="FILE", help="Write JUnit XML too.", cls=Rare)
 @click.option(
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
 )
 @options.rope_options
 @click.option("--github", is_flag=True, help="Print an annotation for each failure too, on stderr.")
 @options.grouped(CheckReportOptions, "output")
-@ticket_options
+@ticket_option
 def check(
     targets: tuple[str, ...],
     up_to: int | None,
@@ -108,7 +110,7 @@ def check(
     github: bool,
     rope: options.RopeOptions,
     output: CheckReportOptions,
-    ticketing: TicketOptions,
+    ticket: str | None,
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
@@ -159,14 +161,14 @@ def check(
         begun = {one.target for one in results}
         return sentences.not_begun([target for target in targets if target not in begun], "target")
 
-    def ticket() -> Ticket | None:
+    def made() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
 
         return check_ticket(checked, cases[0], requested, columns)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,
-        tickets.opened(ticketing) as ticket_file,
+        output_files.opened_for("--ticket", ticket, "ticket") as ticket_file,
     ):
         try:
             code = delivery.delivered(
@@ -182,7 +184,7 @@ def check(
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.DONE:
-            tickets.write(ticketing, ticket_file, ticket, "no check fails")
+            tickets.write(ticket_file, made, "no check fails")
         else:
-            tickets.write(ticketing, ticket_file, lambda: None, "the run was interrupted")
+            tickets.write(ticket_file, lambda: None, "the run was interrupted")
     return code or int(any(one.finding.failed for one in checked))

@@ -11,8 +11,6 @@ from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.report import COLUMNS, report
 from ropeaudit.features.check.sentences import measured_words
-from ropeaudit.features.module import analysis as module_analysis
-from ropeaudit.features.module.ticket import module_ticket
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
@@ -47,25 +45,7 @@ def check_ticket(
     )
     if first.kind == "code":
         return _of_code(ticket, [one for one in own if one.finding.failed], case, options)
-    if first.kind == "checkpoint" and finding.check.startswith("stored "):
-        return _of_buffer(ticket, first, case)
     return ticket
-
-
-def _of_buffer(ticket: Ticket, one: Checked, case: Case) -> Ticket:
-    """Return a ticket with the snippet of the buffer that moves scores most."""
-    audit = module_analysis.module(
-        one.target,
-        base=case.base,
-        scaling=case.scaling,
-        head_dim=case.head_dim,
-        rotary_dim=case.rotary_dim,
-    )
-    buffer = module_ticket(audit)
-    if buffer is None:
-        return ticket
-    noted = replace(ticket.report, notes=[*ticket.report.notes, buffer.report.headline])
-    return replace(ticket, report=noted, expected=buffer.expected, reproduction=buffer.reproduction)
 
 
 def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket:

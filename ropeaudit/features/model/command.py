@@ -7,7 +7,7 @@ from click.core import ParameterSource
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
-from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, number, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, Rare, number, one_of
 
 _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, not loaded for --help
 
@@ -22,7 +22,9 @@ _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, n
 @click.option(
     "--tokens", metavar="N|IDS", help="Random tokens, or most of a text; or ids: 5,17,3.  [default: 128]"
 )
-@click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]")
+@click.option(
+    "--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]", cls=Rare
+)
 @axis("--offset", INTEGERS, "Integers added to every position; 0 for --by cache.", "1000,32k")
 @axis("--dtype", NAMES, "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
 @click.option(
@@ -39,14 +41,18 @@ _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, n
     metavar="ROWS",
     help=f"Rows: {', '.join(_KINDS)}.  [default: summary]",
 )
-@click.option("--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.")
+@click.option(
+    "--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.", cls=Rare
+)
 @click.option(
     "--device",
     type=WORD,
     metavar="NAME",
     help="Where the model runs, in every dtype: cpu, cuda or cuda:N.  [default: cpu]",
 )
-@click.option("--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.")
+@click.option(
+    "--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.", cls=Rare
+)
 @report_options
 def model(
     folder: str,

@@ -6,8 +6,8 @@ import click
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, device_option, report_options
-from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
-from ropeaudit.console.tickets import TicketOptions, ticket_options
+from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, Rare, merged, number
+from ropeaudit.console.tickets import ticket_option
 
 
 @command(
@@ -27,7 +27,9 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
 )
 @click.option("--scaling", metavar="SPEC", help="Scaling that they should have, such as linear:factor=4.")
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
-@click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
+@click.option(
+    "--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]", cls=Rare
+)
 @axis(
     "--loaded",
     NAMES,
@@ -46,10 +48,11 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
     callback=merged,
     metavar="NAME=VALUE",
     help="Argument that SOURCE is called with, such as head_dim=128.",
+    cls=Rare,
 )
 @device_option
 @report_options
-@ticket_options
+@ticket_option
 def module(
     source: str,
     config: str | None,
@@ -64,7 +67,7 @@ def module(
     build: dict[str, object],
     device: str | None,
     output: ReportOptions,
-    ticketing: TicketOptions,
+    ticket: str | None,
 ) -> int:
     """Find RoPE buffers that were cast, and run RoPE modules in the ways in which they may be loaded.
 
@@ -78,7 +81,7 @@ def module(
     a model or --base nothing says what their frequencies should be, and the base is guessed from the
     values. Modules run in eval mode.
     """
-    from ropeaudit.console import delivery, tickets
+    from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis
     from ropeaudit.features.module.report import columns_of, report
     from ropeaudit.features.module.ticket import module_ticket
@@ -98,15 +101,14 @@ def module(
         device=device,
     )
     columns = output.chosen_columns(*columns_of(audit))
-    with tickets.opened(ticketing) as ticket_file:
+    with output_files.opened_for("--ticket", ticket, "ticket") as file:
         code = delivery.delivered_at_once(
             lambda metadata: report([audit], columns, metadata),
             output,
             delivery.BROKEN if audit.wrong or not audit.judged else delivery.DONE,
         )
         tickets.write(
-            ticketing,
-            ticket_file,
+            file,
             lambda: module_ticket(audit, columns),
             "no buffer is wrong, and nothing that was run is off",
         )

@@ -24,7 +24,7 @@ def plot(results: Iterable[Record], *, ax: Axes | None = None) -> Axes:
     `ropeaudit plot` draws other reports too. Raises: UsageError, MissingPackage.
     """
     needed("matplotlib", "a picture", "plot")
-    from ropeaudit.features.plot import drift  # in-function: it loads matplotlib
+    from ropeaudit.reports.charts import drift  # in-function: it loads matplotlib
 
     listed: list[Any] = list(results)
     if not listed or not all(isinstance(one, Record) for one in listed):

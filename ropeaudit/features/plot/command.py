@@ -11,14 +11,14 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, Rare, one_of
 from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
     from ropeaudit.features.plot.heatmap import Heatmap
-    from ropeaudit.features.plot.style import Picture
     from ropeaudit.recipes import Resolved
+    from ropeaudit.reports.charts.style import Picture
 
 _KINDS = ("drift", "heatmap", "stages", "frequencies", "decay", "limit")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
@@ -67,7 +67,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     metavar="WxH",
     help="Width and height in inches, such as 6x4.  [default: as the content needs]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.", cls=Rare)
 @options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
 @options.axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
 @options.axis("--recipe", NAMES, "heatmap: a recipe (`ropeaudit list recipes`) or a .toml file.", shown="hf")
@@ -96,7 +96,7 @@ def plot(
 
     _check(kind, file, outputs)
     reports.needed("matplotlib", "a picture", "plot")
-    from ropeaudit.features.plot import style
+    from ropeaudit.reports.charts import style
 
     with output.opened(outputs, _suffix) as files:
         with _blaming(file), style.sized(size):

@@ -13,11 +13,11 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.errors import UsageError
-from ropeaudit.features.plot import style
-from ropeaudit.features.plot.style import Picture
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference.exact_scores import Precision
+from ropeaudit.reports.charts import style
+from ropeaudit.reports.charts.style import Picture
 from ropeaudit.reports.numbers import short
 
 MOST_POSITIONS = 2048

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.features.plot import drift, style
-from ropeaudit.features.plot.style import Picture
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import form_of, numbers, reading, settings
-from ropeaudit.reports.charts import series
+from ropeaudit.reports.charts import drift, series, style
 from ropeaudit.reports.charts.series import Series, points
+from ropeaudit.reports.charts.style import Picture
 from ropeaudit.reports.numbers import part, printable
 from ropeaudit.rope.scaling_names import shortened
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
-from ropeaudit.console.parameters import NAMES, number
+from ropeaudit.console.parameters import NAMES, Rare, number
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     type=number("1.05"),
     metavar="X",
     help="With --against: times as much that count as changed, up or down.  [default: 1.05]",
+    cls=Rare,
 )
-@click.option("--all", "unchanged", is_flag=True, help="With --against: show cases that did not change too.")
+@click.option(
+    "--all", "unchanged", is_flag=True, help="With --against: show cases that did not change too.", cls=Rare
+)
 @click.option(
     "--fail-if",
     "gates",

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ropeaudit.console import options, tickets
+from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
 from ropeaudit.console.options import filled_by, option
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, number
-from ropeaudit.console.tickets import TicketOptions, ticket_options
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, Rare, number
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
@@ -54,6 +53,7 @@ class ShiftOptions:
         help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
         "kernels.  "
         "[default: numpy]",
+        cls=Rare,
     )
     device: str | None = filled_by(options.device_option)
     changes: Mapping[str, str] = filled_by(options.changes_option)
@@ -63,16 +63,25 @@ class ShiftOptions:
         type=INTEGER,
         metavar="N",
         help="Form only N scores, drawn by --seed: for millions of tokens.",
+        cls=Rare,
     )
     rope: options.RopeOptions = filled_by(options.rope_options)
     mrope: tuple[str, ...] = filled_by(
         options.axis(
-            "--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W"
+            "--mrope",
+            TEXT,
+            "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
+            metavar="T,H,W",
+            cls=Rare,
         )
     )
     axis: tuple[str, ...] = filled_by(
         options.axis(
-            "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
+            "--axis",
+            NAMES,
+            "Position axes that are shifted: all, t, h, w, or some, such as hw.",
+            shown="all",
+            cls=Rare,
         )
     )
     axes: tuple[str, ...] = filled_by(
@@ -80,16 +89,20 @@ class ShiftOptions:
             "--axes",
             NAMES,
             "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
+            cls=Rare,
         )
     )
     grid: tuple[str, ...] = filled_by(
-        options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
+        options.axis(
+            "--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW", cls=Rare
+        )
     )
     step: float | None = option(
         "--step",
         type=number("0.5"),
         metavar="X",
         help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
+        cls=Rare,
     )
     length: str | None = filled_by(options.length_option)
     rerotate: tuple[int, ...] = filled_by(
@@ -99,6 +112,7 @@ class ShiftOptions:
             "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its "
             "way to --offset; queries are fresh.",
             shown="keys are rotated once",
+            cls=Rare,
         )
     )
     turn: int | None = option(
@@ -106,24 +120,30 @@ class ShiftOptions:
         type=INTEGER,
         metavar="N",
         help="Tokens of one turn of --rerotate, such as --turn -16.  [default: -16]",
+        cls=Rare,
     )
     attention: bool = option(
-        "--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there."
+        "--attention",
+        is_flag=True,
+        help="Measure the rows after softmax too: what drift moves there.",
+        cls=Rare,
     )
     softmax: str | None = option(
         "--softmax",
         type=WORD,
         metavar="HOW",
         help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
+        cls=Rare,
     )
     anchor: int | None = option(
         "--anchor",
         type=INTEGER,
         metavar="N",
         help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
+        cls=Rare,
     )
     output: options.ReportOptions = filled_by(options.report_options)
-    ticketing: TicketOptions = filled_by(ticket_options)
+    ticket: str | None = filled_by(tickets.ticket_option)
     sweeping: SweepOptions = filled_by(sweep_options)
     no_header: bool = filled_by(options.no_header_option)
     gates: tuple[str, ...] = option(
@@ -191,7 +211,7 @@ def shift(asked: ShiftOptions) -> int:
     output, sweeping = asked.output, asked.sweeping
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
     output.check_header(asked.no_header)
-    if asked.ticketing.tracker and not asked.impl:
+    if asked.ticket and not asked.impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
     earlier = baselines.opened(asked.baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in asked.gates]
@@ -205,13 +225,12 @@ def shift(asked: ShiftOptions) -> int:
         measured = _report(asked, sweep, needed, metadata)
         return earlier.beside(measured) if earlier else measured
 
-    with tickets.opened(asked.ticketing) as ticket_file:
+    with output_files.opened_for("--ticket", asked.ticket, "ticket") as file:
         results, code = _measured(asked, sweep, needed, report)
         if code:
             return code
         tickets.write(
-            asked.ticketing,
-            ticket_file,
+            file,
             lambda: _ticket(audit, results, output.columns, needed),
             f"no row of code is out of the tolerance of {percent(asked.tolerance)}; --tolerance sets another",
         )

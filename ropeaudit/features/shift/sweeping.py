@@ -8,11 +8,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ropeaudit.console import values
 from ropeaudit.console.options import ReportOptions, grouped, option
-from ropeaudit.console.parameters import SHARD, Parsed
+from ropeaudit.console.parameters import SHARD, Parsed, Rare
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def _scheduler(address: str, flag: str) -> str:
 class SweepOptions:
     """How the cells of an audit are shared out, and whether an earlier run goes on."""
 
+    heading: ClassVar[str] = "Report, and long runs"
     resume: bool = option(
         "--resume",
         is_flag=True,
@@ -56,6 +57,7 @@ class SweepOptions:
         type=Parsed("address", _scheduler),
         metavar="ADDRESS",
         help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
+        cls=Rare,
     )
     shard: tuple[int, int] = option(
         "--shard",
@@ -63,9 +65,10 @@ class SweepOptions:
         default=(1, 1),
         metavar="K/N",
         help="Measure part K of N alone; `report` merges them.",
+        cls=Rare,
     )
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."
+        "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing.", cls=Rare
     )
 
 

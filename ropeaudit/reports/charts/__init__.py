@@ -1,1 +1,1 @@
-"""Charts: what is plotted (`series`), where it stands (`axes`), and how it is drawn (`svg`)."""
+"""Charts: what is plotted (`series`), what all pictures share (`style`), and drift against the offset."""

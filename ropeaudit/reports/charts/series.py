@@ -23,15 +23,11 @@ class DataPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a chart; points: x ascending. style: number of its colour, dash and marker.
-
-    floor: drift at offset 0, nan where it is unknown or not defined.
-    """
+    """A line of a chart; points: x ascending. style: number of its colour, dash and marker."""
 
     label: str
     points: Sequence[DataPoint]
     style: int = 0
-    floor: float = math.nan
 
     def nonfinite(self) -> list[float]:
         """Return the x of the values that are nan or infinite."""
@@ -62,7 +58,7 @@ def drift_series(rows: Iterable[Row], label_of: Callable[[Row], str]) -> list[Se
     for row in rows:
         grouped.setdefault(label_of(row), []).append(row)
     return [
-        Series(label, points(group, "offset", "drift_rms"), style, _floor(group))
+        Series(label, points(group, "offset", "drift_rms"), style)
         for style, (label, group) in enumerate(grouped.items())
     ]
 
@@ -70,11 +66,6 @@ def drift_series(rows: Iterable[Row], label_of: Callable[[Row], str]) -> list[Se
 def number(value: float | None) -> float:
     """Return a value as a float; what is undefined is nan."""
     return math.nan if value is None else float(value)
-
-
-def _floor(rows: Iterable[Row]) -> float:
-    floors = (number(row.get("floor_rms")) for row in rows)
-    return max((floor for floor in floors if math.isfinite(floor)), default=math.nan)
 
 
 def label(row: Row, columns: Iterable[str]) -> str:

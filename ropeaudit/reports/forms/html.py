@@ -1,6 +1,6 @@
 """HTML: one page that needs no network, no server and no script to be read.
 
-Verdicts first, then the worst cases, the notes, charts, the table, how it was measured, and the report as
+Verdicts first, then the worst cases, the notes, a chart, the table, how it was measured, and the report as
 Markdown for a ticket. What comes from outside is text everywhere and never part of a script; a Content
 Security Policy lets nothing run or load but the page's own style and script, by their hashes.
 """
@@ -18,8 +18,8 @@ from typing import Any
 
 from ropeaudit import data
 from ropeaudit.audits import judging, records
-from ropeaudit.reports import Report, ReportForm, Row, heading, settings
-from ropeaudit.reports.charts import svg
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.reports import Report, ReportForm, Row, heading, needed, settings
 from ropeaudit.reports.forms import markdown
 from ropeaudit.reports.html import ascii_only, definitions, element, listed, section, tag, text
 from ropeaudit.reports.numbers import exact, setting, styled
@@ -33,6 +33,7 @@ _TITLE = 120  # characters
 _JUDGED = frozenset(
     {"implementation", "dtype", "offset", "verdict", "drift_rms", "drift_relative", "refused"}
 )
+_DRAWN = frozenset({"implementation", "dtype", "offset", "drift_rms", "verdict"})
 
 
 def render(report: Report) -> str:
@@ -45,7 +46,7 @@ def render(report: Report) -> str:
         section("Verdicts", _verdicts(report.rows), "verdicts"),
         section("Worst cases", _worst(report.rows), "worst"),
         section("Notes", _notes(report.notes), "notes"),
-        section("Drift against offset", _charts(report), "drift"),
+        section("Drift against offset", _chart(report.rows), "drift"),
         section("All cases", _cases(report), "all"),
         *(_further(name, other) for name, other in report.further.items()),
         section("How to read it", _legend(report), "legend"),
@@ -159,27 +160,27 @@ def _notes(notes: Sequence[str]) -> str:
     return f"{listed(items[:FIRST_NOTES])}<details>{summary}{listed(hidden)}</details>"
 
 
-def _charts(report: Report) -> str:
-    """Return the charts of the worst subjects, with what their marks mean."""
-    charts, count = svg.charts(report.rows)
-    axes = svg.shared_axes(charts)
-    figures = [
-        element(
-            "figure",
-            f"<figcaption><strong>{text(chart.title)}</strong> {text(chart.caption)}</figcaption>"
-            f"{svg.draw(chart, axes, number)}",
-        )
-        for number, chart in enumerate(charts)
-    ]
-    legend = (
-        "Ringed: out of tolerance. "
-        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the offset at which the sequence "
-        "reaches the first position that the position stage (of code, its dtype) cannot hold exactly. "
-        "A pointer on a marker shows its value."
-    )
-    if count > len(charts):
-        legend += f" The {len(charts)} worst of {count:,} are drawn; the table holds all."
-    return f'<div class="charts">{"".join(figures)}</div><p>{text(legend)}</p>' if charts else ""
+def _chart(rows: Sequence[Row]) -> str:
+    """Return drift against the offset as a picture that matplotlib draws, or a line of why there is none.
+
+    Rows without the columns that it needs have none; refused rows were not measured. The picture is an
+    image: its style is its own, and no name in it can be markup of the page.
+    """
+    measured = [row for row in rows if row.keys() >= _DRAWN and row["verdict"] != "refused"]
+    if not measured:
+        return ""
+    try:
+        needed("matplotlib", "a chart", "plot")
+        from ropeaudit.reports.charts import drift  # in-function: it loads matplotlib
+
+        drawn, picture = drift.svg(measured)
+    except RopeAuditError as error:
+        return element("p", text(f"No chart: {error.typed}"))
+    except (ValueError, TypeError, ArithmeticError) as error:  # what an edited file may hold
+        return element("p", text(f"No chart: values cannot be drawn: {' '.join(str(error).split())}"))
+    coded = base64.b64encode(drawn.encode()).decode()
+    image = tag("img", alt=f"Drift against offset: {picture.title}", src=f"data:image/svg+xml;base64,{coded}")
+    return element("figure", image + listed([text(note) for note in picture.notes]))
 
 
 def _cases(report: Report) -> str:

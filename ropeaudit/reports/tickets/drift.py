@@ -10,14 +10,15 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ropeaudit.audits.records import Record
 from ropeaudit.reports import Report, drift, verdicts
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.reports.tickets import inputs, own_source
-from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet
-from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name, reproduction
+from ropeaudit.reports.tickets import inputs
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet, reproduced
+from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name
 from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.building import building_argument
@@ -76,7 +77,10 @@ def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduct
     wanted = record.implementation, record.dtype, record.environment
     factory = next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
     subject = factory.make(record.setting, None) if record.axes == "none" else None
-    return reproduction(lambda: snippet(record, subject))
+    try:
+        return reproduced(snippet(record, subject))
+    except NoSnippet as error:
+        return Reproduction(None, missing=str(error))
 
 
 def _title(record: Record) -> str:
@@ -199,17 +203,34 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
     ):
         if cannot:
             raise NoSnippet(why)
-    lines, file = own_source.imported(where, name)
+    lines, file = _imported(where)
     both = "k" in convention.signature.roles
     place = "" if code.device.is_cpu else f".to({code.device.name!r})"
     if place and is_module(code.thing):
-        lines = [*lines, f"{name} = {name}{place}"]
+        lines = [*lines, f"own.{name} = own.{name}{place}"]
     into, back = _AXES[convention.order]
-    call, back = f"{name}({_arguments(record, convention, place)})", back + (".cpu()" if place else "")
+    call, back = f"own.{name}({_arguments(record, convention, place)})", back + (".cpu()" if place else "")
     picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
     body = f"({', '.join(picked)})" if both else picked[0]
     rows = [f"    y = y{into}"] if into else []
     return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, file
+
+
+def _imported(place: str) -> tuple[list[str], str]:
+    """Return the lines that import a file or module as `own`, and the file that its reader lacks.
+
+    Raises: NoSnippet.
+    """
+    path = Path(place)
+    if not place.endswith(".py"):
+        top = place.partition(".")[0]
+        local = next((one for one in (top, f"{top}.py") if Path(one).exists()), "")
+        found = ["import sys", 'sys.path.append(".")'] if local else []
+        return [*found, f"import {place} as own"], local
+    if not path.stem.isidentifier():
+        raise NoSnippet(f"a file called {path.name} cannot be imported by its name")
+    folder = f"sys.path.insert(0, {str(path.parent)!r})  # where {path.name} lies"
+    return ["import sys", folder, f"import {path.stem} as own"], path.name
 
 
 # what a line can be written for; positions and tables at once want tables of all positions

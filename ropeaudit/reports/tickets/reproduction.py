@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass
 
 from ropeaudit.reports.numbers import short
-from ropeaudit.reports.tickets.trackers import FILL_IN
 
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
 _AGREES = 0.01  # relative: BLAS sums in another order for another shape, and math libraries differ by an ulp
@@ -53,10 +52,10 @@ class Reproduction:
     def text(self) -> str:
         """Return the snippet and its number, as Markdown."""
         if self.snippet is None or not self.agrees:
-            return f"There is no short snippet of it: {self.missing}. The command below shows it."
+            return f"There is no short snippet of it: {self.missing}. The command shows it."
         it, column = self.snippet, self.snippet.column.replace("_", " ")
         printed = f"It prints `{self.printed}` here, the {column} of {it.where}."
-        needed = f"\n\n{FILL_IN}: {it.file}, which the snippet reads, or where to get it." if it.file else ""
+        needed = f" It reads {it.file}: add that file, or say where to get it." if it.file else ""
         return f"```python\n{it.text}```\n\n{printed}{needed}"
 
 

@@ -1,26 +1,52 @@
-"""A ticket: the facts of a row, the call that shows them again, and the machine."""
+"""A ticket: one Markdown template of facts, the snippet and the command that show them again, versions."""
 
 from __future__ import annotations
 
 import os
-import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ropeaudit import reports
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.numbers import printable
-from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet, reproduced
-from ropeaudit.reports.tickets.trackers import FILL_IN, Tracker
+from ropeaudit.reports.tickets.reproduction import Reproduction
 from ropeaudit.runtime.run_metadata import command_line
 
 _MOST_ROWS = 20  # of a table in a ticket
-_SYSTEMS = {"Darwin": "Mac"}  # as llama.cpp's form calls them
+_TEMPLATE = """\
+# {title}
+
+{seen}
+
+**Expected.** {expected}
+
+## Snippet
+
+{snippet}
+
+## Command
+
+```shell
+{command}
+```
+
+## Facts
+
+{facts}
+
+{table}
+
+## Versions
+
+```text
+{environment}
+```
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Everything that a form may ask for.
+    """A bug report of what one row shows.
 
     title: without the folders of files; `by_code` ends it. report: its headline and its notes say what was
     measured. facts: of the row that the ticket is about. expected: what is right, and why, as Markdown.
@@ -32,42 +58,38 @@ class Ticket:
     expected: str
     reproduction: Reproduction
 
-    def text(self, tracker: Tracker, environment: Mapping[str, object]) -> str:
-        """Return the file: title and address, then the sections of the form."""
+    def text(self, environment: Mapping[str, object]) -> str:
+        """Return the file."""
         said = Report((), (), (), headline=self.report.headline, notes=self.report.notes)
-        parts = {
-            "seen": reports.render("markdown", said).rstrip(),
-            "expected": self.expected,
-            "reproduction": self.reproduction.text(),
-            "table": self._table(),
-            "environment": "\n".join(f"{name}: {value}" for name, value in environment.items()),
-            "system": _SYSTEMS.get(platform.system(), platform.system()),
-            "hardware": f"{environment.get('cpu', 'unknown')}; GPU: {environment.get('gpu', 'unknown')}.",
-            "command": command_line(),
-        }
-        sections = [f"### {head}\n\n{body.format(**parts)}" for head, body in tracker.sections.items()]
-        comment = (
-            f"<!-- Send at {tracker.url}\nTitle: {tracker.title}{printable(self.title)}\n"
-            f'Search for "{FILL_IN}": those places are yours to complete. Delete this comment. -->'
+        return _TEMPLATE.format(
+            title=printable(self.title),
+            seen=reports.render("markdown", said).rstrip(),
+            expected=self.expected,
+            snippet=self.reproduction.text(),
+            command=command_line(),
+            facts=self._facts(),
+            table=self._table(),
+            environment="\n".join(f"{name}: {value}" for name, value in environment.items()),
         )
-        return "\n\n".join([comment, *sections]) + "\n"
 
-    def _table(self) -> str:
-        """Return what was typed, the facts of the row, and the first rows of the report."""
-        report = self.report
+    def _facts(self) -> str:
+        """Return what is known of the row, a line each."""
         facts = [
-            {"fact": name.replace("_", " "), "value": report.shown(name, value)}
+            {"fact": name.replace("_", " "), "value": self.report.shown(name, value)}
             for name, value in self.facts.items()
             if name not in ("schema", "case") and value not in (None, "", "none") and value == value  # no nan
         ]
-        listed = reports.render("markdown", Report(facts, ("fact", "value"), ("fact", "value"))).rstrip()
-        shown = report.for_readers()
+        return str(reports.render("markdown", Report(facts, ("fact", "value"), ("fact", "value")))).rstrip()
+
+    def _table(self) -> str:
+        """Return the first rows of the report."""
+        shown = self.report.for_readers()
         more = len(shown.rows) - _MOST_ROWS
         notes = [f"{more} more rows of the report are left out here"] if more > 0 else []
         table = replace(
             shown, rows=shown.rows[:_MOST_ROWS], headline="", notes=notes, metadata={}, further={}
         )
-        return "\n\n".join([f"`{command_line()}`", listed, reports.render("markdown", table).rstrip()])
+        return str(reports.render("markdown", table)).rstrip()
 
 
 def file_name(target: str) -> str:
@@ -89,11 +111,3 @@ def by_code(code: str | None) -> str:
     ' (wrong-base)'
     """
     return f" ({code})" if code else ""
-
-
-def reproduction(make: Callable[[], Snippet]) -> Reproduction:
-    """Return a snippet that was run, or why there is none."""
-    try:
-        return reproduced(make())
-    except NoSnippet as error:
-        return Reproduction(None, missing=str(error))

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.features.plot import style
-from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports import Row
+from ropeaudit.reports.charts import style
 from ropeaudit.reports.charts.series import Mark, Series, drift_series, inexact_marks, label, varying_settings
+from ropeaudit.reports.charts.style import Picture
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import bad, badness
 
@@ -32,10 +32,21 @@ def draw(rows: Sequence[Row]) -> Picture:
     title = _title(measured, [name for name in columns if name == "model"])
     figure, (axes,) = style.figure(title)
     notes += _drawn(axes, lines, measured)
-    style.legend(figure, axes)
+    height = 3.8 + 0.13 * style.legend(figure, axes)  # inches
     if len(measured) < len(rows):
         notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
-    return Picture(figure, title, notes)
+    return Picture(figure, title, notes, max(height, style.SIZE[1]))
+
+
+def svg(rows: Sequence[Row]) -> tuple[str, Picture]:
+    """Return the picture of rows as the text of an .svg file, which equal rows give again, and as it is.
+
+    Raises: UsageError.
+    """
+    with style.sized(None):
+        picture = draw(rows)
+        picture.figure.set_figheight(picture.height)
+        return style.encoded(picture, "svg").decode(), picture
 
 
 def on(axes: Axes, rows: Sequence[Row]) -> Axes:
@@ -91,7 +102,7 @@ def _line(axes: Axes, line: Series) -> None:
     """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
     look = style.line(line.style)
     values = [point.y if point.y > 0 else math.nan for point in line.points]
-    axes.plot([point.x for point in line.points], values, label=line.label, **look)
+    axes.plot([point.x for point in line.points], values, label=style.plain(line.label), **look)
     sampled = [point for point in line.points if point.row.get("drift_rms_low") is not None]
     if sampled:
         low, high = ([float(point.row[f"drift_rms_{end}"]) for point in sampled] for end in ("low", "high"))

@@ -21,7 +21,6 @@ import numpy as np
 from ropeaudit.errors import UsageError
 from ropeaudit.reports import Row
 from ropeaudit.reports.charts import series
-from ropeaudit.reports.charts.axes import linear_part
 from ropeaudit.reports.numbers import printable
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ _MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 MOST_LINES = 24
 SUFFIXES = ("svg", "png", "pdf")
-_SIZE = (8.6, 4.8)  # inches
+SIZE = (8.6, 4.8)  # inches
+_WIDE = 20  # largest over smallest from which on an axis is logarithmic
 _FULL = (5.0, 3.5)  # inches: in a smaller figure texts and lines are smaller
 _POINTS = 10.0  # size of a text in a figure that is not small
 _TITLE_LINES = 3
@@ -86,7 +86,7 @@ class Picture:
     figure: Figure
     title: str
     notes: list[str] = field(default_factory=list)
-    height: float = _SIZE[1]
+    height: float = SIZE[1]
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
     """Give figures that are drawn and written within it a size in inches, and texts that fit it."""
     import matplotlib
 
-    width, height = size or _SIZE
+    width, height = size or SIZE
     scale = min(1.0, max(0.6, min(width / _FULL[0], height / _FULL[1])))
     with matplotlib.rc_context(_STYLE | {"figure.figsize": (width, height), "font.size": _POINTS * scale}):
         yield
@@ -137,18 +137,27 @@ def figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[Axes]
 
 def retitle(figure: Figure, title: str) -> None:
     """Set the title, in as many lines as it needs, up to a few; none if it is empty."""
-    text = printable(title).replace("$", r"\$")
-    lines = textwrap.fill(text, across(), max_lines=_TITLE_LINES, placeholder=" …")
+    lines = textwrap.fill(plain(printable(title)), across(), max_lines=_TITLE_LINES, placeholder=" …")
     figure.suptitle(lines, x=0.01, ha="left")
 
 
-def legend(figure: Figure, axes: Axes) -> None:
-    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow."""
+def plain(text: str) -> str:
+    """Return a text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
+def legend(figure: Figure, axes: Axes) -> int:
+    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow.
+
+    Return how many lines it takes.
+    """
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    if once:
-        columns = next((count for count in (4, 3, 2) if _width(list(once), count) < 1.6 * across()), 1)
-        figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=columns)
+    if not once:
+        return 0
+    columns = next((count for count in (4, 3, 2) if _width(list(once), count) < 1.6 * across()), 1)
+    figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=columns)
+    return -(-len(once) // columns)
 
 
 def _width(labels: Sequence[str], columns: int) -> int:
@@ -172,11 +181,21 @@ def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
     return sum(text.count("\n") + 1 for text in wrapped)
 
 
+def _linear_part(xs: Iterable[float]) -> float | None:
+    """Return up to which |x| an axis with a logarithmic part is linear, None where all of it should be.
+
+    >>> _linear_part([0, 64, -4096]), _linear_part([50, 1000])
+    (64, None)
+    """
+    sizes = sorted({abs(x) for x in xs if x})
+    return sizes[0] if sizes and sizes[-1] > _WIDE * sizes[0] else None
+
+
 def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
     """Make the horizontal axis logarithmic, with a place for 0 and for what is below it."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
-    linear = linear_part(values)
+    linear = _linear_part(values)
     if linear is not None:
         power = 10 ** math.ceil(math.log10(linear))
         axes.set_xscale("symlog", linthresh=power * (1 + 1e-9), linscale=0.7)  # no tick but 0 below it
