@@ -1,15 +1,10 @@
 """What RoPE modules return, in other orders and forms; and what cannot be judged."""
 
-import sys
 import warnings
 
 import pytest
 import torch
 from test_module import audited
-
-from ropeaudit import module
-from ropeaudit.features.module.ticket import snippet_of_run as of_run
-from ropeaudit.reports.tickets.reproduction import NoSnippet
 
 HEAD = """
 import torch
@@ -281,38 +276,3 @@ def test_where_nothing_is_judged_it_fails(spec, capsys) -> None:
         assert {row["result"] for row in result["records"]} == {"not run"}
     headline = ran(capsys, spec("Mixed"), "--loaded", "built", code=0)["headline"]
     assert "in 1 of 2 rows; not judged by a run: rotary; furthest off is right as built" in headline
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("SinFirst", {"loaded": "to"}),
-        ("InTurns", {"loaded": "saved"}),
-        ("Stacked", {"loaded": "built", "base": 5e5}),
-        ("Anew", {"loaded": "built", "base": 1e4}),
-        ("Tune", {"loaded": "to"}),
-        ("Both", {"loaded": "saved", "build": {"head_dim": 64}}),
-        ("Complex", {"loaded": "to", "build": {"length": 300}}),
-        ("Mirrored", {"loaded": "built", "up_to": 512}),
-        ("Sizes", {"loaded": "to"}),
-        ("Frames", {"loaded": "to"}),
-    ],
-)
-def test_a_snippet_prints_the_figure_without_this_package(name, options, spec, monkeypatch, capsys) -> None:
-    audit = module(spec(name), **{"up_to": 256, **options})
-    (run,) = audit.runs
-    code = of_run(run, audit.source.builder)
-    monkeypatch.setattr("sys.path", list(sys.path))  # the snippet names the folder of its code itself
-    assert "ropeaudit" not in code.text
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of imaginary parts
-        exec(code.text, {})  # noqa: S102
-    column, printed = capsys.readouterr().out.split()
-    assert column == code.column == ("sin_error" if name == "Complex" else "cos_error")
-    assert float(printed) == pytest.approx(getattr(run.measured, column), rel=0.01)
-
-
-def test_where_there_is_no_snippet_it_says_why(spec) -> None:
-    (run,) = module(spec("RotarySecret"), loaded="built").runs
-    with pytest.raises(NoSnippet, match="the module was not run"):
-        of_run(run, module(spec("RotarySecret"), loaded="built").source.builder)

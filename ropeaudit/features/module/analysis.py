@@ -90,8 +90,8 @@ def module(
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
-    source: a checkpoint (a folder, a .safetensors or .pt file), a graph (an .onnx file, or the .xml file of
-    OpenVINO IR) or a .gguf file, of which nothing is executed; a dumped table (an .npz or .npy file, or
+    source: a checkpoint (a folder, a .safetensors or .pt file), an .onnx graph or a .gguf file, of
+    which nothing is executed; a dumped table (an .npz or .npy file, or
     "cos.npy,sin.npy"), whose every row and pair is compared; or a function that returns a module,
     "file.py:function" or "package.module:function", which is called, or the class of one, which is built
     from its default config or usual sizes, with the arguments in `build`.
