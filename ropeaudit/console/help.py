@@ -118,10 +118,15 @@ def _options_suggested(ctx: click.Context) -> Iterator[None]:
 
 
 def _unknown_option(name: str, ctx: click.Context) -> UsageError:
-    """Return the error that names the nearest options of a command, and the commands that have it."""
-    from difflib import get_close_matches  # in-function: it is needed for errors alone
+    """Return the error that says what took the place of a withdrawn option, or names the nearest options."""
+    from difflib import get_close_matches  # in-function: both are needed for errors alone
+
+    from ropeaudit.console.withdrawn import WITHDRAWN
 
     known, root = flags_of(ctx.command, ctx), ctx.find_root()
+    typed = ctx.command_path.removeprefix(root.command_path).strip()
+    if instead := WITHDRAWN.get((typed, name)):
+        return UsageError(f"{name} of `{ctx.command_path}` was withdrawn; {instead}")
     begin = [flag for flag in known if flag.startswith(name)]
     close = begin or get_close_matches(name, known, n=2, cutoff=0.7)
     homes = [
