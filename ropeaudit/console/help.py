@@ -22,7 +22,7 @@ from ropeaudit.errors import UnknownName, UsageError
 SECTIONS = {
     "Options": (
         "",
-        "--order --under --backend --engine --budget --build --context --positions --tables "
+        "--order --under --backend --engine --budget --build --context --positions "
         "--save-qk --trust-remote-code --vectors --ratio --all --match --write-wrapper",
     ),
     "q, k and scores": (
