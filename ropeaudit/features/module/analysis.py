@@ -188,8 +188,7 @@ def _run(
 
 def _rotates_right(one: Run) -> bool:
     """Return whether a run at known positions gave cos and sin of known frequencies."""
-    placed = one.measured is not None and one.measured.positions is not None
-    return placed and not one.wrong and not one.built.as_built
+    return one.measured is not None and not one.wrong and not one.built.as_built
 
 
 def _options(
@@ -199,7 +198,8 @@ def _options(
     names = None if loaded is None else (loaded,) if isinstance(loaded, str) else tuple(loaded)
     for name in names or ():
         if name not in WAYS:
-            raise UnknownName("way of loading", name, WAYS)
+            hint = "(others were withdrawn)" if name in ("saved", "low-cpu-mem") else ""
+            raise UnknownName("way of loading", name, WAYS, hint)
     formats = tuple(parse(name) for name in ((dtypes,) if isinstance(dtypes, str) else dtypes))
     for fmt in formats:
         if fmt.name not in _LOADED:

@@ -32,7 +32,7 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
     "--loaded",
     NAMES,
     "Ways of loading, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
-    "saved (its state saved and loaded), from-pretrained, low-cpu-mem (the same with low_cpu_mem_usage).",
+    "from-pretrained (saved and loaded by transformers or diffusers).",
     shown="all of a class; else built",
 )
 @axis("--dtype", NAMES, "Dtypes of those ways: bf16, fp16, fp32, fp64.", "bf16")

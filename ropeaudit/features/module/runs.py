@@ -16,14 +16,14 @@ from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.module import loading, measurement, outputs, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.measurement import GridCall, Measurement
+from ropeaudit.features.module.measurement import Measurement
 from ropeaudit.features.module.outputs import TensorPlaces
 from ropeaudit.features.module.references import Known, Reference, frequencies_of
 from ropeaudit.features.module.source import moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.runtime import process_state
-from ropeaudit.subjects.calling import call_arguments, devices, forwards
+from ropeaudit.subjects.calling import devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.forwards import Call, Fitted, NotFitted
@@ -134,7 +134,7 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
         target.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
     for built in found:
         module = loaded.get_submodule(built.name)
-        given = _own_dtype(loaded) if way in (loading.BUILT, "saved") else dtype
+        given = _own_dtype(loaded) if way == loading.BUILT else dtype
         name = str(given).removeprefix("torch.") if way == loading.BUILT else fmt.name
         result = Run(built, way, name, given, *built.held(module), built.imaginary_lost(module))
         if isinstance(built.fitted, NotFitted):
@@ -186,7 +186,7 @@ class RopeModule:
     device: str
     known: list[Known]
     own: Any
-    fitted: Fitted[TensorPlaces] | GridCall | NotFitted
+    fitted: Fitted[TensorPlaces] | NotFitted
     positions: int = 0
     references: Sequence[Reference] = ()
     pairs: frozenset[int] = frozenset()
@@ -199,9 +199,7 @@ class RopeModule:
     @property
     def forward(self) -> Call | None:
         """How it is called; None where it is not."""
-        if isinstance(self.fitted, Fitted):
-            return self.fitted.calls[0]
-        return self.fitted.call if isinstance(self.fitted, GridCall) else None
+        return self.fitted.calls[0] if isinstance(self.fitted, Fitted) else None
 
     @property
     def call(self) -> str:
@@ -211,8 +209,6 @@ class RopeModule:
     @property
     def against(self) -> str:
         """What its results are compared with, in words; none where there are none."""
-        if isinstance(self.fitted, GridCall):
-            return self.fitted.against
         return self.references[0].words if self.references else "none"
 
     @property
@@ -222,19 +218,14 @@ class RopeModule:
 
     def measured(self, module: Any, dtype: Any) -> Measurement:
         """Return what the module, loaded in some way, returns. Raises: whatever it raises."""
-        call, fitted = self.forward, self.fitted
-        assert call is not None  # noqa: S101
+        fitted = self.fitted
         assert not isinstance(fitted, NotFitted)  # noqa: S101
-        count = (
-            call_arguments.LONGEST if isinstance(fitted, GridCall) else min(forwards.PROBE, self.positions)
-        )
+        call, count = fitted.calls[0], min(forwards.PROBE, self.positions)
         try:
             as_built = call.run(self.module, 0, count, dtype)
         except Exception:  # it does not take them: whatever other people's code raises
             as_built = call.run(self.module, 0, count, self.own)
         usual = fitted.places.dtype(as_built)  # of what the module as built returns for the same
-        if isinstance(fitted, GridCall):
-            return measurement.of_grid(module, fitted, dtype, usual)
         return measurement.of_positions(module, fitted, self.references, self.positions, dtype, usual)
 
     def held(self, module: Any) -> tuple[str, float | None]:
@@ -322,24 +313,13 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
     sizes = [one.theta.size for one in own]
     fitted = forwards.fitted(module, dtype, device.name, outputs.read, misplaced, sizes)
     if isinstance(fitted, NotFitted):
-        grid = measurement.fitted_grid(module, forwards.on_grids(module, device.name), dtype)
-        built = replace(base, fitted=grid or outputs.cos_alone(module, dtype, device.name) or fitted)
-    else:
-        built = _with_references(base, fitted, target)
+        return replace(base, fitted=fitted)
+    built = _with_references(base, fitted, target)
     if not isinstance(built.fitted, NotFitted) and "self.training" in _source(module):
         notes.append(
             f"{built.kind}.forward asks whether it is trained: it was run in eval mode, "
             "without what training adds"
         )
-    if isinstance(built.fitted, GridCall):
-        notes.append(
-            f"{built.kind} was run at {built.fitted.call.given}, whose positions are not known: "
-            f"it is compared with {built.against}"
-        )
-        if target.expected is not None:
-            notes.append(
-                f"{_given(target.expected)} was not used for {built.kind}, whose positions are not known"
-            )
     return built
 
 

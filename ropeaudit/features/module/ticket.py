@@ -38,13 +38,11 @@ def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> T
 
 def _of_run(audit: ModuleAudit, one: Run, columns: Sequence[str] | None) -> Ticket:
     finding = run_report.finding(one)
-    known = one.measured is None or one.measured.positions is not None
-    values = f"whole positions times exact frequencies ({one.built.against})" if known else one.built.against
     called = f"{one.module} {one.way}, in eval mode, called as {one.built.call}"
     expected = (
-        f"cos and sin should be those of {values}, up to the rounding of angles in float32 and of what is "
-        "returned: compute positions, frequencies and angles in float32 whatever the module's dtype, and "
-        "keep what they are computed from out of casts."
+        f"cos and sin should be those of whole positions times exact frequencies ({one.built.against}), up "
+        "to the rounding of angles in float32 and of what is returned: compute positions, frequencies and "
+        "angles in float32 whatever the module's dtype, and keep what they are computed from out of casts."
     )
     return Ticket(
         f"{one.module} {one.way}: {run_report.finding(one, brief=True)}{by_code(codes(one.diagnosis))}",

@@ -58,7 +58,7 @@ class Call:
         """Return what a module returns at positions (n,), a tensor. Raises: whatever it raises."""
         import torch
 
-        arguments = {name: one.build(positions, dtype) for name, one in self.arguments.items()}
+        arguments = {name: one(positions, dtype) for name, one in self.arguments.items()}
         with torch.no_grad():
             return module(**arguments)
 
@@ -131,45 +131,20 @@ def fitted(
 
 
 def possible(module: Any, device: str) -> Iterator[Call]:
-    """Yield the calls that a module may take on a device, likeliest first; none where nothing is known."""
-    parameters = _parameters(module)[0]
-    for signature, more, axes, free, arguments, _ in _argument_lists(parameters, given.MORE_POSITIONS):
+    """Yield the calls that a module may take on a device, likeliest first; none where nothing is known.
+
+    Among them are calls with a grid or a video that is one token high and wide.
+    """
+    parameters = _parameters(module, grids=True)[0]
+    for signature, more, axes, free, arguments, _ in _argument_lists(parameters, grids=True):
         yield from _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
 
 
-def on_grids(module: Any, device: str) -> list[Call]:
-    """Return calls with an image, a latent or sizes, where positions are not known, likeliest first."""
-    parameters, wrong = _parameters(module)
-    named = {one.name: given.role(one.name) for one in parameters}
-    roles = set(named.values())
-    if wrong is not None or not roles & {"x", *given.GRID}:
-        return []
-    results = []
-    grids = (("a grid of 8 x 64 x 48", given.zeros(1, 16)),)
-    shapes = (given.IMAGE,) if "image" in roles else given.GRIDS if "x" in roles else grids
-    for (words, vector), position in itertools.product(shapes, _grid_positions(roles)):
-        builders = _builders({"x": vector, "image": vector, "positions": position})
-        builders |= given.of_sizes(8, 64, 48)
-        builders["length"] = given.constant(8)
-        arguments = {name: builders[role] for name, role in named.items() if role != "layer"}
-        results.append(Call(_signature(named), words, False, arguments, device))
-    return results
+def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Parameter], NotFitted | None]:
+    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so.
 
-
-def _grid_positions(roles: set[str]) -> list[Argument]:
-    """Return what is given as positions along the axes of a grid; one of no use where none are taken."""
-    if "positions" not in roles:
-        return [given.constant(None)]
-    along = "(at[:8], at[:64], at[:48])"
-    return [
-        Argument(along, lambda at, dtype: (at[:8], at[:64], at[:48])),
-        Argument("at[None, :8]", lambda at, dtype: at[None, :8]),
-        Argument("at[:8]", lambda at, dtype: at[:8]),
-    ]
-
-
-def _parameters(module: Any) -> tuple[list[inspect.Parameter], NotFitted | None]:
-    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so."""
+    grids: whether sizes of grids are filled in.
+    """
     forward = type(module).forward
     if getattr(forward, "__qualname__", "").startswith(("Module.", "_forward_unimplemented")):
         return [], NotFitted("it has no forward", "no forward")
@@ -178,30 +153,14 @@ def _parameters(module: Any) -> tuple[list[inspect.Parameter], NotFitted | None]
     except (TypeError, ValueError):
         return [], NotFitted("its forward has no signature")
     fixed = [one for one in all_of_them if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    unknown = [one.name for one in fixed if one.default is one.empty and not given.role(one.name)]
+    roles = {one.name: given.role(one.name) for one in fixed}
+    known = {name for name, role in roles.items() if role and (grids or role not in given.SIZES)}
+    unknown = [one.name for one in fixed if one.default is one.empty and one.name not in known]
     if unknown:
-        names = ", ".join(one.name for one in fixed)
+        names = ", ".join(roles)
         return [], NotFitted(f"forward({names}) wants {', '.join(unknown)}, which is not known")
-    return [one for one in fixed if _filled(one)], None
-
-
-def _filled(one: inspect.Parameter) -> bool:
-    """Return whether an argument is filled in: an offset stays at its default."""
-    role = given.role(one.name)
-    return bool(role) and not (role == "offset" and one.default is not one.empty)
-
-
-def _builders(more: dict[str, Argument]) -> dict[str, Argument]:
-    """Return what builds the arguments of each role, one token high and wide where a grid is wanted."""
-    return {
-        "length": Argument("len(at)", lambda at, dtype: len(at)),
-        "device": Argument("at.device", lambda at, dtype: at.device),
-        "dtype": Argument("dtype", lambda at, dtype: dtype),
-        "offset": given.constant(0),
-        "image": given.zeros(1, 3, 16, 16),
-        **given.of_sizes(None, 1, 1),
-        **more,
-    }
+    stays = {one.name for one in fixed if roles[one.name] == "offset" and one.default is not one.empty}
+    return [one for one in fixed if one.name in known - stays], None
 
 
 # signature, what is given, whether positions have several axes, whether they are free, arguments, halves
@@ -212,23 +171,33 @@ def _signature(names: Iterable[str]) -> str:
     return f"forward({', '.join(names)})"
 
 
-def _argument_lists(
-    parameters: list[inspect.Parameter], places: Sequence[tuple[str, Argument]] = given.POSITIONS
-) -> _Lists:
-    """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
+def _filled(named: Mapping[str, str], place: Argument, x: Argument) -> dict[str, Argument]:
+    """Return what builds each argument, by its name; of a layer type that is filled in later."""
+    builders = {**given.PLAIN, "positions": place, "x": x}
+    return {name: builders[role] for name, role in named.items() if role != "layer"}
+
+
+def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) -> _Lists:
+    """Yield arguments, likeliest first; nothing where no argument says where tokens stand.
+
+    grids: whether positions may be those of grids, and vectors those of a video.
+    """
     named = {one.name: given.role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
-    shapes = places if has_positions else places[:1]
-    vectors = given.VECTOR_SHAPES[:3] if has_positions else (*given.VECTOR_SHAPES, given.AS_POSITIONS)
-    for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
-        sizes = given.FIRST if given.SIZES & set(named.values()) and not axes else ""
-        more = ", ".join(filter(None, (axes, sizes, video)))
+    places = given.MORE_POSITIONS if grids else given.POSITIONS
+    vectors = [*given.VECTOR_SHAPES]
+    if not has_positions:
+        vectors += [*([given.VIDEO] if grids else []), given.AS_POSITIONS]
+    for (axes, place), (form, vector) in itertools.product(
+        places if has_positions else places[:1], vectors if has_x else vectors[:1]
+    ):
+        first = "the first of 3 axes, the others of size 1"
+        sizes = first if given.SIZES & set(named.values()) and not axes else ""
+        more = ", ".join(filter(None, (axes, sizes, form)))
         several = bool(axes or sizes or vector is given.VIDEO[1])
-        builders = _builders({"positions": place, "x": vector})
-        filled = {name: builders[role] for name, role in named.items() if role != "layer"}
-        yield _signature(named), more, several, has_positions, filled, None
+        yield _signature(named), more, several, has_positions, _filled(named, place, vector), None
 
 
 def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[int]) -> _Lists:
@@ -242,9 +211,8 @@ def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[
     for (dims, rotary), interleaved in itertools.product(sizes, (False, True)):
         for shape, (_, place) in itertools.product(given.ROTATED_SHAPES, places):
             x = given.ones_and_zeros((*shape, dims), rotary, interleaved)
-            builders = _builders({"positions": place, "x": x})
-            filled = {name: builders[role] for name, role in named.items() if role != "layer"}
-            yield _signature(named), _ROTATED, False, free, filled, given.pairs(rotary, interleaved)
+            halves = given.pairs(rotary, interleaved)
+            yield _signature(named), _ROTATED, False, free, _filled(named, place, x), halves
 
 
 def _dims(module: Any, pairs: Sequence[int]) -> Iterator[tuple[int, int]]:
