@@ -23,16 +23,14 @@ _FAR, _MEAN = 0.5, 0.1  # radians that bfloat16 angles of the first positions ma
 _LENGTH = 0.05  # of lengths, relative
 _FEWEST = 2  # frequencies
 _OFF = 0.05  # of points: what float32, and bfloat16 results, leave
-ROTATED = "rotated x"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlaces:
-    """Which tensors hold what: cos and sin, both, complex, angles or rotated x; and the axis of positions.
+    """Which tensors hold what: cos and sin, both, complex or angles; and the axis of positions.
 
-    halves: the indices behind the axis of positions that choose cos and sin out of one tensor; of rotated x,
-    out of each. theta: the frequencies of the columns, where rows are those of other positions than were
-    given.
+    halves: the indices behind the axis of positions that choose cos and sin out of one tensor. theta: the
+    frequencies of the columns, where rows are those of other positions than were given.
     """
 
     what: str
@@ -49,8 +47,7 @@ class TensorPlaces:
         tensors = tensors_of(returned)
         values = [np.moveaxis(values_of(tensors[index]), self.axis, 0) for index in self.tensors]
         if self.halves is not None:
-            parts = [[value[half].reshape(len(value), -1) for value in values] for half in self.halves]
-            values = [np.concatenate(part, axis=1) for part in parts]
+            values = [values[0][half] for half in self.halves]
         if any(len(part) != rows for part in values):
             raise ValueError(f"{len(values[0])} rows for {rows} positions")
         return [part.reshape(rows, -1) for part in values]
@@ -84,11 +81,6 @@ def tensors_of(returned: Any) -> list[Any]:
     if not isinstance(parts, list | tuple):
         return []
     return [tensor for part in parts for tensor in tensors_of(part)]
-
-
-def read(returned: Any, rows: int, halves: tuple[slice, slice] | None) -> TensorPlaces | None:
-    """Return where cos and sin stand: in rotated pairs where their halves are given."""
-    return rotated(returned, rows, halves) if halves else places(returned, rows)
 
 
 def places(returned: Any, rows: int) -> TensorPlaces | None:
@@ -132,26 +124,6 @@ def _of_whole_positions(points: NDArray[np.complex128], theta: Array) -> bool:
     off = np.abs((points / lengths)[:, None] - np.exp(1j * at * theta)).max(axis=2)  # (n, positions)
     even = np.all(np.abs(lengths - lengths[0]) <= _LENGTH * lengths[0])
     return bool(even and np.all(off.min(axis=1) <= _OFF))
-
-
-def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> TensorPlaces | None:
-    """Return where rotated x stands, which was 1 in the first of each pair and 0 in the second; else None.
-
-    halves: of its last axis, the firsts and the seconds: what comes out there is cos and sin.
-    """
-    tensors = tensors_of(returned)
-    if not tensors or any(one.is_complex() for one in tensors):
-        return None
-    same = tuple(index for index, one in enumerate(tensors) if one.shape == tensors[0].shape)
-    for axis in (axis for axis, size in enumerate(tensors[0].shape[:-1]) if size == rows):
-        candidate = TensorPlaces(ROTATED, same, axis, ((..., halves[0]), (..., halves[1])))
-        try:
-            points = candidate.points(candidate.planes(returned, rows))
-        except (LookupError, ValueError):
-            continue
-        if _rotates(points):
-            return candidate
-    return None
 
 
 def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[TensorPlaces]:

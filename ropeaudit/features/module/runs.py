@@ -310,8 +310,7 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
     given = [] if target.expected is None else target.expected.settings(None)
     listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
     misplaced = functools.partial(outputs.misplaced, listed)
-    sizes = [one.theta.size for one in own]
-    fitted = forwards.fitted(module, dtype, device.name, outputs.read, misplaced, sizes)
+    fitted = forwards.fitted(module, dtype, device.name, outputs.places, misplaced)
     if isinstance(fitted, NotFitted):
         return replace(base, fitted=fitted)
     built = _with_references(base, fitted, target)

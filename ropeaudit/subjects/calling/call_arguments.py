@@ -64,26 +64,6 @@ def zeros(*sizes: int | None) -> Argument:
     return build
 
 
-def ones_and_zeros(shape: tuple[int | None, ...], rotary: int, interleaved: bool) -> Argument:
-    """Return vectors that are 1 in the first of each pair of `rotary` dims, and else 0."""
-    blank = zeros(*shape)
-    halves = pairs(rotary, interleaved)[0]
-
-    def build(at: Any, dtype: Any) -> Any:
-        x = blank(at, dtype)
-        x[..., halves] = 1
-        return x
-
-    return build
-
-
-def pairs(rotary: int, interleaved: bool) -> tuple[slice, slice]:
-    """Return where the firsts and the seconds of pairs stand among `rotary` dims."""
-    if interleaved:
-        return slice(0, rotary, 2), slice(1, rotary, 2)
-    return slice(0, rotary // 2), slice(rotary // 2, rotary)
-
-
 # roles of what says no position: a grid is one token high and wide
 PLAIN: dict[str, Argument] = {
     "length": lambda at, dtype: len(at),
@@ -150,11 +130,4 @@ VECTOR_SHAPES: tuple[tuple[str, Argument], ...] = (
     ("", zeros(1, None, DIMS)),
     ("", zeros(1, 2, None, DIMS)),
     ("", zeros(None, DIMS)),
-)
-ROTATED_SHAPES: tuple[tuple[int | None, ...], ...] = (
-    (1, None, 2),
-    (1, 2, None),
-    (1, None),
-    (None, 1),
-    (None,),
 )

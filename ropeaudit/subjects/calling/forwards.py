@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling import call_arguments as given
-from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.call_arguments import Argument
 from ropeaudit.subjects.calling.timeout import patiently
 
 Where = TypeVar("Where")  # what a returned value is read by
-Halves: TypeAlias = tuple[slice, slice]  # where the firsts and the seconds of pairs stand in rotated x
-# from what is returned for positions 0 to n - 1, n, and where pairs of rotated x stand, None where x is none:
-# where cos and sin stand, None where they do not
-Read: TypeAlias = Callable[[Any, int, Halves | None], Where | None]
+# from what is returned for positions 0 to n - 1, and n: where cos and sin stand, None where they do not
+Read: TypeAlias = Callable[[Any, int], Where | None]
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
-_NOT_SEEN = "what it returns is not seen to be cos and sin of positions times frequencies"
-_ROTATED = "x of 1 in the first of each pair and else 0"
+_NOT_SEEN = (
+    "what it returns is not seen to be cos and sin of positions times frequencies (code that rotates x is "
+    "for `check`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +92,25 @@ def fitted(
     dtype: Any,
     device: str,
     read: Read[Where],
-    misplaced: Callable[[Any, int], Where | None],
-    pairs: Sequence[int] = (),
+    misplaced: Read[Where],
 ) -> Fitted[Where] | NotFitted:
     """Return how a module is called on a device, or why it is not known.
 
     read: finds cos and sin in what is returned. misplaced: finds those of other positions than were given, as
-    they are; a call with one position a row counts then, before calls with several. pairs: how many its
-    buffers hold: x that it may rotate has dims for them.
+    they are; a call with one position a row counts then, before calls with several.
     """
     parameters, wrong = _parameters(module)
     if wrong is not None:
         return wrong
     seen: NotFitted | None = None
     moved: Fitted[Where] | None = None
-    for signature, more, axes, free, arguments, halves in itertools.chain(
-        _argument_lists(parameters), _rotating(module, parameters, pairs)
-    ):
+    for signature, more, axes, free, arguments in _argument_lists(parameters):
         calls = tuple(
             _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
         )
         try:
             returned = calls[0].run(module, 0, PROBE, dtype)
-            where = read(returned, PROBE, halves)
+            where = read(returned, PROBE)
             if where is None and free and not more and (elsewhere := misplaced(returned, PROBE)):
                 moved = moved or Fitted(calls, elsewhere)
         except RopeAuditError as error:
@@ -136,7 +131,7 @@ def possible(module: Any, device: str) -> Iterator[Call]:
     Among them are calls with a grid or a video that is one token high and wide.
     """
     parameters = _parameters(module, grids=True)[0]
-    for signature, more, axes, free, arguments, _ in _argument_lists(parameters, grids=True):
+    for signature, more, axes, free, arguments in _argument_lists(parameters, grids=True):
         yield from _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
 
 
@@ -163,8 +158,8 @@ def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Paramete
     return [one for one in fixed if one.name in known - stays], None
 
 
-# signature, what is given, whether positions have several axes, whether they are free, arguments, halves
-_Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument], Halves | None]]
+# signature, what is given, whether positions have several axes, whether they are free, arguments
+_Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument]]]
 
 
 def _signature(names: Iterable[str]) -> str:
@@ -197,32 +192,7 @@ def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) ->
         sizes = first if given.SIZES & set(named.values()) and not axes else ""
         more = ", ".join(filter(None, (axes, sizes, form)))
         several = bool(axes or sizes or vector is given.VIDEO[1])
-        yield _signature(named), more, several, has_positions, _filled(named, place, vector), None
-
-
-def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[int]) -> _Lists:
-    """Yield arguments with x that is 1 in the first of each pair, of which rotation makes cos and sin."""
-    named = {one.name: given.role(one.name) for one in parameters}
-    if "x" not in named.values():
-        return
-    free = "positions" in named.values()
-    places = given.POSITIONS[:2] if free else given.POSITIONS[:1]
-    sizes = list(_dims(module, pairs))
-    for (dims, rotary), interleaved in itertools.product(sizes, (False, True)):
-        for shape, (_, place) in itertools.product(given.ROTATED_SHAPES, places):
-            x = given.ones_and_zeros((*shape, dims), rotary, interleaved)
-            halves = given.pairs(rotary, interleaved)
-            yield _signature(named), _ROTATED, False, free, _filled(named, place, x), halves
-
-
-def _dims(module: Any, pairs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield dims of x, and how many of them may be rotated."""
-    named = [getattr(module, name, None) for name in signatures.ROLES["dim"]]
-    sizes = [one for one in named if type(one) is int and one > 0 and one % 2 == 0]
-    rotary = [*(2 * one for one in pairs), *sizes]
-    for dims in dict.fromkeys([*sizes, *rotary, given.DIMS]):
-        for one in dict.fromkeys([*(size for size in rotary if size <= dims), dims]):
-            yield dims, one
+        yield _signature(named), more, several, has_positions, _filled(named, place, vector)
 
 
 def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call) -> Iterator[Call]:
