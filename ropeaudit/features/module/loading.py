@@ -35,8 +35,30 @@ def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
 
     Raises: NotLoadable, BadInput.
     """
+    import torch
+
     with imaginary_parts():  # what a cast makes of complex tables is seen in what the module returns
-        return _loaded(builder, way, dtype)
+        if way == BUILT:
+            return builder.build(), ""
+        if way == "default-dtype":
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                return builder.build(), ""
+            finally:
+                torch.set_default_dtype(before)
+        module = builder.build()
+        if way == "to":
+            return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
+        try:
+            model, place = patiently(
+                lambda: _from_pretrained(builder, module, dtype), f"{builder.spec} from-pretrained"
+            )
+            return model, place
+        except (RopeAuditError, NotLoadable):
+            raise
+        except Exception as error:  # whatever other people's code raises
+            raise NotLoadable(f"raised {one_line(error)}") from None
 
 
 @contextlib.contextmanager
@@ -62,33 +84,6 @@ def imaginary_parts() -> Iterator[list[str]]:
             yield discarded
         finally:
             torch.set_warn_always(always)
-
-
-def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
-    """Return the module and its place. Raises: NotLoadable, BadInput."""
-    import torch
-
-    if way == BUILT:
-        return builder.build(), ""
-    if way == "default-dtype":
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            return builder.build(), ""
-        finally:
-            torch.set_default_dtype(before)
-    module = builder.build()
-    if way == "to":
-        return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
-    try:
-        model, place = patiently(
-            lambda: _from_pretrained(builder, module, dtype), f"{builder.spec} from-pretrained"
-        )
-        return model, place
-    except (RopeAuditError, NotLoadable):
-        raise
-    except Exception as error:  # whatever other people's code raises
-        raise NotLoadable(f"raised {one_line(error)}") from None
 
 
 def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, str]:
