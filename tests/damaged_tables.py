@@ -150,25 +150,7 @@ def as_onnx(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
     return str(folder / "x.onnx"), {"t1": "cos", "t2": "sin"}
 
 
-def as_ir(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
-    """Return OpenVINO IR whose layer RoPE takes them."""
-    layers, data = [], b""
-    for number, part in enumerate((cos, sin), 1):
-        shape = ",".join(map(str, part.shape))
-        layers.append(
-            f'<layer id="{number}" name="t{number}" type="Const" version="opset1"><data element_type="f32" '
-            f'shape="{shape}" offset="{len(data)}" size="{part.nbytes}"/></layer>'
-        )
-        data += np.ascontiguousarray(part).tobytes()
-    edges = "".join(f'<edge from-layer="{n}" from-port="0" to-layer="3" to-port="{n}"/>' for n in (1, 2))
-    layers.append('<layer id="3" name="rope" type="RoPE"/>')
-    text = f'<?xml version="1.0"?><net name="n" version="11"><layers>{"".join(layers)}</layers>'
-    (folder / "x.xml").write_text(f"{text}<edges>{edges}</edges></net>")
-    (folder / "x.bin").write_bytes(data)
-    return str(folder / "x.xml"), {"t1": "cos", "t2": "sin"}
-
-
-HOLDERS = {"module": as_module, "safetensors": as_safetensors, "onnx": as_onnx, "ir": as_ir}
+HOLDERS = {"module": as_module, "safetensors": as_safetensors, "onnx": as_onnx}
 
 
 def _interleaved(part: Array) -> Array:

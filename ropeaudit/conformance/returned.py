@@ -1,7 +1,7 @@
 """Judge what a kernel wrote back for a case of vectors, as if its code had been called.
 
 Rotations, drift and verdicts come from the road that called code takes (`audits.case_run`), with what was
-written back in the place of calls; scores that a kernel formed itself are judged against the exact ones.
+written back in the place of calls.
 Called code is asked for further positions until faults that look alike differ. Here the other offsets of the
 case decide: a fault is named only if it changes positions at the offsets that are wrong, and at none of those
 that are right.
@@ -11,27 +11,25 @@ Letters: b batch elements, h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from ropeaudit import bounds, recipes
+from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.records import Record
-from ropeaudit.conformance import raw_arrays, returned_files, score_drift, vector_case
+from ropeaudit.conformance import returned_files, score_drift, vector_case
 from ropeaudit.conformance.case_calls import Key
-from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
+from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCall, ReturnedCode, factory
-from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift, yardstick
+from ropeaudit.conformance.score_drift import MeasuredDrift, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
-from ropeaudit.engine.measure import exact, of_scores
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
@@ -43,14 +41,11 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
-from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact_rotation import complex_pairs
 
 _MOST_UNEXPLAINED = 3  # offsets that nothing known explains: more would take seconds each to no avail
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
 _MASK = "causal"
-_RECIPE, _UNIT = "hf", "score units"
-_UNSEEN = "scores cannot show a position that is wrong for q and k alike"
 _SERVED = {  # call -> what it is
     "ragged": "rows at positions of their own",
     "one-token": "rows at positions of their own, one token each",
@@ -127,8 +122,6 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     complete = _complete(case, returned)
     if not all(np.isfinite(x).any() for arrays in returned.arrays.values() for x in arrays.values()):
         return [complete]
-    if case.spec.want == "scores":
-        return [complete, *_score_findings(case, returned, recipe)]
     measured = measure(case, returned, str(output_folder), claimed)
     rotation = _rotation(measured, returned)
     served = _served(measured, returned, rotation.diagnosis)
@@ -278,42 +271,6 @@ def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Findin
     ]
 
 
-def _score_findings(case: VectorCase, returned: Returned, recipe: str | None) -> list[Finding]:
-    """Return the checks of scores; recipe: what the kernel claims to follow, `hf` where it is None."""
-    spec, vectors = case.spec, case.vectors()
-    resolved = recipes.load(recipe or _RECIPE).resolve(spec.dtype)
-    subject = Emulated(resolved, spec.setting)
-    cells: dict[str, list[tuple[float, float, str, str]]] = {"drift": [], "tolerance": []}
-    for b in range(len(vectors["q"])):
-        q, k = (vectors[name][b].astype(np.float64) for name in "qk")
-        inputs = Inputs(q, k, "vectors", spec.seed)
-        limits = bounds.bounds([(subject, offset) for offset in spec.offsets], inputs, "full")
-        for offset, limit in zip(spec.offsets, limits, strict=True):
-            formed = returned.arrays[offset]["scores"][b]
-            cell = of_scores(formed, exact(inputs, spec.setting, spec.dtype))
-            drift = MeasuredDrift.of_cell(cell, spec.seq_len, offset, limit)
-            here = f"offset {offset}, batch element {b}"
-            place = "{}, head {}, query {}, key {}".format(here, *drift.place)
-            cells["drift"].append((drift.largest, drift.most, f"{_UNIT}, the largest", place))
-            cells["drift"].append((drift.rms, drift.allowed, f"RMS, in {_UNIT}", here))
-            relative = math.inf if math.isnan(drift.relative) else drift.relative
-            cells["tolerance"].append((relative, TOLERANCE, "of the scores' RMS", here))
-    name = f"recipe {resolved.recipe.name}{', as claimed' if recipe else ''}"
-    what = f"{spec.seq_len} tokens at {len(spec.offsets)} offsets up to {spec.offsets[-1]}"
-    limit_words = f"{RMS_FACTOR:g} times the predicted RMS of {name}, and its bound"
-    drifting = _worst_cell("drift", cells["drift"], f"{what}; allowed: {limit_words}; {_UNSEEN}")
-    if recipe:
-        return [drifting, not_applicable("tolerance", f"{name} says what is allowed")]
-    share = f"drift against {TOLERANCE:.0%} of the RMS of the exact scores, {what}"
-    return [drifting, _worst_cell("tolerance", cells["tolerance"], share)]
-
-
-def _worst_cell(check: str, cells: Sequence[tuple[float, float, str, str]], detail: str) -> Finding:
-    measured, allowed, unit, where = max(cells, key=lambda cell: cell[0] / cell[1] if cell[1] else math.inf)
-    held = all(size <= most for size, most, _, _ in cells)
-    return judged(check, held, detail, measured=measured, allowed=allowed, unit=unit, where=where)
-
-
 def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
     """Return what explains all offsets that are out of place; else the one that leaves fewest faults."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
@@ -370,7 +327,7 @@ def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
 
 
 def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
-    """Return in which other order of axes or of bytes q was written, or that it is no rotation.
+    """Return in which other order of axes q was written, or that it is no rotation.
 
     A rotation keeps the length of each pair, times the attention factor, whatever the position is. None where
     most pairs are as long as they should be.
@@ -382,24 +339,15 @@ def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
     share = _agreeing(x, y, spec.setting)
     if share >= _ROTATED:
         return None
-    for found, other in _readings(y, spec):
-        if _agreeing(x, other, spec.setting) >= _ROTATED:
-            return found
-    return Diagnosis("not-a-rotation") if share < _ELSE else None
-
-
-def _readings(y: FloatArray, spec: CaseSpec) -> Iterator[tuple[Diagnosis, FloatArray]]:
-    """Yield other ways to read what was written, as (b, h, s, d)."""
     b, h, s, d = y.shape
-    for order, read in (
+    for order, other in (
         (("batch", "seq", "heads", "head_dim"), y.reshape(b, s, h, d).transpose(0, 2, 1, 3)),
         (("seq", "batch", "heads", "head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)),
         (("heads", "batch", "seq", "head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)),
     ):
-        yield Diagnosis("axes-order", {"order": order}), read
-    kind = raw_arrays.stored(spec.dtype)
-    content = raw_arrays.array(y, spec.dtype).view(f"u{kind.itemsize}").byteswap().tobytes()
-    yield Diagnosis("byte-order"), raw_arrays.numbers(content, spec.dtype, y.shape)
+        if _agreeing(x, other, spec.setting) >= _ROTATED:
+            return Diagnosis("axes-order", {"order": order})
+    return Diagnosis("not-a-rotation") if share < _ELSE else None
 
 
 def _agreeing(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:

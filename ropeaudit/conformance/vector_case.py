@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import raw_arrays
 from ropeaudit.conformance.case_calls import SERVED_LEAST, CaseCall, served_calls
 from ropeaudit.errors import BadInput, RopeAuditError
@@ -25,7 +25,7 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import declared_sizes
 
-WANTS = ("rotated", "gradient", "scores")
+WANTS = ("rotated", "gradient")
 INTEGERS = ("int64", "int32")  # of positions
 BATCH = 2  # elements with random numbers of their own, so that what mixes them up is seen
 Entry: TypeAlias = dict[str, Any]  # of a file: its name, dtype and shape; of an input its digest too
@@ -43,8 +43,8 @@ class CaseSpec:
     """All that a case depends on. offsets: the first positions of the calls, 0 the first of them.
 
     context: the number of positions that frequencies are computed for, where they depend on it; `setting` has
-    it. want: what is to be written back. positions: their dtype. tables: whether cos, sin and frequencies are
-    given. served: whether there are calls as servers make them, beside those at offsets.
+    it. want: what is to be written back. positions: their dtype. served: whether there are calls as servers
+    make them, beside those at offsets.
     """
 
     setting: RopeSetting
@@ -57,7 +57,6 @@ class CaseSpec:
     context: int
     want: str = "rotated"
     positions: str = "int64"
-    tables: bool = False
     model: str = "none"
     served: bool = False
 
@@ -73,11 +72,6 @@ class CaseSpec:
         sizes = BATCH, self.heads, self.kv_heads, self.seq_len
         return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
 
-    @property
-    def table_dtype(self) -> Format:
-        """The format of cos, sin and scores: float32, of float64 cases float64."""
-        return FP64 if self.dtype is FP64 else FP32
-
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return name -> shape of the vectors that are given at all offsets."""
         q = (BATCH, self.heads, self.seq_len, self.setting.head_dim)
@@ -87,28 +81,17 @@ class CaseSpec:
 
     def inputs(self) -> dict[str, Entry]:
         """Return name -> file of what is given at all offsets."""
-        files = {name: _entry(name, self.dtype.name, shape) for name, shape in self.shapes().items()}
-        if self.tables:
-            files["frequencies"] = _entry("frequencies", FP64.name, (self.setting.pairs,))
-        return files
+        return {name: _entry(name, self.dtype.name, shape) for name, shape in self.shapes().items()}
 
     def call_inputs(self, call: CaseCall) -> dict[str, Entry]:
         """Return name -> file of what is given for a call alone."""
-        shape = call.positions().shape
-        files = {"positions": _entry(f"positions.{call.key}", self.positions, shape)}
+        files = {"positions": _entry(f"positions.{call.key}", self.positions, call.positions().shape)}
         if call.bounds:
             files["cu_seqlens"] = _entry(f"cu_seqlens.{call.key}", "int32", (len(call.bounds),))
-        if self.tables:
-            fmt = self.table_dtype.name
-            for name in ("cos", "sin"):
-                files[name] = _entry(f"{name}.{call.key}", fmt, (*shape, self.setting.pairs))
         return files
 
     def outputs(self, call: CaseCall) -> dict[str, Entry]:
         """Return name -> file of what is to be written back for a call."""
-        if self.want == "scores":
-            shape = (call.batch, call.heads, call.seq_len, call.seq_len)
-            return {"scores": _entry(f"scores.{call.key}", self.table_dtype.name, shape)}
         prefix = "grad_" if self.want == "gradient" else ""
         return {
             prefix + name: _entry(
@@ -184,7 +167,6 @@ def _parameters(spec: CaseSpec) -> dict[str, Any]:
         "context": spec.context,
         "attention_factor": attention_factor(setting.scaling),
         "positions_dtype": spec.positions,
-        "tables": spec.tables,
         "seed": spec.seed,
         "offsets": list(spec.offsets),
     } | ({"served": True} if spec.served else {})
@@ -271,7 +253,6 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
             context=_whole(content, "context"),
             want=str(content["want"]),
             positions=str(content["positions_dtype"]),
-            tables=content["tables"] is True,
             model=str(content["model"]),
             served=content.get("served") is True,
         )
@@ -283,7 +264,7 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
         raise BadInput(f"a parameter is of a wrong type ({error})") from None
     if spec.want not in WANTS or spec.positions not in INTEGERS or spec.offsets[:1] != (0,):
         raise BadInput("want, positions_dtype or offsets are not those of a case")
-    if spec.served and (spec.want == "scores" or spec.seq_len < SERVED_LEAST):
+    if spec.served and spec.seq_len < SERVED_LEAST:
         raise BadInput("a case with these parameters has no served calls")
     return spec
 

@@ -10,6 +10,8 @@ WITHDRAWN: dict[tuple[str, str], str] = {
     ("check", "--ticket-file"): "use --ticket FILE",
     ("module", "--ticket-file"): "use --ticket FILE",
     ("shift", "--ticket-file"): "use --ticket FILE",
+    ("vectors", "--rebuild"): "type the command of the case again: its bytes follow from its options",
+    ("vectors", "--tables"): "cos and sin follow from base, scaling and attention_factor in manifest.json",
 }
 
 # (command as it is typed, option, value): what to use instead

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint or a dump, or the constants of a graph.
 
-A checkpoint is a folder with its shards, or one .safetensors, .pt, .pth or .bin file; a graph an .onnx file
-or an .xml file of OpenVINO IR; a dump an .npz or .npy file.
+A checkpoint is a folder with its shards, or one .safetensors, .pt, .pth or .bin file; a graph an .onnx file;
+a dump an .npz or .npy file.
 Nothing in it is ever executed: no pickles, no graph, and no code that a config.json names.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,24 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, parser_reason
-from ropeaudit.tensor_files import declared_sizes, onnx_graphs, openvino_graphs
+from ropeaudit.tensor_files import declared_sizes, onnx_graphs
 from ropeaudit.tensor_files import tensors as tensorfiles
-from ropeaudit.tensor_files.graphs import Constant, Use
+from ropeaudit.tensor_files.onnx_graphs import Use
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _PICKLED = (".pt", ".pth", ".bin")
 _DUMPS = (".npz", ".npy")
-_GRAPHS: dict[str, Callable[[Path], Iterable[Constant]]] = {
-    ".onnx": onnx_graphs.read,
-    ".xml": openvino_graphs.read,
-}
+_GRAPH = ".onnx"
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64", "C128")
 ROWS = 4  # of a table, by which it is known
-_GIVE = (
-    "give a folder with config.json and *.safetensors, or one .safetensors, .pt, .npz, .npy, .onnx or "
-    "OpenVINO .xml file"
-)
+_GIVE = "give a folder with config.json and *.safetensors, or one .safetensors, .pt, .npz, .npy or .onnx file"
 
 
 # (name, shape, what reads the first `ROWS` rows) -> whether the tensor is loaded
@@ -59,7 +53,7 @@ class StoredTensor:
 
 def is_graph(path: Path) -> bool:
     """Return whether a path is that of a graph with its constants."""
-    return path.suffix.lower() in _GRAPHS and not path.is_dir()
+    return path.suffix.lower() == _GRAPH and not path.is_dir()
 
 
 def is_dump(path: Path) -> bool:
@@ -75,7 +69,11 @@ def files(path: Path) -> list[Path]:
     if not path.is_dir():
         if wrong := tensorfiles.wrong(path):
             raise BadInput(f"{str(path)!r}: {wrong}; {_GIVE}")
-        if path.suffix.lower() not in (".safetensors", *_PICKLED, *_DUMPS, *_GRAPHS):
+        if path.suffix.lower() not in (".safetensors", *_PICKLED, *_DUMPS, _GRAPH):
+            if path.suffix.lower() == ".xml":
+                raise BadInput(
+                    f"{str(path)!r}: OpenVINO IR is no longer read; give the .onnx file that it is made of"
+                )
             raise BadInput(f"{str(path)!r}: unknown kind of file; {_GIVE}")
         return [path]
     index = next((path / name for name in _INDEXES if (path / name).is_file()), None)
@@ -189,7 +187,7 @@ def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
 
 def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
     tensors: dict[str, StoredTensor | None] = {}
-    for constant in _GRAPHS[path.suffix.lower()](path):
+    for constant in onnx_graphs.read(path):
         name, values, count = constant.name, constant.values, 1
         while name in tensors:  # bodies of loops and functions have names of their own
             count += 1
@@ -211,7 +209,7 @@ def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | No
 _LOADERS: dict[str, Callable[[Path, IsRequested], dict[str, StoredTensor | None]]] = {
     **dict.fromkeys(_PICKLED, _pickled),
     **dict.fromkeys(_DUMPS, _dumped),
-    **dict.fromkeys(_GRAPHS, _graph),
+    _GRAPH: _graph,
 }
 
 

@@ -33,7 +33,7 @@ def test_raw_bytes_are_those_of_the_formats() -> None:
 
 
 def test_the_manifest_says_what_the_case_is(tmp_path: Path) -> None:
-    read = case(tmp_path / "case", model="llama-3.1-8b", head_dim=None, tables=True)
+    read = case(tmp_path / "case", model="llama-3.1-8b", head_dim=None)
     content = json.loads((read.folder / "manifest.json").read_text())
     assert vector_case.spec_of(content) == read.spec
     assert content["scaling"] == {"kind": "llama3", "factor": 8, "low": 1, "high": 4, "original": 8192}
@@ -127,12 +127,12 @@ def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("change", [{"want": "scores"}, {"seq_len": 47}, {"served": 1}, {"version": 1}])
+@pytest.mark.parametrize("change", [{"seq_len": 47}, {"served": 1}, {"version": 1}])
 def test_served_calls_that_cannot_be_are_refused(change: dict[str, object], tmp_path: Path) -> None:
     path = case(tmp_path / "case", served=True).folder / "manifest.json"
     content = json.loads(path.read_text()) | change
     path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
-    none = "want" in change or "seq_len" in change
+    none = "seq_len" in change
     message = "with these parameters has no served calls" if none else "not those that its parameters make"
     with pytest.raises(BadInput, match=message):
         vector_case.read(path.parent)

@@ -862,6 +862,18 @@ def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixtu
     assert "they are those of base 500000" in capsys.readouterr().out
 
 
+def test_a_ticket_of_a_dump_has_its_facts_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("inv_freq.npz", inv_freq=BASE)
+    assert main(["module", "inv_freq.npz", "--base", "1e6", "--ticket", "ticket.md", "-q"]) == 1
+    text = Path("ticket.md").read_text(encoding="utf-8")
+    assert "| dtype | float64 |" in text
+    assert "The command shows it" in text
+    assert "base 500000 instead of 1000000" in text
+
+
 def test_a_base_is_solved_from_frequencies_by_how_uncertain_each_is() -> None:
     exponents = np.arange(1, 32) / 32
     theta = 12345.0**-exponents

@@ -119,7 +119,6 @@ SENTENCES = {
         {"seen": "none", "asked": "8/12/12"},
         "sections none instead of 8/12/12 pairs for time, height and width",
     ),
-    "byte-order": ({}, "bytes in big-endian order"),
     "unexplained": ({}, "nothing known explains it"),
 }
 NOT_MENDED = {  # codes for which nothing can be said

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from ropeaudit.arithmetic.formats import parse
+from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.results import Result
@@ -90,8 +90,8 @@ def module(
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
-    source: a checkpoint (a folder, a .safetensors or .pt file), a graph (an .onnx file, or the .xml file of
-    OpenVINO IR) or a .gguf file, of which nothing is executed; a dumped table (an .npz or .npy file, or
+    source: a checkpoint (a folder, a .safetensors or .pt file), an .onnx graph or a .gguf file, of
+    which nothing is executed; a dumped table (an .npz or .npy file, or
     "cos.npy,sin.npy"), whose every row and pair is compared; or a function that returns a module,
     "file.py:function" or "package.module:function", which is called, or the class of one, which is built
     from its default config or usual sizes, with the arguments in `build`.
@@ -104,7 +104,7 @@ def module(
     """
     if config is not None and model is not None:
         raise UsageError("--model and --config both name a model; give one of them")
-    options = _options(loaded, dtypes, up_to, build)
+    ways, formats = _options(loaded, dtypes, up_to)
     named = None if model is None else presets.named(model)
     if config is not None:
         named = hf_config.read(config, base)
@@ -112,7 +112,12 @@ def module(
     expected = Expected(named, base, given, head_dim, rotary_dim)
     expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
     explicit = config is not None or model is not None or base is not None or given is not None
-    opened = _opened(source, expected, options, device)
+    with imaginary_parts() as discarded:
+        opened = load(source, expected, build or {}, up_to, device)
+    if discarded:
+        opened.notes.append(
+            "building it casts complex values to real ones, and torch discards their imaginary part (sin)"
+        )
     buffers = audited(opened)
     if opened.builder is None:
         if loaded is not None or build:
@@ -120,7 +125,22 @@ def module(
             kind = "dumped table" if opened.dumped else "checkpoint"
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
         return ModuleAudit(opened, buffers, lost=_lost(opened))
-    return _run(opened, buffers, options, expected, explicit)
+    notes: list[str] = []
+    target = runner.Target(
+        builder=opened.builder,
+        built=opened.module,
+        loaded=ways,
+        dtypes=formats,
+        up_to=up_to,
+        known=known(buffers),
+        expected=expected if explicit else None,
+        sizes=expected.pairs(),
+        place=opened.place,
+        notes=notes,
+    )
+    audit = _of_runs(opened, buffers, runner.run(target), ways, bool(build), notes)
+    opened.notes.extend(dict.fromkeys(notes))
+    return audit
 
 
 def _lost(opened: Source) -> Sequence[Lost]:
@@ -135,46 +155,30 @@ def _lost(opened: Source) -> Sequence[Lost]:
     return conversions.lost(opened.gguf, declared)
 
 
-def _opened(source: str, expected: Expected, options: runner.RunOptions, device: str | None) -> Source:
-    """Return the source; a note where building it threw imaginary parts away."""
-    with imaginary_parts() as discarded:
-        opened = load(source, expected, options.arguments, options.up_to, device)
-    if discarded:
-        opened.notes.append(
-            "building it casts complex values to real ones, and torch discards their imaginary part (sin)"
-        )
-    return opened
-
-
-def _run(
-    opened: Source, buffers: Sequence[Buffer], options: runner.RunOptions, expected: Expected, explicit: bool
+def _of_runs(
+    opened: Source,
+    buffers: Sequence[Buffer],
+    runs: Sequence[Run],
+    requested: Sequence[str] | None,
+    given: bool,
+    notes: list[str],
 ) -> ModuleAudit:
-    """Return the audit of a module that was built. explicit: whether frequencies were given.
+    """Return the audit of a module that was run. requested: ways of loading. given: whether arguments were.
 
     Raises: BadInput.
     """
     assert opened.builder is not None  # noqa: S101
-    notes: list[str] = []
-    target = runner.Target(
-        builder=opened.builder,
-        built=opened.module,
-        options=options,
-        known=known(buffers),
-        expected=expected if explicit else None,
-        sizes=expected.pairs(),
-        place=opened.place,
-        notes=notes,
-    )
-    runs = runner.run(target)
-    if options.arguments and runs and not buffers and all(one.raised for one in runs):
+    raised = [one.unfitted is not None and one.unfitted.why == "raised" for one in runs]
+    if given and runs and not buffers and all(raised):
         raise BadInput(
             f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of "
             f"{runs[0].built.kind} {runs[0].reason}; give another --build NAME=VALUE"
         )
-    if runs and all(_rotates_right(one) for one in runs):  # it takes its tables in columns
+    right = [one.measured is not None and not one.wrong and not one.built.as_built for one in runs]
+    if runs and all(right):  # it takes its tables in columns
         buffers = [replace(one, transposed=False) for one in buffers]
     unjudged = {one.built.kind: one.unfitted for one in runs if one.unfitted is not None}
-    ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
+    ways = bool(runs) and (requested is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
         notes += [
             f"{one.built.kind} was not run: {one.reason}"
@@ -182,28 +186,22 @@ def _run(
             if one.unfitted is not None and one.held != "none" and one.unfitted.why != "no forward"
         ]
         runs = [one for one in runs if one.measured is not None]
-    opened.notes.extend(dict.fromkeys(notes))
     return ModuleAudit(opened, buffers, runs, ways, unjudged)
 
 
-def _rotates_right(one: Run) -> bool:
-    """Return whether a run at known positions gave cos and sin of known frequencies."""
-    placed = one.measured is not None and one.measured.positions is not None
-    return placed and not one.wrong and not one.built.as_built
-
-
 def _options(
-    loaded: Names | None, dtypes: Names, up_to: int, build: Mapping[str, Any] | None
-) -> runner.RunOptions:
-    """Return how modules are run. Raises: UnknownName, UsageError."""
+    loaded: Names | None, dtypes: Names, up_to: int
+) -> tuple[tuple[str, ...] | None, tuple[Format, ...]]:
+    """Return the ways of loading and the dtypes, checked. Raises: UnknownName, UsageError."""
     names = None if loaded is None else (loaded,) if isinstance(loaded, str) else tuple(loaded)
     for name in names or ():
         if name not in WAYS:
-            raise UnknownName("way of loading", name, WAYS)
+            hint = "(others were withdrawn)" if name in ("saved", "low-cpu-mem") else ""
+            raise UnknownName("way of loading", name, WAYS, hint)
     formats = tuple(parse(name) for name in ((dtypes,) if isinstance(dtypes, str) else dtypes))
     for fmt in formats:
         if fmt.name not in _LOADED:
             raise UnknownName("dtype of a module", fmt.name, _LOADED)
     if up_to < PROBE:
         raise UsageError(f"--up-to {up_to}: a module is known by {PROBE} positions; try --up-to {UP_TO}")
-    return runner.RunOptions(names, formats, up_to, build or {})
+    return names, formats

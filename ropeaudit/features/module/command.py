@@ -34,7 +34,7 @@ from ropeaudit.console.tickets import ticket_option
     "--loaded",
     NAMES,
     "Ways of loading, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
-    "saved (its state saved and loaded), from-pretrained, low-cpu-mem (the same with low_cpu_mem_usage).",
+    "from-pretrained (saved and loaded by transformers or diffusers).",
     shown="all of a class; else built",
 )
 @axis("--dtype", NAMES, "Dtypes of those ways: bf16, fp16, fp32, fp64.", "bf16")
@@ -72,14 +72,13 @@ def module(
     """Find RoPE buffers that were cast, and run RoPE modules in the ways in which they may be loaded.
 
     SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
-    inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; a graph,
-    whose constants are read and which is never executed (an .onnx file, or the .xml file of OpenVINO IR
-    with its .bin beside it); a .gguf file, whose metadata is held against the config that it was converted
-    with; or a function that returns a module, or the class of one: file.py:name or
-    package.module:name, which is called; a class is built from its default config or usual sizes. Buffers
-    and constants are known by their values: frequencies, periods, angles, cos and sin. Without a config,
-    a model or --base nothing says what their frequencies should be, and the base is guessed from the
-    values. Modules run in eval mode.
+    inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; an .onnx
+    graph, whose constants are read and which is never executed; a .gguf file, whose metadata is held against
+    the config that it was converted with; or a function that returns a module, or the class of one:
+    file.py:name or package.module:name, which is called; a class is built from its default config or usual
+    sizes. Buffers and constants are known by their values: frequencies, periods, angles, cos and sin. Without
+    a config, a model or --base nothing says what their frequencies should be, and the base is guessed from
+    the values. Modules run in eval mode.
     """
     from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis

@@ -1,9 +1,8 @@
-"""Ways in which a module comes to be in a dtype: cast, built in it, saved and loaded, or from_pretrained."""
+"""Ways in which a module comes to be in a dtype: cast, built in it, or by from_pretrained."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 import tempfile
 import warnings
@@ -15,8 +14,7 @@ from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.timeout import patiently
 
 BUILT = "built"
-WAYS = (BUILT, "to", "default-dtype", "saved", "from-pretrained", "low-cpu-mem")
-_PRETRAINED = WAYS[4:]
+WAYS = (BUILT, "to", "default-dtype", "from-pretrained")
 _IMAGINARY = "discards the imaginary part"
 HELD = "held"  # the name of a module in the model that is built around it
 
@@ -29,7 +27,7 @@ def usual(builder: Builder) -> tuple[str, ...]:
     """Return the ways that are tried unless some are named: of a class all that it has, of a factory one."""
     if builder.cls is None:
         return (BUILT,)
-    return WAYS if _library(builder.cls) else WAYS[:4]
+    return WAYS if _library(builder.cls) else WAYS[:3]
 
 
 def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
@@ -37,8 +35,30 @@ def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
 
     Raises: NotLoadable, BadInput.
     """
+    import torch
+
     with imaginary_parts():  # what a cast makes of complex tables is seen in what the module returns
-        return _loaded(builder, way, dtype)
+        if way == BUILT:
+            return builder.build(), ""
+        if way == "default-dtype":
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                return builder.build(), ""
+            finally:
+                torch.set_default_dtype(before)
+        module = builder.build()
+        if way == "to":
+            return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
+        try:
+            model, place = patiently(
+                lambda: _from_pretrained(builder, module, dtype), f"{builder.spec} from-pretrained"
+            )
+            return model, place
+        except (RopeAuditError, NotLoadable):
+            raise
+        except Exception as error:  # whatever other people's code raises
+            raise NotLoadable(f"raised {one_line(error)}") from None
 
 
 @contextlib.contextmanager
@@ -66,51 +86,7 @@ def imaginary_parts() -> Iterator[list[str]]:
             torch.set_warn_always(always)
 
 
-def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
-    """Return the module and its place. Raises: NotLoadable, BadInput."""
-    import torch
-
-    if way == BUILT:
-        return builder.build(), ""
-    if way == "default-dtype":
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            return builder.build(), ""
-        finally:
-            torch.set_default_dtype(before)
-    module = builder.build()
-    if way == "to":
-        return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
-    try:
-        if way == "saved":
-            return patiently(lambda: _saved(builder, module, dtype, torch), f"{builder.spec} saved"), ""
-        what = f"{builder.spec} {way}"
-        model, place = patiently(lambda: _from_pretrained(builder, module, way, dtype), what)
-        return model, place
-    except (RopeAuditError, NotLoadable):
-        raise
-    except Exception as error:  # whatever other people's code raises
-        raise NotLoadable(f"raised {one_line(error)}") from None
-
-
-def _saved(builder: Builder, module: Any, dtype: Any, torch: Any) -> Any:
-    """Return a module as built that loaded the state of one in a dtype from a file. Raises: NotLoadable."""
-    state = {
-        name: value.to(dtype) if value.is_floating_point() else value
-        for name, value in module.state_dict().items()
-        if value.is_floating_point() or value.is_complex()
-    }
-    if not state:
-        raise NotLoadable("its state_dict holds no tensor, so that nothing is saved")
-    with tempfile.TemporaryDirectory() as folder:
-        torch.save(state, f"{folder}/state.pt")
-        fresh = builder.build()
-        fresh.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True), strict=False)
-    return fresh
-
-
-def _from_pretrained(builder: Builder, module: Any, way: str, dtype: Any) -> tuple[Any, str]:
+def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, str]:
     """Return a model that was saved and loaded, or what it holds. Raises: NotLoadable."""
     library = _library(type(module))
     if not library:
@@ -118,14 +94,7 @@ def _from_pretrained(builder: Builder, module: Any, way: str, dtype: Any) -> tup
     model, place = (module, "") if hasattr(module, "save_pretrained") else (_holder(library, builder), HELD)
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
-        if way == "low-cpu-mem" and importlib.util.find_spec("accelerate") is None:
-            raise NotLoadable(
-                "diffusers ignores low_cpu_mem_usage=True where accelerate is not installed; "
-                "pip install accelerate"
-            )
-        options["low_cpu_mem_usage"] = way == "low-cpu-mem"
-    elif way == "low-cpu-mem":
-        raise NotLoadable("transformers ignores low_cpu_mem_usage since its version 5")
+        options["low_cpu_mem_usage"] = False
     with tempfile.TemporaryDirectory() as folder, _quietly(library):
         model.save_pretrained(folder)
         result = type(model).from_pretrained(folder, **options).eval()
@@ -226,7 +195,5 @@ def words(way: str, dtype: str) -> str:
         BUILT: "as built",
         "to": f"after .to(torch.{dtype})",
         "default-dtype": f"built under the default dtype {dtype}",
-        "saved": f"after its state was saved in {dtype} and loaded",
         "from-pretrained": f"after from_pretrained in {dtype}",
-        "low-cpu-mem": f"after from_pretrained in {dtype} with low_cpu_mem_usage=True",
     }[way]

@@ -6,7 +6,6 @@ Letters: n positions, c columns; theta in radians per token.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.features.module import outputs
 from ropeaudit.features.module.outputs import TensorPlaces
 from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference
 from ropeaudit.recognition import hypotheses
@@ -26,14 +24,12 @@ from ropeaudit.recognition.inferred import ROUNDINGS
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling.call_arguments import LONGEST
 from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
 from ropeaudit.tensor_files.tables import Dump
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
 LAST = 256  # positions whose scores' drift is given
-_LARGEST = 2 * math.pi * LONGEST  # radians: of a grid's positions times frequencies of up to one turn
 _UNIT = 2.0**-24  # unit roundoff of float32
 _RETURNED = 2  # roundings of what is returned: of cos, of its product with an attention factor
 
@@ -50,7 +46,6 @@ class Measurement:
     dtype. of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of
     what is allowed that is for frequencies having been inferred from what is returned. diagnosis: what
     explains the errors, where they are more than is allowed and it is known.
-    Of positions that are not known, those and what follows from them are None.
     """
 
     cos_error: float
@@ -62,10 +57,10 @@ class Measurement:
     returns: str
     returned: str
     usual: str
-    positions: int | None = None
-    distinct: int | None = None
-    worst: int | None = None
-    drift: float | None = None
+    positions: int
+    distinct: int
+    worst: int
+    drift: float
     of_frequencies: bool = False
     uncertain: float = 0.0
     diagnosis: Diagnosis | None = None
@@ -152,20 +147,6 @@ class Errors:
         ]
         self.nonfinite += sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
 
-    def measured(self, returns: str, returned: str) -> Measurement:
-        """Return them, without positions."""
-        return Measurement(
-            cos_error=self.cos,
-            sin_error=self.sin,
-            excess=math.nan if self.nonfinite else self.excess,
-            once=self.once,
-            allowed=self.allowed,
-            nonfinite=self.nonfinite,
-            returns=returns,
-            returned=returned,
-            usual=self.usual,
-        )
-
 
 def _unit(held: str) -> float:
     """Return the unit roundoff of a dtype; 0 of complex ones and of angles, which count as float32."""
@@ -193,8 +174,15 @@ def _of_call(
         of_angle = _of_angle(reference, at)
         errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
         first, last = first if first.size else points, [*last, points][-2:]
-    measured = replace(
-        errors.measured(places.what, returned),
+    measured = Measurement(
+        cos_error=errors.cos,
+        sin_error=errors.sin,
+        excess=math.nan if errors.nonfinite else errors.excess,
+        once=errors.once,
+        allowed=errors.allowed,
+        nonfinite=errors.nonfinite,
+        returns=places.what,
+        returned=returned,
         positions=n,
         distinct=len(rows),
         worst=errors.worst,
@@ -271,60 +259,3 @@ def _drift(points: NDArray[np.complex128], reference: Reference, n: int) -> floa
     cross = np.abs(np.sum(seen * np.conj(should), axis=0)) ** 2
     powers = np.sum(np.abs(seen) ** 2, axis=0) ** 2 + len(points) ** 2 - 2 * cross
     return math.sqrt(max(0.0, float(np.mean(powers)))) / len(points)
-
-
-@dataclass(frozen=True, slots=True)
-class GridCall:
-    """A call whose positions are not known: where cos and sin stand, what they should be, and what says so.
-
-    What they should be is what the module as built returns; wide: run in float64, which differs.
-    """
-
-    call: Call
-    places: TensorPlaces
-    should: NDArray[np.complex128]
-    against: str
-    wide: bool = False
-
-
-def fitted_grid(module: Any, calls: Sequence[Call], dtype: Any) -> GridCall | None:
-    """Return how a module is called; None where no call returns cos and sin."""
-    import torch
-
-    for call in calls:
-        differs = False
-        try:
-            returned = call.run(module, 0, LONGEST, dtype)
-            places = outputs.somewhere(returned)
-            if places is None:
-                continue
-            points, against = places.points(places.planes(returned, 1)), "what it returns as built"
-        except Exception:  # noqa: S112  # whatever other people's code raises
-            continue
-        try:
-            wide = call.run(copy.deepcopy(module).double(), 0, LONGEST, torch.float64)
-            exact = places.points(places.planes(wide, 1))
-            if np.array_equal(exact, points):
-                against = "what it returns as built, which is the same where it is run in float64"
-            elif exact.shape == points.shape and np.isfinite(exact).all():
-                points, against, differs = exact, "the module as built, run in float64", True
-        except Exception:  # noqa: S110  # whatever other people's code raises
-            pass
-        return GridCall(call, places, points, against, differs)
-    return None
-
-
-def of_grid(module: Any, one: GridCall, dtype: Any, usual: str) -> Measurement:
-    """Return what a module returns, compared with what it should.
-
-    Raises: whatever the module raises; LookupError or ValueError where it returns another shape.
-    """
-    returned = one.call.run(module, 0, LONGEST, dtype)
-    points = one.places.points(planes := one.places.planes(returned, 1))
-    if points.shape != one.should.shape:
-        raise ValueError(f"{points.size} values where it returned {one.should.size} as built")
-    errors, held = Errors(usual), one.places.dtype(returned)
-    factor = np.abs(one.should)
-    errors.count(planes)
-    errors.add(points, one.should, factor * (_LARGEST * ROUNDINGS * _UNIT + 4 * _UNIT), factor, held, 0)
-    return errors.measured(one.places.what, held)

@@ -7,7 +7,6 @@ Letters: n positions, c columns.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,31 +17,25 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.recognition.inferred import recovered
-from ropeaudit.reports.numbers import short
-from ropeaudit.subjects.calling import forwards
-from ropeaudit.subjects.calling.forwards import PROBE, NotFitted
 
 Array = NDArray[Any]
 _FAR, _MEAN = 0.5, 0.1  # radians that bfloat16 angles of the first positions may be off: largest, mean
 _LENGTH = 0.05  # of lengths, relative
 _FEWEST = 2  # frequencies
-_ANGLES = 8  # that differ, in tables of unknown positions
-_OFF = 0.05  # of cos at the first positions: what float32, and bfloat16 results, leave
-ROTATED = "rotated x"
+_OFF = 0.05  # of points: what float32, and bfloat16 results, leave
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlaces:
-    """Which tensors hold what: cos and sin, both, complex, angles or rotated x; and the axis of positions.
+    """Which tensors hold what: cos and sin, both, complex or angles; and the axis of positions.
 
-    axis: none where positions are not known. halves: the indices behind the axis of positions that choose
-    cos and sin out of one tensor; of rotated x, out of each. theta: the frequencies of the columns,
-    where rows are those of other positions than were given.
+    halves: the indices behind the axis of positions that choose cos and sin out of one tensor. theta: the
+    frequencies of the columns, where rows are those of other positions than were given.
     """
 
     what: str
     tensors: tuple[int, ...]
-    axis: int | None
+    axis: int
     halves: tuple[Any, Any] | None = None
     theta: tuple[float, ...] = ()
 
@@ -52,10 +45,9 @@ class TensorPlaces:
         Raises: LookupError or ValueError where the tensors have another shape.
         """
         tensors = tensors_of(returned)
-        values = [_moved(tensors[index], self.axis) for index in self.tensors]
+        values = [np.moveaxis(values_of(tensors[index]), self.axis, 0) for index in self.tensors]
         if self.halves is not None:
-            parts = [[value[half].reshape(len(value), -1) for value in values] for half in self.halves]
-            values = [np.concatenate(part, axis=1) for part in parts]
+            values = [values[0][half] for half in self.halves]
         if any(len(part) != rows for part in values):
             raise ValueError(f"{len(values[0])} rows for {rows} positions")
         return [part.reshape(rows, -1) for part in values]
@@ -89,11 +81,6 @@ def tensors_of(returned: Any) -> list[Any]:
     if not isinstance(parts, list | tuple):
         return []
     return [tensor for part in parts for tensor in tensors_of(part)]
-
-
-def read(returned: Any, rows: int, halves: tuple[slice, slice] | None) -> TensorPlaces | None:
-    """Return where cos and sin stand: in rotated pairs where their halves are given."""
-    return rotated(returned, rows, halves) if halves else places(returned, rows)
 
 
 def places(returned: Any, rows: int) -> TensorPlaces | None:
@@ -139,64 +126,6 @@ def _of_whole_positions(points: NDArray[np.complex128], theta: Array) -> bool:
     return bool(even and np.all(off.min(axis=1) <= _OFF))
 
 
-def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> TensorPlaces | None:
-    """Return where rotated x stands, which was 1 in the first of each pair and 0 in the second; else None.
-
-    halves: of its last axis, the firsts and the seconds: what comes out there is cos and sin.
-    """
-    tensors = tensors_of(returned)
-    if not tensors or any(one.is_complex() for one in tensors):
-        return None
-    same = tuple(index for index, one in enumerate(tensors) if one.shape == tensors[0].shape)
-    for axis in (axis for axis, size in enumerate(tensors[0].shape[:-1]) if size == rows):
-        candidate = TensorPlaces(ROTATED, same, axis, ((..., halves[0]), (..., halves[1])))
-        try:
-            points = candidate.points(candidate.planes(returned, rows))
-        except (LookupError, ValueError):
-            continue
-        if _rotates(points):
-            return candidate
-    return None
-
-
-def somewhere(returned: Any) -> TensorPlaces | None:
-    """Return where cos and sin of unknown positions stand: points on a circle, not all in one place."""
-    tensors = tensors_of(returned)
-    for candidate in (replace(one, axis=None) for one in _of_all(tensors)):
-        try:
-            points = candidate.points(candidate.planes(returned, 1))
-        except (LookupError, ValueError):
-            continue
-        lengths = np.abs(points)
-        if not np.isfinite(points).all() or not lengths.size or not lengths.all():
-            continue
-        circle = np.all(np.abs(lengths - lengths.flat[0]) <= _LENGTH * lengths.flat[0])
-        if circle and np.unique(np.round(np.angle(points), 2)).size >= _ANGLES:
-            return candidate
-    return None
-
-
-def _of_all(tensors: Sequence[Any]) -> Iterator[TensorPlaces]:
-    """Yield what tensors may hold, without an axis of positions."""
-    for index, tensor in enumerate(tensors):
-        if tensor.is_complex():
-            yield TensorPlaces("complex", (index,), None)
-            continue
-        follower = tensors[index + 1] if index + 1 < len(tensors) else None
-        if follower is not None and follower.shape == tensor.shape:
-            yield TensorPlaces("cos and sin", (index, index + 1), None)
-        for halves in itertools.chain(_halves(list(tensor.shape)), _along(list(tensor.shape))):
-            yield TensorPlaces("both", (index,), None, halves)
-
-
-def _along(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
-    """Yield indices that choose the front and the back half of an axis."""
-    for axis, size in enumerate(sizes):
-        if size % 2 == 0 and size:
-            front = (slice(None),) * (axis + 1)
-            yield (*front, slice(0, size // 2)), (*front, slice(size // 2, None))
-
-
 def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[TensorPlaces]:
     for index, tensor in enumerate(tensors):
         for axis in (axis for axis, size in enumerate(tensor.shape) if size == rows):
@@ -230,13 +159,12 @@ def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
         yield (..., slice(1, None, 2)), (..., slice(0, None, 2))
 
 
-def _moved(tensor: Any, axis: int | None) -> Array:
-    """Return a tensor in float64 or complex128, the axis of positions first, one of size 1 without any."""
+def values_of(tensor: Any) -> Array:
+    """Return the values of a tensor of torch in float64 or complex128."""
     import torch
 
     wide = torch.complex128 if tensor.is_complex() else torch.float64
-    values = tensor.detach().to("cpu", wide).numpy()
-    return np.asarray(values[None] if axis is None else np.moveaxis(values, axis, 0))
+    return np.asarray(tensor.detach().to("cpu", wide).numpy())
 
 
 def _rotates(points: NDArray[np.complex128]) -> bool:
@@ -255,51 +183,3 @@ def _rotates(points: NDArray[np.complex128]) -> bool:
 def _grows(angles: Array) -> bool:
     """Return whether a column goes beyond what cos or sin could be: a table of angles."""
     return bool(not angles[0].any() and np.abs(angles[-1]).max() > math.pi / 2)
-
-
-def cos_alone(module: Any, dtype: Any, device: str) -> NotFitted | None:
-    """Return that a module returns cos of positions times frequencies and the sin of others, if it does."""
-    for call in forwards.possible(module, device):
-        try:
-            off = _sin_off(call.run(module, 0, PROBE, dtype))
-        except Exception:  # noqa: S112  # whatever other people's code raises
-            continue
-        if off:
-            return NotFitted.unseen(
-                f": its cos is, and what is beside it is off from their sin by up to {short(off)} at the "
-                f"first {PROBE} positions, called as {call.words}"
-            )
-    return None
-
-
-def _sin_off(returned: Any) -> float:
-    """Return how far sin is off where cos alone is one of positions times frequencies; 0 where it is not."""
-    for one in _candidates(tensors_of(returned), PROBE):
-        if one.what not in ("cos and sin", "both"):
-            continue
-        try:
-            cos, sin = one.planes(returned, PROBE)
-        except (LookupError, ValueError):
-            continue
-        theta = _of_cos(cos)
-        if theta is None:
-            continue
-        right = np.sin(np.arange(PROBE)[:, None] * theta)
-        off = np.abs(np.where(np.isfinite(sin), sin, np.inf) - right)
-        return float(off.max())
-    return 0.0
-
-
-def _of_cos(cos: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the frequencies (c,) of a table of cos (n, c); None where it is none."""
-    if not np.isfinite(cos).all() or np.abs(cos[0] - 1).max() > 2.0**-6:
-        return None
-    at = np.arange(len(cos))[:, None]
-    theta = np.arccos(np.clip(cos[1], -1, 1))
-    # cos says little of slow angles at first: the latest position before a quarter of a rotation says more
-    for column in range(theta.size):
-        below = np.flatnonzero(cos[:, column] < 0.5)
-        last = int(below[0]) if below.size else len(cos) - 1
-        theta[column] = np.arccos(np.clip(cos[last, column], -1, 1)) / last
-    near = np.abs(cos - np.cos(at * theta)).max() <= _OFF
-    return theta if near and np.unique(np.round(theta, 4)).size >= _FEWEST else None

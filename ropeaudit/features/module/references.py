@@ -253,10 +253,7 @@ def _of_setting(label: str, setting: RopeSetting) -> Known:
 
 def frequencies_of(name: str, tensor: Any) -> Array | None:
     """Return the frequencies that a tensor of torch holds, as its values say; None where they do not."""
-    import torch
-
-    wide = torch.complex128 if tensor.is_complex() else torch.float64
-    values = tensor.detach().to("cpu", wide).numpy()
+    values = outputs.values_of(tensor)
     seen = _frequencies(rope_values.known(values), values, str(tensor.dtype).removeprefix("torch."))
     return None if seen is None else seen[0]
 

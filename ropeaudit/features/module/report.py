@@ -107,7 +107,7 @@ LEGEND = (
 _GRAPH_LEGEND = "times float32: drift 256 over that of the same frequencies rounded once to float32."
 _PAIRS_LEGEND = "off: beyond what float32 arithmetic accounts for. relative error: of the frequency{}."
 _OF_TABLES = "; largest error: radians"
-_COMPUTES = ("Mul", "Multiply", "MatMul", "Einsum", "Gemm")  # yield the dtype of what they take
+_COMPUTES = ("Mul", "MatMul", "Einsum", "Gemm")  # yield the dtype of what they take
 
 
 def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
@@ -381,9 +381,8 @@ def _conversion(one: Buffer) -> str:
     if one.how != "stored":
         return ""
     if use.converted:
-        source = ", marked as decompression, as compress_to_fp16 leaves it" if use.decompression else ""
         return (
-            f"{name} is stored in {one.cast} and converted to {use.converted} before {use.nodes[0]}{source}: "
+            f"{name} is stored in {one.cast} and converted to {use.converted} before {use.nodes[0]}: "
             "that does not restore what was rounded away; keep this constant in float32"
         )
     if one.what in FREQUENCIES and use.op in _COMPUTES:

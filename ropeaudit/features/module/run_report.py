@@ -23,19 +23,13 @@ def _ran(one: Run) -> bool:
     return one.measured is not None
 
 
-def _placed(one: Run) -> bool:
-    return one.measured is not None and one.measured.positions is not None
-
-
 class RunColumns:
     """The columns of what `ropeaudit module` runs."""
 
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     module: str = of("place of the module in what was built, else its class", shown=True)
     kind: str = of("its class", lambda one: one.built.kind)
-    loaded: str = of(
-        "way of loading: built, to, default-dtype, saved, from-pretrained, low-cpu-mem", shown=True
-    )
+    loaded: str = of("way of loading: built, to, default-dtype, from-pretrained", shown=True)
     dtype: str = of("dtype of that way", shown=True)
     device: str = of(
         "device on which it was run",
@@ -50,25 +44,24 @@ class RunColumns:
         "what it was compared with: what was given, frequencies of a buffer, those of a usual base that "
         "agrees with all that it shows as built (guessed), or else those that it shows as built",
         lambda one: one.built.against,
-        shown=_placed,
+        shown=_ran,
         shown_after="result",
         leaves=5,
     )
     positions: int | None = of(
-        "positions that it was run at, from 0; none where it is not known which they are",
+        "positions that it was run at, from 0",
         lambda one: _of(one, "positions"),
     )
     distinct_positions: int | None = of(
-        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_placed
+        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_ran
     )
     cos_error: float | None = of(
-        "largest error of cos, against cos in float64 of whole positions times frequencies, or of what "
-        "`against` names",
+        "largest error of cos, against cos in float64 of whole positions times frequencies",
         lambda one: _of(one, "cos_error"),
         shown=_ran,
     )
     at_position: int | None = of(
-        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_placed, leaves=2
+        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_ran, leaves=2
     )
     sin_error: float | None = of("the same of sin", lambda one: _of(one, "sin_error"))
     allowed_error: float | None = of(
@@ -87,7 +80,7 @@ class RunColumns:
         f"RMS drift of scores of the last {LAST} positions that these cos and sin cause by themselves, over "
         "the scores' RMS, for independent Gaussian q and k",
         lambda one: _of(one, "drift"),
-        shown=_placed,
+        shown=_ran,
     )
     nonfinite: int | None = of("values that are nan or infinite", lambda one: _of(one, "nonfinite"))
     returns: str = of(
@@ -145,10 +138,13 @@ def finding(one: Run, *, brief: bool = False) -> str:
     lost = "its complex table is real after that cast, so that its imaginary part (sin) is lost; "
     lost = lost if one.imaginary_lost else ""
     if seen.nonfinite:
-        others = f"; of the others cos is off by up to {short(seen.cos_error)}{_at(seen)}"
+        others = f"; of the others cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
         return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite{others}"
-    begin, worst = f"{lost}{_rows(seen)}", f"cos is off by up to {short(seen.cos_error)}{_at(seen)}"
-    if seen.positions is None or one.built.as_built:
+    begin, worst = (
+        f"{lost}{_rows(seen)}",
+        f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})",
+    )
+    if one.built.as_built:
         worst = f"{worst}, compared with {one.built.against}"
     if not one.wrong and not seen.rounded:
         return f"{begin}{worst}"
@@ -168,16 +164,10 @@ def finding(one: Run, *, brief: bool = False) -> str:
 
 
 def _rows(seen: Measurement) -> str:
-    """Return how many positions are distinct; nothing where they are not known."""
-    if seen.positions is None:
-        return ""
+    """Return how many positions are distinct."""
     if seen.distinct == seen.positions:
         return f"all {seen.positions} positions are distinct, "
     return f"{seen.distinct} of {seen.positions} positions stay distinct, "
-
-
-def _at(seen: Measurement) -> str:
-    return "" if seen.worst is None else f" (at position {seen.worst})"
 
 
 def explained(seen: Measurement) -> str:

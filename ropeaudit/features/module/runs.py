@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,19 @@ from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.module import loading, measurement, outputs, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.measurement import GridCall, Measurement
+from ropeaudit.features.module.measurement import Measurement
 from ropeaudit.features.module.outputs import TensorPlaces
 from ropeaudit.features.module.references import Known, Reference, frequencies_of
 from ropeaudit.features.module.source import moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.runtime import process_state
-from ropeaudit.subjects.calling import call_arguments, devices, forwards
+from ropeaudit.subjects.calling import devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.forwards import Call, Fitted, NotFitted
 
 _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of frequencies
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How modules are run. loaded: the ways, all usual ones where None. arguments: for a class."""
-
-    loaded: tuple[str, ...] | None
-    dtypes: tuple[Format, ...]
-    up_to: int = measurement.UP_TO
-    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +72,6 @@ class Run:
         return "" if self.unfitted is None else self.unfitted.reason
 
     @property
-    def raised(self) -> bool:
-        """Whether it was not run for having raised."""
-        return self.unfitted is not None and self.unfitted.why == "raised"
-
-    @property
     def diagnosis(self) -> Diagnosis | None:
         """What explains that it is off; None where it is not, and where nothing that was tried does."""
         if self.measured is not None:
@@ -100,11 +86,11 @@ class Run:
 
 def run(target: Target) -> list[Run]:
     """Return what every RoPE module of a target does in every way."""
-    options, results = target.options, list[Run]()
+    results = list[Run]()
     with process_state.at_home(target.builder.home):
         if found := rope_modules(target):
-            for way in options.loaded or loading.usual(target.builder):
-                for fmt in options.dtypes if way != loading.BUILT else options.dtypes[:1]:
+            for way in target.loaded or loading.usual(target.builder):
+                for fmt in target.dtypes if way != loading.BUILT else target.dtypes[:1]:
                     results += _loaded(target, way, fmt, found)
     return results
 
@@ -134,7 +120,7 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
         target.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
     for built in found:
         module = loaded.get_submodule(built.name)
-        given = _own_dtype(loaded) if way in (loading.BUILT, "saved") else dtype
+        given = _own_dtype(loaded) if way == loading.BUILT else dtype
         name = str(given).removeprefix("torch.") if way == loading.BUILT else fmt.name
         result = Run(built, way, name, given, *built.held(module), built.imaginary_lost(module))
         if isinstance(built.fitted, NotFitted):
@@ -153,14 +139,17 @@ _NAMED = re.compile(r"rot(ary|emb)|rope|pos_?emb", re.IGNORECASE)
 class Target:
     """What is run and how, and what is known of its frequencies.
 
-    known: what the buffers of the built one hold. expected: what was given explicitly, if anything. sizes:
-    how many pairs options say that there are, with what says so. place: where modules are moved; those that
-    are built lie where they were made by default. notes: what the reader must know; running adds to them.
+    loaded: the ways of loading, all usual ones where None. up_to: how many positions. known: what the buffers
+    of the built one hold. expected: what was given explicitly, if anything. sizes: how many pairs options say
+    that there are, with what says so. place: where modules are moved; those that are built lie where they
+    were made by default. notes: what the reader must know; running adds to them.
     """
 
     builder: Builder
     built: Any
-    options: RunOptions
+    loaded: Sequence[str] | None
+    dtypes: Sequence[Format]
+    up_to: int
     known: Sequence[Known]
     expected: Expected | None
     sizes: Sequence[tuple[str, int]]
@@ -186,7 +175,7 @@ class RopeModule:
     device: str
     known: list[Known]
     own: Any
-    fitted: Fitted[TensorPlaces] | GridCall | NotFitted
+    fitted: Fitted[TensorPlaces] | NotFitted
     positions: int = 0
     references: Sequence[Reference] = ()
     pairs: frozenset[int] = frozenset()
@@ -199,9 +188,7 @@ class RopeModule:
     @property
     def forward(self) -> Call | None:
         """How it is called; None where it is not."""
-        if isinstance(self.fitted, Fitted):
-            return self.fitted.calls[0]
-        return self.fitted.call if isinstance(self.fitted, GridCall) else None
+        return self.fitted.calls[0] if isinstance(self.fitted, Fitted) else None
 
     @property
     def call(self) -> str:
@@ -211,8 +198,6 @@ class RopeModule:
     @property
     def against(self) -> str:
         """What its results are compared with, in words; none where there are none."""
-        if isinstance(self.fitted, GridCall):
-            return self.fitted.against
         return self.references[0].words if self.references else "none"
 
     @property
@@ -222,19 +207,14 @@ class RopeModule:
 
     def measured(self, module: Any, dtype: Any) -> Measurement:
         """Return what the module, loaded in some way, returns. Raises: whatever it raises."""
-        call, fitted = self.forward, self.fitted
-        assert call is not None  # noqa: S101
+        fitted = self.fitted
         assert not isinstance(fitted, NotFitted)  # noqa: S101
-        count = (
-            call_arguments.LONGEST if isinstance(fitted, GridCall) else min(forwards.PROBE, self.positions)
-        )
+        call, count = fitted.calls[0], min(forwards.PROBE, self.positions)
         try:
             as_built = call.run(self.module, 0, count, dtype)
         except Exception:  # it does not take them: whatever other people's code raises
             as_built = call.run(self.module, 0, count, self.own)
         usual = fitted.places.dtype(as_built)  # of what the module as built returns for the same
-        if isinstance(fitted, GridCall):
-            return measurement.of_grid(module, fitted, dtype, usual)
         return measurement.of_positions(module, fitted, self.references, self.positions, dtype, usual)
 
     def held(self, module: Any) -> tuple[str, float | None]:
@@ -319,33 +299,24 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
     given = [] if target.expected is None else target.expected.settings(None)
     listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
     misplaced = functools.partial(outputs.misplaced, listed)
-    sizes = [one.theta.size for one in own]
-    fitted = forwards.fitted(module, dtype, device.name, outputs.read, misplaced, sizes)
+    fitted = forwards.fitted(module, dtype, device.name, outputs.places, misplaced)
     if isinstance(fitted, NotFitted):
-        grid = measurement.fitted_grid(module, forwards.on_grids(module, device.name), dtype)
-        built = replace(base, fitted=grid or outputs.cos_alone(module, dtype, device.name) or fitted)
-    else:
-        built = _with_references(base, fitted, target)
-    if not isinstance(built.fitted, NotFitted) and "self.training" in _source(module):
+        return replace(base, fitted=fitted)
+    built = _with_references(base, fitted, target)
+    source = ""
+    with contextlib.suppress(OSError, TypeError):  # there is none
+        source = inspect.getsource(type(module).forward)
+    if not isinstance(built.fitted, NotFitted) and "self.training" in source:
         notes.append(
             f"{built.kind}.forward asks whether it is trained: it was run in eval mode, "
             "without what training adds"
         )
-    if isinstance(built.fitted, GridCall):
-        notes.append(
-            f"{built.kind} was run at {built.fitted.call.given}, whose positions are not known: "
-            f"it is compared with {built.against}"
-        )
-        if target.expected is not None:
-            notes.append(
-                f"{_given(target.expected)} was not used for {built.kind}, whose positions are not known"
-            )
     return built
 
 
 def _with_references(built: RopeModule, fitted: Fitted[TensorPlaces], target: Target) -> RopeModule:
     """Return a module with what each of its calls should return."""
-    module, kind, up_to, notes = built.module, built.kind, target.options.up_to, target.notes
+    module, kind, up_to, notes = built.module, built.kind, target.up_to, target.notes
     count = measurement.length(module, fitted, up_to, built.own)
     if count < up_to:
         notes.append(f"{kind} holds {count} positions; it was run at those, and not up to {up_to}")
@@ -366,8 +337,10 @@ def _with_references(built: RopeModule, fitted: Fitted[TensorPlaces], target: Ta
     exact = [said or references.exact(one, built.known) for said, one in zip(expected, seen, strict=True)]
     if given is not None and None in expected:
         speeds = references.speeds(seen[expected.index(None)]).size
+        base = "what was given" if given.base is None else f"base {given.base:.8g}"
+        named = given.words(base if given.model is None else given.model.name)
         notes.append(
-            f"{_given(given)} was not used for what {kind} returns, which shows {speeds} "
+            f"{named} was not used for what {kind} returns, which shows {speeds} "
             f"frequencies that are not its: it is compared with {exact[expected.index(None)].words}"
         )
     if _state(module) != before:
@@ -378,20 +351,6 @@ def _with_references(built: RopeModule, fitted: Fitted[TensorPlaces], target: Ta
     return replace(built, fitted=fitted, positions=count, references=exact, pairs=pairs)
 
 
-def _given(expected: Expected) -> str:
-    """Return what was given explicitly, in words."""
-    if expected.model is not None:
-        return expected.words(expected.model.name)
-    return expected.words("what was given" if expected.base is None else f"base {expected.base:.8g}")
-
-
 def _state(module: Any) -> list[bytes]:
     buffers = [one for _, one in module.named_buffers() if not one.is_complex() and not one.is_meta]
     return [buffer.detach().cpu().double().numpy().tobytes() for buffer in buffers]
-
-
-def _source(module: Any) -> str:
-    try:
-        return inspect.getsource(type(module).forward)
-    except (OSError, TypeError):
-        return ""

@@ -1,4 +1,4 @@
-"""The ticket of a module's worst buffer, or of the worst of what running it showed."""
+"""The ticket of a module's worst buffer, or of the worst of what running it showed: facts and the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ropeaudit.reports.numbers import short
 from ropeaudit.reports.tickets.reproduction import Reproduction
 from ropeaudit.reports.tickets.ticket import Ticket, by_code
 
-NO_SNIPPET = Reproduction(None, missing="a module is built, loaded and read by more than a few lines")
+_COMMAND_ALONE = Reproduction(None, missing="a module has to be built and loaded as it is")
 
 
 def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> Ticket | None:
@@ -38,20 +38,18 @@ def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> T
 
 def _of_run(audit: ModuleAudit, one: Run, columns: Sequence[str] | None) -> Ticket:
     finding = run_report.finding(one)
-    known = one.measured is None or one.measured.positions is not None
-    values = f"whole positions times exact frequencies ({one.built.against})" if known else one.built.against
     called = f"{one.module} {one.way}, in eval mode, called as {one.built.call}"
     expected = (
-        f"cos and sin should be those of {values}, up to the rounding of angles in float32 and of what is "
-        "returned: compute positions, frequencies and angles in float32 whatever the module's dtype, and "
-        "keep what they are computed from out of casts."
+        f"cos and sin should be those of whole positions times exact frequencies ({one.built.against}), up "
+        "to the rounding of angles in float32 and of what is returned: compute positions, frequencies and "
+        "angles in float32 whatever the module's dtype, and keep what they are computed from out of casts."
     )
     return Ticket(
         f"{one.module} {one.way}: {run_report.finding(one, brief=True)}{by_code(codes(one.diagnosis))}",
         replace(runs_report(audit, columns, {}), headline=f"{called}: {finding}."),
         run_report.COLUMNS.row(one),
         expected + _remedy(one.diagnosis),
-        NO_SNIPPET,
+        _COMMAND_ALONE,
     )
 
 
@@ -74,7 +72,7 @@ def _of_buffer(audit: ModuleAudit, one: Buffer, columns: Sequence[str] | None) -
         f"{'By config.json, the' if stored else 'The'} values should be those of {one.against}, {values} "
         "The exact values follow from the base and the dims alone."
         + (_sentence(stored) if stored else _remedy(one.diagnosis)),
-        NO_SNIPPET,
+        _COMMAND_ALONE,
     )
 
 

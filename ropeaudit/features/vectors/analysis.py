@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
@@ -37,10 +37,8 @@ from ropeaudit.conformance.vector_case import (
     WANTS,
     CaseSpec,
 )
-from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
-from ropeaudit.recognition import allowance
+from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports.model_notes import notes_beside
-from ropeaudit.subjects import exact_rotation
 
 HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
 MAXIMUM = 131072  # positions, where no model says how many
@@ -69,7 +67,6 @@ class Options:
 
     offsets: tuple[int, ...] = ()
     want: str = "rotated"
-    tables: bool = False
     positions: str = "int64"
     context: int | None = None
     served: bool = False
@@ -77,9 +74,8 @@ class Options:
     def __post_init__(self) -> None:
         for kind, value, known in (("want", self.want, WANTS), ("positions", self.positions, INTEGERS)):
             if value not in known:
-                raise UnknownName(kind, value, known)
-        if self.served and self.want == "scores":
-            raise UsageError("--served has no scores: ask for --want rotated or gradient")
+                hint = "(scores are judged from rotated q and k)" if value == "scores" else ""
+                raise UnknownName(kind, value, known, hint)
         for offset in self.offsets:
             if offset < 0:
                 raise UsageError(f"offset {offset} is negative; vectors begin at positions from 0 up")
@@ -92,7 +88,6 @@ def vectors(
     offsets: int | Iterable[int] = (),
     *,
     want: str = "rotated",
-    tables: bool = False,
     positions: str = "int64",
     context: int | None = None,
     served: bool = False,
@@ -104,14 +99,14 @@ def vectors(
 
     One case goes into `folder` itself, several into folders of theirs in it. Yields each as it is written.
     folder: must not be there, or be empty. dtypes: of q and k. offsets: first positions of the calls; none
-    for 0 and those around which positions break. want: rotated, gradient or scores. tables: write cos, sin
-    and frequencies too. positions: int64 or int32. context: positions that frequencies are computed for where
-    they depend on it, up to the last position of the case if None. served: calls as servers make them too.
+    for 0 and those around which positions break. want: rotated or gradient. positions: int64 or int32.
+    context: positions that frequencies are computed for where they depend on it, up to the last position of
+    the case if None. served: calls as servers make them too.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
     chosen = arguments.cases_of(cases, case)
-    options = Options(tuple(arguments.numbers(offsets)), want, tables, positions, context, served)
+    options = Options(tuple(arguments.numbers(offsets)), want, positions, context, served)
     yield from run(chosen, arguments.formats(dtypes), str(folder), options, on_progress or arguments.silent)
 
 
@@ -176,7 +171,6 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
         context=context,
         want=options.want,
         positions=options.positions,
-        tables=options.tables,
         model=case.model_name,
         served=options.served,
     )
@@ -188,21 +182,6 @@ def _straddling_twin(offset: int, seq_len: int) -> int:
     if offset < seq_len or offset & (offset - 1):
         return offset
     return offset - seq_len // 2 - 1
-
-
-def rebuilt(manifest: str, folder: str) -> WrittenCase:
-    """Write a case anew from its manifest, to the same bytes. Raises: BadInput, UsageError, BadOutput."""
-    path = Path(manifest)
-    content = vector_case.read_manifest(path / MANIFEST if path.is_dir() else path)
-    spec = vector_case.spec_of(content)
-    check_free(folder)
-    contents = files(spec)
-    if contents[MANIFEST] != vector_case.as_json(content):
-        raise BadInput(
-            f"{manifest!r}: its numbers cannot be drawn again here (digests differ), as of another version "
-            "of NumPy; copy the case, or write another one"
-        )
-    return _written(Path(folder), spec, contents)
 
 
 def check_free(folder: str) -> None:
@@ -219,8 +198,8 @@ def check_free(folder: str) -> None:
         raise UsageError(f"-o {folder!r} {what}; give a new folder")
 
 
-def _written(target: Path, spec: CaseSpec, contents: dict[str, bytes] | None = None) -> WrittenCase:
-    contents = files(spec) if contents is None else contents
+def _written(target: Path, spec: CaseSpec) -> WrittenCase:
+    contents = files(spec)
     try:
         _put(target, contents)
     except OSError as error:
@@ -277,17 +256,9 @@ def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:
         for number, (name, shape) in enumerate(spec.shapes().items())
     }
     for call in spec.calls:
-        at = call.positions()
-        arrays[f"positions.{call.key}"] = at.astype(spec.positions)
+        arrays[f"positions.{call.key}"] = call.positions().astype(spec.positions)
         if call.bounds:
             arrays[f"cu_seqlens.{call.key}"] = np.array(call.bounds, np.int32)
-        if spec.tables:  # the attention factor is in them
-            cos, sin = exact_rotation.exact(spec.setting).table(at.reshape(-1), 0)
-            for name, table in (("cos", cos), ("sin", sin)):
-                rounded = round_to(table.reshape(*at.shape, -1), spec.table_dtype)
-                arrays[f"{name}.{call.key}"] = raw_arrays.array(rounded, spec.table_dtype)
-    if spec.tables:
-        arrays["frequencies"] = raw_arrays.array(allowance.frequencies(spec.setting), FP64)
     return arrays
 
 

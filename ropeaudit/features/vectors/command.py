@@ -40,8 +40,8 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
     "--want",
     default="rotated",
     metavar="WHAT",
-    help="What is written back: rotated, gradient or scores. rotated is q and k; gradient is that of q "
-    "and k, from one of the rotated ones.  [default: rotated]",
+    help="What is written back: rotated or gradient. rotated is q and k; gradient is that of q and k, from "
+    "one of the rotated ones.  [default: rotated]",
 )
 @click.option(
     "--served",
@@ -49,7 +49,6 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
     help="Add calls as servers make them. They are rows at positions of their own, with one token each too, "
     "packed sequences, and many query heads to a key head.",
 )
-@click.option("--tables", is_flag=True, help="Write cos, sin and frequencies too.")
 @click.option(
     "--positions",
     default="int64",
@@ -75,9 +74,6 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
     "longrope).  [default: up to the last one of the case]",
     cls=Rare,
 )
-@click.option(
-    "--rebuild", metavar="MANIFEST", help="Write the case of a manifest.json again, to the same bytes."
-)
 @rope_options
 @screen_options
 def vectors(
@@ -86,14 +82,12 @@ def vectors(
     dtype: tuple[str, ...],
     want: str,
     served: bool,
-    tables: bool,
     positions: str,
     heads: int | None,
     kv_heads: int | None,
     seq_len: int | None,
     seed: int,
     context: int | None,
-    rebuild: str | None,
     rope: RopeOptions,
     screen: ScreenOptions,
 ) -> int:
@@ -107,11 +101,7 @@ def vectors(
     from ropeaudit.features.vectors import analysis
     from ropeaudit.features.vectors.report import report
 
-    if rebuild is not None:
-        refuse_beside_rebuild()
-        output.print_report(report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
-        return 0
-    options = analysis.Options(offset, want, tables, positions, context, served)
+    options = analysis.Options(offset, want, positions, context, served)
     lengths = () if seq_len is None else (seq_len,)
     cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
     results, interrupted = rows.gathered(
@@ -123,18 +113,3 @@ def vectors(
         for note in made.notes:
             output.say(f"note: {note}")
     return 130 if interrupted else 0
-
-
-def refuse_beside_rebuild() -> None:
-    """Raise UsageError for options that a manifest has already decided."""
-    from ropeaudit.errors import UsageError
-
-    context = click.get_current_context()
-    given = [
-        max(param.opts, key=len)
-        for param in context.command.params
-        if param.name not in ("folder", "rebuild", "form", "color")
-        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise UsageError(f"{given[0]} is decided by the manifest of --rebuild; leave it out")

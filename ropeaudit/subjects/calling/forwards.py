@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling import call_arguments as given
-from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.call_arguments import Argument
 from ropeaudit.subjects.calling.timeout import patiently
 
 Where = TypeVar("Where")  # what a returned value is read by
-Halves: TypeAlias = tuple[slice, slice]  # where the firsts and the seconds of pairs stand in rotated x
-# from what is returned for positions 0 to n - 1, n, and where pairs of rotated x stand, None where x is none:
-# where cos and sin stand, None where they do not
-Read: TypeAlias = Callable[[Any, int, Halves | None], Where | None]
+# from what is returned for positions 0 to n - 1, and n: where cos and sin stand, None where they do not
+Read: TypeAlias = Callable[[Any, int], Where | None]
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
-_NOT_SEEN = "what it returns is not seen to be cos and sin of positions times frequencies"
-_ROTATED = "x of 1 in the first of each pair and else 0"
+_NOT_SEEN = (
+    "what it returns is not seen to be cos and sin of positions times frequencies (code that rotates x is "
+    "for `check`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Call:
         """Return what a module returns at positions (n,), a tensor. Raises: whatever it raises."""
         import torch
 
-        arguments = {name: one.build(positions, dtype) for name, one in self.arguments.items()}
+        arguments = {name: one(positions, dtype) for name, one in self.arguments.items()}
         with torch.no_grad():
             return module(**arguments)
 
@@ -93,29 +92,25 @@ def fitted(
     dtype: Any,
     device: str,
     read: Read[Where],
-    misplaced: Callable[[Any, int], Where | None],
-    pairs: Sequence[int] = (),
+    misplaced: Read[Where],
 ) -> Fitted[Where] | NotFitted:
     """Return how a module is called on a device, or why it is not known.
 
     read: finds cos and sin in what is returned. misplaced: finds those of other positions than were given, as
-    they are; a call with one position a row counts then, before calls with several. pairs: how many its
-    buffers hold: x that it may rotate has dims for them.
+    they are; a call with one position a row counts then, before calls with several.
     """
     parameters, wrong = _parameters(module)
     if wrong is not None:
         return wrong
     seen: NotFitted | None = None
     moved: Fitted[Where] | None = None
-    for signature, more, axes, free, arguments, halves in itertools.chain(
-        _argument_lists(parameters), _rotating(module, parameters, pairs)
-    ):
+    for signature, more, axes, free, arguments in _argument_lists(parameters):
         calls = tuple(
             _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
         )
         try:
             returned = calls[0].run(module, 0, PROBE, dtype)
-            where = read(returned, PROBE, halves)
+            where = read(returned, PROBE)
             if where is None and free and not more and (elsewhere := misplaced(returned, PROBE)):
                 moved = moved or Fitted(calls, elsewhere)
         except RopeAuditError as error:
@@ -131,45 +126,20 @@ def fitted(
 
 
 def possible(module: Any, device: str) -> Iterator[Call]:
-    """Yield the calls that a module may take on a device, likeliest first; none where nothing is known."""
-    parameters = _parameters(module)[0]
-    for signature, more, axes, free, arguments, _ in _argument_lists(parameters, given.MORE_POSITIONS):
+    """Yield the calls that a module may take on a device, likeliest first; none where nothing is known.
+
+    Among them are calls with a grid or a video that is one token high and wide.
+    """
+    parameters = _parameters(module, grids=True)[0]
+    for signature, more, axes, free, arguments in _argument_lists(parameters, grids=True):
         yield from _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
 
 
-def on_grids(module: Any, device: str) -> list[Call]:
-    """Return calls with an image, a latent or sizes, where positions are not known, likeliest first."""
-    parameters, wrong = _parameters(module)
-    named = {one.name: given.role(one.name) for one in parameters}
-    roles = set(named.values())
-    if wrong is not None or not roles & {"x", *given.GRID}:
-        return []
-    results = []
-    grids = (("a grid of 8 x 64 x 48", given.zeros(1, 16)),)
-    shapes = (given.IMAGE,) if "image" in roles else given.GRIDS if "x" in roles else grids
-    for (words, vector), position in itertools.product(shapes, _grid_positions(roles)):
-        builders = _builders({"x": vector, "image": vector, "positions": position})
-        builders |= given.of_sizes(8, 64, 48)
-        builders["length"] = given.constant(8)
-        arguments = {name: builders[role] for name, role in named.items() if role != "layer"}
-        results.append(Call(_signature(named), words, False, arguments, device))
-    return results
+def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Parameter], NotFitted | None]:
+    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so.
 
-
-def _grid_positions(roles: set[str]) -> list[Argument]:
-    """Return what is given as positions along the axes of a grid; one of no use where none are taken."""
-    if "positions" not in roles:
-        return [given.constant(None)]
-    along = "(at[:8], at[:64], at[:48])"
-    return [
-        Argument(along, lambda at, dtype: (at[:8], at[:64], at[:48])),
-        Argument("at[None, :8]", lambda at, dtype: at[None, :8]),
-        Argument("at[:8]", lambda at, dtype: at[:8]),
-    ]
-
-
-def _parameters(module: Any) -> tuple[list[inspect.Parameter], NotFitted | None]:
-    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so."""
+    grids: whether sizes of grids are filled in.
+    """
     forward = type(module).forward
     if getattr(forward, "__qualname__", "").startswith(("Module.", "_forward_unimplemented")):
         return [], NotFitted("it has no forward", "no forward")
@@ -178,83 +148,51 @@ def _parameters(module: Any) -> tuple[list[inspect.Parameter], NotFitted | None]
     except (TypeError, ValueError):
         return [], NotFitted("its forward has no signature")
     fixed = [one for one in all_of_them if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    unknown = [one.name for one in fixed if one.default is one.empty and not given.role(one.name)]
+    roles = {one.name: given.role(one.name) for one in fixed}
+    known = {name for name, role in roles.items() if role and (grids or role not in given.SIZES)}
+    unknown = [one.name for one in fixed if one.default is one.empty and one.name not in known]
     if unknown:
-        names = ", ".join(one.name for one in fixed)
+        names = ", ".join(roles)
         return [], NotFitted(f"forward({names}) wants {', '.join(unknown)}, which is not known")
-    return [one for one in fixed if _filled(one)], None
+    stays = {one.name for one in fixed if roles[one.name] == "offset" and one.default is not one.empty}
+    return [one for one in fixed if one.name in known - stays], None
 
 
-def _filled(one: inspect.Parameter) -> bool:
-    """Return whether an argument is filled in: an offset stays at its default."""
-    role = given.role(one.name)
-    return bool(role) and not (role == "offset" and one.default is not one.empty)
-
-
-def _builders(more: dict[str, Argument]) -> dict[str, Argument]:
-    """Return what builds the arguments of each role, one token high and wide where a grid is wanted."""
-    return {
-        "length": Argument("len(at)", lambda at, dtype: len(at)),
-        "device": Argument("at.device", lambda at, dtype: at.device),
-        "dtype": Argument("dtype", lambda at, dtype: dtype),
-        "offset": given.constant(0),
-        "image": given.zeros(1, 3, 16, 16),
-        **given.of_sizes(None, 1, 1),
-        **more,
-    }
-
-
-# signature, what is given, whether positions have several axes, whether they are free, arguments, halves
-_Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument], Halves | None]]
+# signature, what is given, whether positions have several axes, whether they are free, arguments
+_Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument]]]
 
 
 def _signature(names: Iterable[str]) -> str:
     return f"forward({', '.join(names)})"
 
 
-def _argument_lists(
-    parameters: list[inspect.Parameter], places: Sequence[tuple[str, Argument]] = given.POSITIONS
-) -> _Lists:
-    """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
+def _filled(named: Mapping[str, str], place: Argument, x: Argument) -> dict[str, Argument]:
+    """Return what builds each argument, by its name; of a layer type that is filled in later."""
+    builders = {**given.PLAIN, "positions": place, "x": x}
+    return {name: builders[role] for name, role in named.items() if role != "layer"}
+
+
+def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) -> _Lists:
+    """Yield arguments, likeliest first; nothing where no argument says where tokens stand.
+
+    grids: whether positions may be those of grids, and vectors those of a video.
+    """
     named = {one.name: given.role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
-    shapes = places if has_positions else places[:1]
-    vectors = given.VECTOR_SHAPES[:3] if has_positions else (*given.VECTOR_SHAPES, given.AS_POSITIONS)
-    for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
-        sizes = given.FIRST if given.SIZES & set(named.values()) and not axes else ""
-        more = ", ".join(filter(None, (axes, sizes, video)))
+    places = given.MORE_POSITIONS if grids else given.POSITIONS
+    vectors = [*given.VECTOR_SHAPES]
+    if not has_positions:
+        vectors += [*([given.VIDEO] if grids else []), given.AS_POSITIONS]
+    for (axes, place), (form, vector) in itertools.product(
+        places if has_positions else places[:1], vectors if has_x else vectors[:1]
+    ):
+        first = "the first of 3 axes, the others of size 1"
+        sizes = first if given.SIZES & set(named.values()) and not axes else ""
+        more = ", ".join(filter(None, (axes, sizes, form)))
         several = bool(axes or sizes or vector is given.VIDEO[1])
-        builders = _builders({"positions": place, "x": vector})
-        filled = {name: builders[role] for name, role in named.items() if role != "layer"}
-        yield _signature(named), more, several, has_positions, filled, None
-
-
-def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[int]) -> _Lists:
-    """Yield arguments with x that is 1 in the first of each pair, of which rotation makes cos and sin."""
-    named = {one.name: given.role(one.name) for one in parameters}
-    if "x" not in named.values():
-        return
-    free = "positions" in named.values()
-    places = given.POSITIONS[:2] if free else given.POSITIONS[:1]
-    sizes = list(_dims(module, pairs))
-    for (dims, rotary), interleaved in itertools.product(sizes, (False, True)):
-        for shape, (_, place) in itertools.product(given.ROTATED_SHAPES, places):
-            x = given.ones_and_zeros((*shape, dims), rotary, interleaved)
-            builders = _builders({"positions": place, "x": x})
-            filled = {name: builders[role] for name, role in named.items() if role != "layer"}
-            yield _signature(named), _ROTATED, False, free, filled, given.pairs(rotary, interleaved)
-
-
-def _dims(module: Any, pairs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield dims of x, and how many of them may be rotated."""
-    named = [getattr(module, name, None) for name in signatures.ROLES["dim"]]
-    sizes = [one for one in named if type(one) is int and one > 0 and one % 2 == 0]
-    rotary = [*(2 * one for one in pairs), *sizes]
-    for dims in dict.fromkeys([*sizes, *rotary, given.DIMS]):
-        for one in dict.fromkeys([*(size for size in rotary if size <= dims), dims]):
-            yield dims, one
+        yield _signature(named), more, several, has_positions, _filled(named, place, vector)
 
 
 def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call) -> Iterator[Call]:
