@@ -83,13 +83,17 @@ def within(least: int, most: int, default: int) -> Parsed[int]:
     return Parsed("integer", parse)
 
 
-def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
-    """Return the type of a name from a closed list; kind: what the message calls it."""
-    known = tuple(names)
+def one_of(kind: str, names: Iterable[str], withdrawn: Mapping[str, str] | None = None) -> Parsed[str]:
+    """Return the type of a name from a closed list; kind: what the message calls it.
+
+    withdrawn: names that were in the list -> what to use instead.
+    """
+    known, gone = tuple(names), withdrawn or {}
 
     def parse(text: str, name: str) -> str:
         if text not in known:
-            raise UnknownName(kind, text, known)
+            hint = f"({text} was withdrawn; {gone[text]})" if text in gone else ""
+            raise UnknownName(kind, text, known, hint)
         return text
 
     return Parsed("name", parse, known)

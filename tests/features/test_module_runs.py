@@ -435,35 +435,6 @@ def test_a_missing_accelerate_is_said(capsys, monkeypatch) -> None:
     assert any("where accelerate is not installed" in note for note in audit.source.notes)
 
 
-@pytest.mark.slow
-@needs("transformers")
-def test_some_classes_of_transformers() -> None:
-    """All of them: `python tests/census.py`. Phi-MoE computes its frequencies anew at each call."""
-    import census
-
-    names = (
-        "llama",
-        "gemma3",
-        "phimoe",
-        "mllama",
-        "qwen2_vl",
-        "deepseek_v2",
-        "gptj",
-        "gemma4",
-        "esm",
-        "phi3",
-    )
-    entries = [
-        census.entry(spec, ("built", "to", "from-pretrained"))
-        for spec in census.specs()
-        if spec.split(".")[2] in names
-    ]
-    assert len(entries) >= 10
-    assert {one.state for one in entries} == {"run"}
-    assert not [one.spec for one in entries if one.built]
-    assert [one.spec.split(".")[2] for one in entries if not one.cast] == ["phimoe"]
-
-
 def test_json_has_both_tables(spec, capsys) -> None:
     assert main(["module", spec("Llama"), "-f", "json", "-q", "--loaded", "built"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import click
-from click.core import ParameterSource
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, number, one_of
 
-_KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, not loaded for --help
+_KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
+_WITHDRAWN = {"cache": "decode with the default cache is in every run: see decode_max"}
 
 
 @command(
@@ -23,7 +23,7 @@ _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, n
     "--tokens", metavar="N|IDS", help="Random tokens, or most of a text; or ids: 5,17,3.  [default: 128]"
 )
 @click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]")
-@axis("--offset", INTEGERS, "Integers added to every position; 0 for --by cache.", "1000,32k")
+@axis("--offset", INTEGERS, "Integers added to every position.", "1000,32k")
 @axis("--dtype", NAMES, "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
 @click.option(
     "--threshold",
@@ -34,7 +34,7 @@ _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, n
 )
 @click.option(
     "--by",
-    type=one_of("kind of rows", _KINDS),
+    type=one_of("kind of rows", _KINDS, _WITHDRAWN),
     default="summary",
     metavar="ROWS",
     help=f"Rows: {', '.join(_KINDS)}.  [default: summary]",
@@ -69,14 +69,11 @@ def model(
     loaded. What it holds is compared with what its config builds, and each layer's rotation with config.json.
     """
     from ropeaudit.console import delivery
-    from ropeaudit.features.model import analysis, load
+    from ropeaudit.features.model import analysis
     from ropeaudit.features.model.columns import COLUMNS
     from ropeaudit.features.model.report import report
     from ropeaudit.reports.numbers import counted
 
-    context = click.get_current_context()
-    if by == "cache" and context.get_parameter_source("offset") is ParameterSource.DEFAULT:
-        offset = (0,)  # decode is not shifted
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
     audit = analysis.model(
         folder,
@@ -88,7 +85,6 @@ def model(
         save_qk=save_qk,
         trust_remote_code=trust_remote_code,
         device=device,
-        caches=load.CACHES if by == "cache" else load.DYNAMIC,
     )
     return delivery.delivered(
         audit.run,
