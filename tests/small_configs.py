@@ -5,10 +5,13 @@ A type's own default config is made small by the names of its keys; what that ca
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 VOCABULARY, POSITIONS = 64, 4096
@@ -222,3 +225,42 @@ def _chosen(lists: Sequence[list[Any]], count: int) -> list[int]:
             break
         ends.add(i)
     return sorted(ends)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Keep the library's advice off the terminal."""
+    import transformers
+
+    transformers.logging.set_verbosity(50)  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def types() -> list[str]:
+    """Return the model types of transformers' mapping of causal language models."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def build(model_type: str, folder: Path) -> str | None:
+    """Write a small random model; return why it cannot be built, if it cannot."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    try:
+        with silent():
+            config = small(model_type)
+            model = AutoModelForCausalLM.from_config(config)
+            for name, values in model.named_parameters():
+                if "bias" not in name and not values.any():  # a temperature of 0 would leave nothing to see
+                    torch.nn.init.constant_(values, 0.5)
+            model.save_pretrained(folder)
+            if model.config.model_type not in types():  # a part of the model's; checkpoints have the whole
+                config.save_pretrained(folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+    return None

@@ -295,7 +295,7 @@ SLOW = {
     "--seq-len 64k": "five seconds of two cores",
     "-o limit.svg": "ten seconds",
     "module diffusers.": "imports diffusers: five seconds",
-    "small-models/": "imports transformers and makes five small models: ten seconds",
+    "small-models/": "imports transformers and makes three small models: ten seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "dask scheduler": "starts a cluster",
     "--ticket ": "runs a snippet in a process of its own: five seconds",

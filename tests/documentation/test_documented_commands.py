@@ -25,7 +25,7 @@ NOT_RUN = {
     "ropeaudit shift --impl two_bases.py:Rope ": "needs equinox and jax, 620 MB",
     "import equinox as eqx": "needs equinox and jax, 620 MB",
     "ropeaudit shift --impl esm,flash-attn ": "needs esm and flash-attn",
-    "ropeaudit shift --impl all ": "half an hour; test_survey_page.py surveys four",
+    "ropeaudit shift --impl all ": "half an hour",
 }
 # What takes too long even for the slow tests runs smaller: a part of it, what stands there instead, and why.
 SMALLER = {

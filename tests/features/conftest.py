@@ -20,17 +20,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that makes a small model of a type once."""
-    import architectures
+    """Return a function that makes a small model of a type once in a session; tests leave it as it is."""
+    import small_configs
 
     folders: dict[str, Path] = {}
 
     def get(name: str) -> Path:
         if name not in folders:
             folders[name] = tmp_path_factory.mktemp("model")
-            assert architectures.build(name, folders[name]) is None
+            assert small_configs.build(name, folders[name]) is None
         return folders[name]
 
     return get

@@ -612,7 +612,6 @@ def test_the_notes_of_a_model_say_what_may_mislead() -> None:
         saved=saved,
         pairs=pairs,
         decoded=None,
-        cached={},
     )
     audit.tokens.ids = [1] * 24
     row = summary_row(offset=2**24, score_drift_max=None)

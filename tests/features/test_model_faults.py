@@ -9,11 +9,10 @@ import pytest
 import torch
 from tiny_models import change_config
 
-from ropeaudit.features.model import float64_mode, held, routing
+from ropeaudit.features.model import float64_mode, held
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
-from ropeaudit.features.model.load import CACHES
 from ropeaudit.features.model.report import report
 from ropeaudit.main import main
 from ropeaudit.recognition import wording
@@ -475,11 +474,11 @@ def rotates(monkeypatch):
     return patched
 
 
-def reported(folder, *, caches=("dynamic",), tokens="24"):
-    """Return the audit of a model at offset 1 in float32, its one row, and what is said of it."""
-    audit = model_audit(str(folder), 1, "fp32", tokens=tokens, caches=caches)
+def reported(folder):
+    """Return the one row of a model at offset 1 in float32, and what is said of it."""
+    audit = model_audit(str(folder), 1, "fp32", tokens="24")
     [one] = audit
-    return audit, one, report([audit], None, {}, shifted=[one])
+    return one, report([audit], None, {}, shifted=[one])
 
 
 def in_decode(q_by, k_by, layers=range(99)):
@@ -496,17 +495,13 @@ def in_decode(q_by, k_by, layers=range(99)):
 @pytest.mark.parametrize("side", ["q", "k"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, rotates) -> None:
-    """With every cache: k is what it gives back, wherever it keeps the newest."""
     rotates(built(name), in_decode(int(side == "q"), int(side == "k")))
-    audit, one, said = reported(built(name), caches=CACHES)
+    one, said = reported(built(name))
     assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
     assert (one.diagnosis.where.sides, one.decoded.layer) == ((side,), 0)
     assert f"Wrong positions in decode, layer 0, {side} alone: positions +1; logits are" in said.headline
-    found = [one for one in audit.cached.values() if not isinstance(one, str)]
-    assert len(found) >= 4
-    assert {(one.way, wording.sentence(one.wrong)) for one in found} == {
-        ("with a cache", f"layer 0, {side} alone: positions +1")
-    }
+    assert one.decoded.way == "with a cache"
+    assert wording.sentence(one.decoded.wrong) == f"layer 0, {side} alone: positions +1"
 
 
 def twice(plain, further, q, k, cos, sin, layer):
@@ -547,7 +542,7 @@ def test_what_rotates_q_and_k_of_decode_otherwise_is_named(fault, built, rotates
     """All steps count: rotated twice is another number of positions at each."""
     change, sentence = SAID[fault]
     rotates(built("llama"), change)
-    _, one, said = reported(built("llama"))
+    one, said = reported(built("llama"))
     assert said.headline.startswith(f"Wrong positions in decode, {sentence}; logits are off by up to ")
     assert one.decoded.position == 20
 
@@ -558,7 +553,7 @@ def test_one_step_alone_is_told_as_its_position(built, rotates) -> None:
         return plain(q, k, cos, sin)[0], plain(q, k, *further(cos, sin, 5 if there else 0))[1]
 
     rotates(built("llama"), change)
-    _, _, said = reported(built("llama"))
+    _, said = reported(built("llama"))
     assert "Wrong positions in decode, layer 0, k alone: position 21 rotated as 26; logits" in said.headline
 
 
@@ -571,7 +566,7 @@ def test_a_harmless_move_takes_no_blame(built, rotates) -> None:
         return in_decode(0, 1, [3])(plain, further, q, k, cos, sin, layer)
 
     rotates(built("llama"), change)
-    _, one, said = reported(built("llama"))
+    one, said = reported(built("llama"))
     assert said.headline.startswith("Wrong positions in decode, layer 3, k alone: positions +1; logits are")
     assert (one.decoded.position, one.decoded.layer) == (20, 3)
 
@@ -611,9 +606,9 @@ def test_decode_that_is_nan_is_not_one_pass(value, row, built, monkeypatch) -> N
         return torch.cat([kept, v[len(kept) :] * float(value)])
 
     values(monkeypatch, change)
-    audit, one, said = reported(built("llama"), caches=CACHES)
+    one, said = reported(built("llama"))
     way = "with a cache" if row == "all" else "padded on the left"
-    assert {(found.way, found.differs, found.layer) for found in audit.cached.values()} == {(way, True, None)}
+    assert (one.decoded.way, one.decoded.differs, one.decoded.layer) == (way, True, None)
     assert said.headline.startswith(
         f"Decode of a row {way} is not one pass over its tokens: float64 logits, "
     )
@@ -640,9 +635,8 @@ def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(name, fault, built
     folder = shutil.copytree(built("llama"), tmp_path / "copied")
     (folder / "generation_config.json").write_text(json.dumps(GENERATES[name]))
     rotates(folder, in_decode(0, fault))
-    audit, one, _ = reported(folder, caches=("dynamic", "quantized"))
-    assert {found.layers for found in audit.cached.values()} == {4}
-    assert {bool(found.wrong) for found in audit.cached.values()} == {bool(fault)}
+    one, _ = reported(folder)
+    assert (one.decoded.layers, bool(one.decoded.wrong)) == (4, bool(fault))
     assert one.word == ("wrong_decode" if fault else "precision")
 
 
@@ -764,44 +758,6 @@ def test_a_right_model_gets_no_alarm(name, built) -> None:
             size = change.rms(change.reference_squares)
             assert change.rms(change.base_error_squares) < 1e-5 * size
             assert change.rms(change.error_squares) < 1e-3 * size  # angles at 32768 are off by 2^-9
-
-
-# ------------------------------------------------------------------------------------- mixtures of experts
-
-
-def test_experts_that_flip_are_counted_and_the_rest_stands_beside(built) -> None:
-    audit = model_audit(str(built("qwen3_next")), 1000, "bf16", tokens="24")
-    [one] = audit
-    said = report([audit], None, {}, shifted=[one])
-    flips, change = one.flips, one.change.rms(one.change.squares)
-    assert flips.choices == 4 * 24
-    assert 0 < flips.flipped <= 3
-    assert 0 < flips.rest < change / 2
-    assert f"{flips.flipped} of 96 choices of experts flip, and with the experts of offset 0" in said.headline
-    [row] = said.rows
-    assert (row["routing_choices"], row["routing_flips"]) == (96, flips.flipped)
-    assert row["change_rms_routed"] == flips.rest
-
-
-def test_a_model_without_experts_has_no_choices(built) -> None:
-    [one] = model_audit(str(built("llama")), 1000, "bf16", tokens="24")
-    assert one.flips is None
-
-
-def test_choices_that_were_made_are_made_again() -> None:
-    numbers = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
-    with routing.Routing() as first:
-        numbers.topk(2)
-    with routing.Routing(first.choices) as again:
-        values, indices = torch.topk(numbers.flip(-1), 2, dim=-1)
-    assert indices.tolist() == first.choices[0][0].tolist() == [[0, 2], [3, 2]]
-    assert values.tolist() == [[0.0, 1.0], [0.0, 1.0]]
-    assert routing.compare(first.choices, again.choices, 4, 2) == routing.Flips(2, 0, 0)
-    with routing.Routing() as other:
-        torch.topk(torch.tensor([[0.0, 1.0, 2.0, 3.0]] * 2), 2)
-    flips = routing.compare(first.choices, other.choices, 4, 2)
-    assert (flips.choices, flips.flipped, flips.tokens) == (2, 1, 1)  # in whatever order they are chosen
-    assert routing.compare(first.choices, other.choices, 8, 2) is None
 
 
 def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from optional import needs
 from test_module import audited, refused
 
 from ropeaudit import module
@@ -387,35 +386,6 @@ def test_values_that_are_no_rotation_are_not_taken_for_one() -> None:
     ):
         found = places(returned, 67)
         assert np.allclose(found.points(found.planes(returned, 67)), np.exp(1j * angles))
-
-
-@pytest.mark.slow
-@needs("transformers")
-def test_some_classes_of_transformers() -> None:
-    """All of them: `python tests/census.py`. Phi-MoE computes its frequencies anew at each call."""
-    import census
-
-    names = (
-        "llama",
-        "gemma3",
-        "phimoe",
-        "mllama",
-        "qwen2_vl",
-        "deepseek_v2",
-        "gptj",
-        "gemma4",
-        "esm",
-        "phi3",
-    )
-    entries = [
-        census.entry(spec, ("built", "to", "from-pretrained"))
-        for spec in census.specs()
-        if spec.split(".")[2] in names
-    ]
-    assert len(entries) >= 10
-    assert {one.state for one in entries} == {"run"}
-    assert not [one.spec for one in entries if one.built]
-    assert [one.spec.split(".")[2] for one in entries if not one.cast] == ["phimoe"]
 
 
 def test_json_has_both_tables(spec, capsys) -> None:

@@ -399,6 +399,10 @@ class Rotary(llama.LlamaRotaryEmbedding):
         return kept(*made(moved(position_ids)))
 
 
+def apply_rotary_pos_emb(q, k, cos, sin):
+    return both(q, k, cos, sin)
+
+
 class Attention(llama.LlamaAttention):
     def forward(self, hidden_states, position_embeddings, attention_mask=None, **rest):
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
@@ -406,7 +410,7 @@ class Attention(llama.LlamaAttention):
             each(hidden_states).view(shape).transpose(1, 2)
             for each in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = both(q, k, *position_embeddings)
+        q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
         attend = llama.ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, llama.eager_attention_forward
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
 from ropeaudit.audits.results import Result
-from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
+from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load, qk_files
 from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
-from ropeaudit.features.model.load import CACHES, DYNAMIC, Folder
+from ropeaudit.features.model.load import Folder
 from ropeaudit.features.model.qk_files import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
 from ropeaudit.recognition.diagnosis import kinds
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.model.forward_pass import Pass, Runner
     from ropeaudit.features.model.held import Held
     from ropeaudit.features.model.logits import Change
-    from ropeaudit.features.model.routing import Flips
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
 
@@ -80,9 +79,8 @@ class Shifted:
 
     places: of each layer whose q and k are seen before and after rotation, where its worst pair stands.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
-    else rounding or none. held: what the loaded model holds that its config does not build. flips: of a
-    mixture of experts, where the shift sends tokens to others. rerouted: whether the
-    float64 run chose others.
+    else rounding or none. held: what the loaded model holds that its config does not build. rerouted: whether
+    the float64 run sends some token to other experts.
     """
 
     dtype: Format
@@ -93,7 +91,6 @@ class Shifted:
     cause: str
     places: dict[int, Places] = field(default_factory=dict)
     held: tuple[Held, ...] = ()
-    flips: Flips | None = None
     rerouted: bool = False
     decoded: Decoded | None = None
 
@@ -149,8 +146,8 @@ class ModelAudit(Result):
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, the files of q and k; cached, by cache, how decode differs from one pass, or why it was
-    not run; decoded, that which differs most. device: where it runs. caches: of `CACHES`, to decode with.
+    is seen; saved, the files of q and k; decoded, how decode with a cache differs from one pass, None where
+    it was not run. device: where it runs.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -160,11 +157,9 @@ class ModelAudit(Result):
     offsets: list[int]
     save: str | None = None
     device: Device = CPU
-    caches: Sequence[str] = (DYNAMIC,)
     narrow: list[str] = field(default_factory=list)
     pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
     saved: list[Saved] = field(default_factory=list, init=False)
-    cached: dict[str, Decoded | str] = field(default_factory=dict, init=False)
     decoded: Decoded | None = field(default=None, init=False)
 
     def check(self) -> None:
@@ -197,7 +192,6 @@ class ModelAudit(Result):
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
         from ropeaudit.features.model.held import together
         from ropeaudit.features.model.rotation_check import check_layers
-        from ropeaudit.features.model.routing import compare
 
         self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
@@ -208,9 +202,10 @@ class ModelAudit(Result):
             progress(done / total)
 
         runner, judge_holds = self._runner(FP64, wide=True)
-        references, causes, chosen = self._reference(runner, judge_holds, step)
+        references, causes = self._reference(runner, judge_holds, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
+        still = layers.unrotated(self.pairs)
         for fmt in self.dtypes:
             runner, own = self._runner(fmt, wide=False, scales=scales)
             held = own or judge_holds  # what was never written differs from one loading to the next
@@ -221,20 +216,15 @@ class ModelAudit(Result):
                 held = ()
             step()
             for offset in self.offsets:
-                shifted = runner.run(self.tokens.ids, offset, follow=True)
+                shifted = runner.run(self.tokens.ids, offset, rotations=True)
                 step()
                 wrong = together(held)
-                places = check_layers(self.folder, runner, self.tokens.ids, offset, shifted, fmt, wrong)
+                places = check_layers(
+                    self.folder, runner, self.tokens.ids, offset, shifted, fmt, still, wrong
+                )
                 one = self._compared(fmt, offset, (base, shifted), references, causes[offset])
-                flips = self._flips(runner, base, shifted, offset)
-                rerouted = any(
-                    (found := compare(chosen[at], seen.choices, runner.experts, len(self.tokens.ids)))
-                    and found.flipped
-                    for at, seen in ((0, base), (offset, shifted))
-                )
-                yield replace(
-                    one, places=places, held=held, flips=flips, rerouted=rerouted, decoded=self.decoded
-                )
+                alike = references[0].sends_alike(base) and references[offset].sends_alike(shifted)
+                yield replace(one, places=places, held=held, rerouted=not alike, decoded=self.decoded)
 
     def _runner(
         self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
@@ -249,17 +239,6 @@ class ModelAudit(Result):
         loaded = load.load(self.folder, dtype, self.device)
         found = held.compare(loaded, self.folder)
         return Runner(loaded, wide, self.folder.maximum, scales, self.device), found
-
-    def _flips(self, runner: Runner, base: Pass, shifted: Pass, offset: int) -> Flips | None:
-        """Return how many choices of experts a shift changes, and what changes where they are as before."""
-        from ropeaudit.features.model import routing
-
-        ids = self.tokens.ids
-        flips = routing.compare(base.choices, shifted.choices, runner.experts, len(ids))
-        if flips is None or not flips.flipped:
-            return flips
-        again = runner.run(ids, offset, routed=base.choices).logits.double() - base.logits.double()
-        return replace(flips, rest=float((again**2).mean() ** 0.5))
 
     def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
         """Return the pass from position 0. Raises: BadInput, with what the model holds if that is wrong."""
@@ -276,8 +255,8 @@ class ModelAudit(Result):
 
     def _reference(
         self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
-    ) -> tuple[dict[int, Any], dict[int, str], dict[int, Any]]:
-        """Return of float64, by offset, logits, what in the model a shift changes, and choices of experts."""
+    ) -> tuple[dict[int, Pass], dict[int, str]]:
+        """Return of float64, by offset, the pass but for q and k, and what of the model a shift changes."""
         from ropeaudit.features.model.forward_pass import check_reach
 
         base = self._first(runner, held)
@@ -296,13 +275,12 @@ class ModelAudit(Result):
             self.saved = qk_files.save(self.save, self.folder, base.layers, self.pairs)
         self.decoded = self._decoded(runner, base)
         step()
-        logits, causes, chosen = {0: base.logits}, {}, {0: base.choices}
+        passes, causes = {0: replace(base, layers={})}, {}
         for offset in self.offsets:
             shifted = runner.run(self.tokens.ids, offset)
             step()
-            logits[offset], causes[offset] = shifted.logits, cause_of(base, shifted)
-            chosen[offset] = shifted.choices
-        return logits, causes, chosen
+            passes[offset], causes[offset] = replace(shifted, layers={}), cause_of(base, shifted)
+        return passes, causes
 
     def _decoded(self, runner: Runner, base: Pass) -> Decoded | None:
         """Return how decode with a cache differs from one pass; None, with a note, where that is not seen."""
@@ -315,25 +293,11 @@ class ModelAudit(Result):
             reason = "the model has no generate"
         elif len(ids) < decode.FEWEST:
             reason = f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
-        left: dict[str, list[str]] = {}
-        for cache in self.caches:
-            found = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE, cache)
-            self.cached[cache] = found
-            if isinstance(found, str):
-                left.setdefault(found, []).append(cache)
-        for why, names in left.items():
-            which = f"the {names[0]} cache" if len(names) == 1 else f"caches ({', '.join(names)})"
-            which = "a cache" if names == [DYNAMIC] else which
-            self.folder.note(f"decode with {which} was not compared: {why}")
-        seen = [found for found in self.cached.values() if isinstance(found, decode.Decoded)]
-        worst = max(seen, key=lambda one: one.rank, default=None)
-        if worst is None or worst.differs:
-            return worst
-        behind = decode.compare_behind_images(runner, ids, self.pairs, STRUCTURE)
-        if isinstance(behind, str):
-            self.folder.note(f"decode with a cache behind an image was not compared: {behind}")
-            return worst
-        return behind if behind and behind.rank > worst.rank else worst
+        found = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE)
+        if isinstance(found, str):
+            self.folder.note(f"decode with a cache was not compared: {found}")
+            return None
+        return found
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
@@ -358,13 +322,14 @@ class ModelAudit(Result):
         fmt: Format,
         offset: int,
         passes: tuple[Pass, Pass],
-        references: dict[int, Any],
+        references: dict[int, Pass],
         cause: str,
     ) -> Shifted:
         from ropeaudit.features.model.logits import compare
 
         base, shifted = passes
-        change = compare(base.logits, shifted.logits, references[0], references[offset], self.tokens.ids)
+        exact = references[0].logits, references[offset].logits
+        change = compare(base.logits, shifted.logits, *exact, self.tokens.ids)
         heads = [
             head
             for layer, seen in sorted(shifted.layers.items())
@@ -387,7 +352,6 @@ def model(
     save_qk: str | None = None,
     trust_remote_code: bool = False,
     device: str | None = None,
-    caches: Names = DYNAMIC,
 ) -> ModelAudit:
     """Return the audit of a causal language model at shifted positions; iterate over it, and it runs.
 
@@ -396,9 +360,7 @@ def model(
     through the tokenizer. tokens: how many random ones, "128", or their ids, "5,17,3". seed: of random ones.
     save_qk: a .safetensors file that q and k before RoPE go to.
     trust_remote_code: execute the Python code that the folder brings. device: where the model runs, "cuda:0".
-    caches: of transformers, one or several that `generate` runs with beside one pass: "dynamic", "static",
-    "offloaded", "offloaded_static", "quantized".
-    Raises: UsageError, UnknownName, BadInput, MissingPackage.
+    Raises: UsageError, BadInput, MissingPackage.
     """
     place = devices.of_torch(device)
     if place.name.startswith("mps"):
@@ -408,11 +370,7 @@ def model(
     opened = load.open_folder(folder, trust_remote_code)
     chosen = read_tokens(opened, text, tokens, seed)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    wanted = arguments.listed(caches)
-    for cache in wanted:
-        if cache not in CACHES:
-            raise UnknownName("cache", cache, CACHES)
-    return ModelAudit(opened, chosen, formats, numbers, save_qk, place, wanted)
+    return ModelAudit(opened, chosen, formats, numbers, save_qk, place)
 
 
 def verdict_of(change: Change, offset: int) -> str:

@@ -17,7 +17,6 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
 if TYPE_CHECKING:
-    from ropeaudit.features.model.decode import Decoded
     from ropeaudit.features.model.logits import Change
     from ropeaudit.recognition.verification import Places
 
@@ -108,31 +107,6 @@ class PairDrift:
     pair: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRun:
-    """A cache of transformers that `generate` ran with. found: how decode differs, or why it was not run."""
-
-    cache: str
-    found: Decoded | str
-
-    @property
-    def decoded(self) -> Decoded | None:
-        """How decode differs; None where it was not run."""
-        return None if isinstance(self.found, str) else self.found
-
-    @property
-    def result(self) -> str:
-        """What came of it, a word of `RESULTS`."""
-        one = self.decoded
-        if one is None:
-            return "not_run"
-        return "differs" if one.differs else "moved" if one.way else "same"
-
-    def of(self, name: str) -> Any:
-        """Return a value of what differs; None where it was not run."""
-        return None if self.decoded is None else getattr(self.decoded, name)
-
-
 def _size(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
@@ -181,14 +155,6 @@ of_run = Declare[ModelRun]()
 of_layer = Declare[HeadScores]()
 of_head = Declare[HeadDrift]()
 of_pair = Declare[PairDrift]()
-of_cache = Declare[CacheRun]()
-RESULTS = {
-    "same": "logits, to 1e-8 of the largest or of 1, and q and k of new tokens, to 1e-6 of theirs, in "
-    "layers that were compared, are those of one pass",
-    "moved": "a row rotates by other positions as a whole, and its logits stay",
-    "differs": "logits are not those of one pass",
-    "not_run": "see the notes",
-}
 _LAYER = "number of the layer, from 0"
 _HEAD = "number of the query head"
 
@@ -292,18 +258,6 @@ class RunColumns:
         unit="score",
         shown=True,
         leaves=6,
-    )
-    routing_choices: int | None = of_run(
-        "choices of experts: tokens × routers; empty where the model has none, or none is seen",
-        lambda run: run.shifted.flips.choices if run.shifted.flips else None,
-    )
-    routing_flips: int | None = of_run(
-        "how many of them the shift changes",
-        lambda run: run.shifted.flips.flipped if run.shifted.flips else None,
-    )
-    change_rms_routed: float | None = of_run(
-        "change_rms where each token goes to the experts of offset 0; empty where none goes to others",
-        lambda run: run.shifted.flips.rest if run.shifted.flips and run.shifted.flips.flipped else None,
     )
     threshold: float = of_run("--threshold, in score units", unit="score")
     first_layer: int | None = of_run(
@@ -467,63 +421,12 @@ class PairColumns:
     )
 
 
-class CacheColumns:
-    """The columns of rows by cache; their dtype is float64, their offset 0."""
-
-    cache: str = of_cache("of transformers, as `generate` calls it", shown=True)
-    result: str = of_cache(
-        "of decode beside one pass over the same tokens: " + ", ".join(RESULTS),
-        choices=tuple(RESULTS),
-        shown=True,
-    )
-    way: str | None = of_cache(
-        "which row differs: with a cache (alone too), in a batch, padded on the left; empty where none does",
-        lambda one: one.of("way") or None,
-        shown=True,
-    )
-    position: int | None = of_cache(
-        "first token that is off, from the first of its row; empty where none is",
-        lambda one: one.of("position"),
-        shown=True,
-    )
-    layer: int | None = of_cache(
-        "first layer whose q or newest k is off there; empty where none is seen",
-        lambda one: one.of("layer"),
-        shown=True,
-    )
-    layers_compared: int | None = of_cache(
-        "layers whose q and k were compared with those of one pass, token by token; empty where none was run",
-        lambda one: one.of("layers"),
-        shown=True,
-    )
-    decode_max: float | None = of_cache(
-        "largest |logit of decode - logit of one pass|; a quantized cache stores k and v unrounded here",
-        lambda one: one.of("change"),
-        shown=True,
-    )
-    logits_max: float | None = of_cache("largest |logit| of one pass", lambda one: one.of("size"), shown=True)
-    storage_max: float | None = of_cache(
-        "largest change of a logit where a quantized cache rounds k and v; empty for the others",
-        lambda one: one.of("storage"),
-        shown=True,
-    )
-    resembles: str | None = of_cache(
-        "by which other positions q and k are rotated, as a sentence; empty where by none",
-        lambda one: wording.sentence(one.of("diagnosis")) or None,
-    )
-    reason: str | None = of_cache(
-        "why it was not run; empty where it was",
-        lambda one: one.found if isinstance(one.found, str) else None,
-    )
-
-
 COMMON = of_run.columns(ModelColumns)
 OWN: dict[str, Columns[Any]] = {
     "summary": of_run.columns(RunColumns),
     "layer": of_layer.columns(LayerColumns),
     "head": of_head.columns(HeadColumns),
     "pair": of_pair.columns(PairColumns),
-    "cache": of_cache.columns(CacheColumns),
 }
 KINDS = tuple(OWN)
 COLUMNS: dict[str, dict[str, Column[Any]]] = {kind: {**COMMON, **own} for kind, own in OWN.items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import click
-from click.core import ParameterSource
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, Rare, number, one_of
 
-_KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, not loaded for --help
+_KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
 
 
 @command(
@@ -25,7 +24,7 @@ _KINDS = ("summary", "layer", "head", "pair", "cache")  # of model/columns.py, n
 @click.option(
     "--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]", cls=Rare
 )
-@axis("--offset", INTEGERS, "Integers added to every position; 0 for --by cache.", "1000,32k")
+@axis("--offset", INTEGERS, "Integers added to every position.", "1000,32k")
 @axis("--dtype", NAMES, "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
 @click.option(
     "--threshold",
@@ -75,14 +74,11 @@ def model(
     loaded. What it holds is compared with what its config builds, and each layer's rotation with config.json.
     """
     from ropeaudit.console import delivery
-    from ropeaudit.features.model import analysis, load
+    from ropeaudit.features.model import analysis
     from ropeaudit.features.model.columns import COLUMNS
     from ropeaudit.features.model.report import report
     from ropeaudit.reports.numbers import counted
 
-    context = click.get_current_context()
-    if by == "cache" and context.get_parameter_source("offset") is ParameterSource.DEFAULT:
-        offset = (0,)  # decode is not shifted
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
     audit = analysis.model(
         folder,
@@ -94,7 +90,6 @@ def model(
         save_qk=save_qk,
         trust_remote_code=trust_remote_code,
         device=device,
-        caches=load.CACHES if by == "cache" else load.DYNAMIC,
     )
     return delivery.delivered(
         audit.run,

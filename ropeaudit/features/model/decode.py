@@ -1,18 +1,15 @@
 """Decode with a cache beside one pass over the same tokens, in float64: where the two differ, and why.
 
 `generate` of transformers reads a batch of two rows, one of them padded on the left, and is made to choose
-tokens that are known, so that a plain pass over each row has the numbers that it should have. Where positions
-have axes, the same is done with an image in each row.
+tokens that are known, so that a plain pass over each row has the numbers that it should have.
 Letters: h heads, g key-value heads, d head_dim, v vocabulary. Positions in tokens from the first of a row
 that is no padding.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import util
 from typing import Any, TypeAlias
 from unittest import mock
 
@@ -21,11 +18,9 @@ import torch
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
-from ropeaudit.features.model import images, load
+from ropeaudit.features.model import load
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
-from ropeaudit.features.model.images import Image, Row
-from ropeaudit.features.model.layers import NEAR, LayerVectors, RotatedPairs
-from ropeaudit.features.model.load import DYNAMIC
+from ropeaudit.features.model.layers import NEAR, LayerVectors, RotatedPairs, as_array
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.runtime import process_state, streams
 
@@ -41,14 +36,11 @@ FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
 class Decoded:
     """How decode differs from one pass. change, size: largest difference of a logit, largest logit.
 
-    allowed: how large a difference may be.
-
-    way: what the wrong row was: "with a cache" alone, "in a batch" where it is right alone, "padded on the
-    left", "step by step" where `generate` is right; empty where nothing differs. position: the first that is
+    allowed: how large a difference may be. way: what the wrong row was: "with a cache" alone, "in a batch"
+    where it is right alone, "padded on the left"; empty where nothing differs. position: the first that is
     off. layer: the first in which q or k is off there; None where that is not seen. diagnosis: positions by
     which they are rotated instead, if by any. differs: whether logits do; those of a row that is moved as a
-    whole stay. layers: how many were compared. image: the one in the row, None without. cache: its name.
-    storage: by how much logits change where it stores k and v in fewer bits, and no part of change.
+    whole stay. layers: how many were compared.
     """
 
     change: float
@@ -59,9 +51,6 @@ class Decoded:
     diagnosis: Diagnosis | None = None
     differs: bool = False
     layers: int = 0
-    image: Image | None = None
-    cache: str = DYNAMIC
-    storage: float | None = None
     allowed: float = 0.0
 
     @property
@@ -78,101 +67,50 @@ class Decoded:
 class _LastVectors(Capture):
     """Keeps q and k of the last token of each row, call by call, layer by layer.
 
-    k is what the cache gives back: its last, or, where it has room for more, that at the number of tokens.
+    k is the last that the cache gives back.
     """
 
-    def __init__(self, within: set[int] | None) -> None:
-        super().__init__(within)
+    def __init__(self) -> None:
+        super().__init__()
         self.last: dict[int, list[_Vectors]] = {}
-        self.tokens: dict[int, int] = {}
 
     def __call__(self, module: Any, query: Any, key: Any, *args: Any, **others: Any) -> Any:
-        if self.within is None or id(module) in self.within:
-            layer = self._number(module)
-            self.tokens[layer] = self.tokens.get(layer, 0) + query.shape[2]
-            last = query[:, :, -1], key[:, :, min(self.tokens[layer], key.shape[2]) - 1]
-            q, k = (one.detach().double().cpu().numpy().copy() for one in last)  # caches write over theirs
-            self.last.setdefault(layer, []).append((q, k))
+        last = as_array(query[:, :, -1]), as_array(key[:, :, -1])
+        self.last.setdefault(self._number(module), []).append(last)
         return self.attend(module, query, key, *args, **others)
 
 
 def compare(
-    runner: Runner,
-    ids: list[int],
-    base: Pass,
-    pairs: Mapping[int, RotatedPairs],
-    allowed: float,
-    cache: str = DYNAMIC,
+    runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs], allowed: float
 ) -> Decoded | str:
     """Return how decode differs from one pass of a model in float64; a reason where it cannot be run.
 
     base: the pass over the tokens from position 0. pairs: how its layers rotate. allowed: how far a logit may
-    be off, over the largest. cache: one of `load.CACHES`.
+    be off, over the largest.
     """
-    rows = [Row(ids), Row(ids[PADDED:])]
+    rows = [ids, ids[PADDED:]]
     try:
-        both = _generated(runner, rows, cache)
-        found = _compared(runner, rows, both, [base, runner.run(rows[1].ids, 0)], pairs, allowed, cache)
-        if cache == "quantized":
-            narrow = set(runner.narrow)
-            rounded, _ = _generated(runner, rows, cache, rounds=True)
-            runner.narrow = narrow  # what is stored is narrow by intent
-            found = replace(found, storage=float((rounded - both[0]).abs().max()))
+        both, passes = _generated(runner, rows), [base, runner.run(rows[1], 0)]
+        found = [_differs(both, n, len(rows[n]), passes[n], pairs, allowed) for n in (0, 1)]
+        if found[0].way:
+            alone = _differs(_generated(runner, rows[:1]), 0, len(ids), base, pairs, allowed)
+            if alone.way and alone.rank >= found[0].rank:
+                found[0] = replace(alone, way="with a cache")
     except RopeAuditError as error:
         return str(error)
     except Exception as error:  # whatever a model's own code raises
         return f"`generate` raised {one_line(error, 200)}"
-    return replace(found, cache=cache)
-
-
-def compare_behind_images(
-    runner: Runner, ids: list[int], pairs: Mapping[int, RotatedPairs], allowed: float
-) -> Decoded | str | None:
-    """Return the same of text with an image in it; None for a model that takes none as M-RoPE's do.
-
-    Where `generate` is right, the model is run step by step too, and counts positions itself.
-    """
-    try:
-        rows = images.shown(runner.model, ids, PADDED)
-        if not rows:
-            return None
-        passes = [runner.run(row.ids, 0, beside=images.beside(runner.model, [row])) for row in rows]
-        found = _compared(runner, rows, _generated(runner, rows), passes, pairs, allowed)
-        if found.differs:
-            return found
-        stepped = _differs(_stepped(runner, rows[0]), 0, rows[0], passes[0], pairs, allowed)
-    except Exception as error:  # whatever a model's own code raises
-        return f"the model raised {one_line(error, 200)}"
-    return replace(stepped, way="step by step") if stepped.rank > found.rank else found
-
-
-def _compared(
-    runner: Runner,
-    rows: Sequence[Row],
-    both: _Generated,
-    passes: Sequence[Pass],
-    pairs: Mapping[int, RotatedPairs],
-    allowed: float,
-    cache: str = DYNAMIC,
-) -> Decoded:
-    """Return how decode of two rows differs from a pass over each."""
-    found = [_differs(both, n, rows[n], passes[n], pairs, allowed) for n in (0, 1)]
-    if found[0].way:
-        alone = _differs(_generated(runner, rows[:1], cache), 0, rows[0], passes[0], pairs, allowed)
-        if alone.way and alone.rank >= found[0].rank:
-            found[0] = replace(alone, way="with a cache")
     worst = max(found, key=lambda one: one.rank)
     return worst if worst.way else max(found, key=lambda one: one.change)
 
 
-def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds: bool = False) -> _Generated:
-    """Return logits (steps, rows, v) and q and k by layer and step, of all but the last tokens.
-
-    rounds: whether a quantized cache rounds k and v; else it stores them as they are.
-    """
+def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
+    """Return logits (steps, rows, v) and q and k by layer and step, of all but the last tokens."""
     from transformers import GenerationConfig
 
-    given, mask = images.padded(rows)
+    pads = [len(rows[0]) - len(row) for row in rows]
+    given = torch.tensor([[row[0]] * pad + row for row, pad in zip(rows, pads, strict=True)])
+    mask = torch.tensor([[0] * pad + [1] * len(row) for row, pad in zip(rows, pads, strict=True)])
     prompt = given.shape[1] - NEW
 
     def following(row: int, sent: Any) -> list[int]:
@@ -183,15 +121,13 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
         max_new_tokens=NEW,
         do_sample=False,
         use_cache=True,
+        cache_implementation="dynamic",
         pad_token_id=0,
         output_logits=True,
         return_dict_in_generate=True,
         disable_compile=True,
-        **({} if cache == "quantized" else {"cache_implementation": cache}),
     )
-    kept = {"past_key_values": _quantized(runner.model, rounds)} if cache == "quantized" else {}
-    beside = images.beside(runner.model, rows, prompt)
-    vectors = _LastVectors(runner.text if beside else None)
+    vectors = _LastVectors()
     load.listen(vectors)
     runner.reset()
     with (
@@ -200,7 +136,6 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
         load.quiet(),
         streams.aside(),
         process_state.foreign(),
-        _orderly(runner, cache),
         mock.patch.object(runner.model, "generation_config", make()),  # its values would fill ours
     ):
         result = runner.model.generate(
@@ -208,89 +143,27 @@ def _generated(runner: Runner, rows: Sequence[Row], cache: str = DYNAMIC, rounds
             attention_mask=runner.device.put(mask[:, :prompt]),
             prefix_allowed_tokens_fn=following,
             generation_config=config,
-            **kept,
-            **runner.put(beside),
         )
     if len(result.logits) < NEW:
         raise BadInput(f"`generate` stopped after {len(result.logits)} of {NEW} tokens")
     return torch.stack(result.logits).cpu().double(), vectors.last
 
 
-class _Stream:
-    """A stream of a device that has none: whatever is put into it is done at once."""
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-
-    def wait_stream(self, other: Any) -> None:
-        """Return at once."""
-
-
-@contextlib.contextmanager
-def _orderly(runner: Runner, cache: str) -> Iterator[None]:
-    """Let offloaded caches run without CUDA within the block: its streams order copies, of which are none."""
-    if runner.device.name.startswith("cuda") or not cache.startswith("offloaded"):
-        yield
-        return
-    with (
-        mock.patch.object(torch, "Stream", _Stream),
-        mock.patch.object(torch.cuda, "default_stream", return_value=_Stream()),
-    ):
-        yield
-
-
-def quanto() -> bool:
-    """Return whether the package is there by which `generate` quantizes a cache."""
-    return util.find_spec("optimum") is not None and util.find_spec("optimum.quanto") is not None
-
-
-def _quantized(model: Any, rounds: bool) -> Any:
-    """Return an empty quantized cache of a model: quanto's, which `generate` takes, else that in float8."""
-    from transformers import QuantizedCache
-
-    make: Any = QuantizedCache
-    cache = make("quanto" if quanto() else "fp8", model.config)
-    for layer in () if rounds else cache.layers:
-        layer._quantize = lambda tensor, *_, **__: (tensor, None)
-        layer._dequantize = lambda stored: stored[0]
-    return cache
-
-
-def _stepped(runner: Runner, row: Row) -> _Generated:
-    """Return the same as `_generated` of one row, its tokens given one by one without positions."""
-    ids = runner.device.put(torch.tensor([row.ids]))
-    prompt = ids.shape[1] - NEW
-    given = runner.put(images.beside(runner.model, [row], prompt))
-    vectors = _LastVectors(runner.text)
-    load.listen(vectors)
-    runner.reset()
-    logits, cache, first = [], None, 0
-    with torch.no_grad(), runner.arithmetic(), streams.aside(), process_state.foreign():
-        for end in range(prompt, prompt + NEW):
-            result = runner.model(ids[:, first:end], past_key_values=cache, use_cache=True, **given)
-            cache, first, given = result.past_key_values, end, {}
-            logits.append(result.logits[:, -1])
-    return torch.stack(logits).cpu().double(), vectors.last
-
-
 def _differs(
     generated: _Generated,
     row: int,
-    given: Row,
+    length: int,
     one: Pass,
     pairs: Mapping[int, RotatedPairs],
     allowed: float,
 ) -> Decoded:
-    """Return where a row of what was generated is not that of one pass.
+    """Return where a row of so many tokens, as it was generated, is not that of one pass.
 
     A layer whose q and k are moved alike at every step, from the prompt on, keeps its distances: it explains
     nothing where logits differ.
     """
     logits, vectors = generated
-    first = len(given.ids) - NEW - 1  # the last token of the prompt
+    first = length - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     most = allowed * max(1.0, size)
     off = _apart(logits[:, row], one.logits[first : first + len(logits)].double())
@@ -298,7 +171,7 @@ def _differs(
     compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
     moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
     alike = [n for n in compared if _as_a_whole(moves[n])]
-    same = Decoded(change, size, layers=len(compared), image=given.image, differs=change > most, allowed=most)
+    same = Decoded(change, size, layers=len(compared), differs=change > most, allowed=most)
     for step, apart in enumerate(off.tolist()):
         for layer in compared:
             here = moves[layer][step:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ropeaudit.features.model import load
 from ropeaudit.recognition import wording
 from ropeaudit.reports.numbers import short
 
@@ -24,11 +23,7 @@ def notes(one: Decoded | None) -> list[str]:
         return []
     seen = "in" if one.diagnosis else "seen in q or k of"
     layer = "" if one.layer is None else f", first {seen} layer {one.layer}"
-    begin = f"decode of a row {one.way}" + ("" if one.cache == load.DYNAMIC else f" (the {one.cache} cache)")
-    if one.image is not None:
-        begin += f", behind an image of {one.image.tokens} tokens,"
-        if one.diagnosis and one.diagnosis.values.get("by") == -one.image.delta:
-            layer += f": as if M-RoPE's delta of {one.image.delta} were not added"
+    begin = f"decode of a row {one.way}"
     if not one.differs:
         both = one.diagnosis is not None and not one.diagnosis.where.sides
         return [
@@ -37,6 +32,6 @@ def notes(one: Decoded | None) -> list[str]:
             + "float64 logits stay"
         ]
     return [
-        f"{begin} is not one pass over its tokens: float64 logits {apart(one.change)}, from "
-        f"{'position' if one.image is None else 'token'} {one.position} on{layer}"
+        f"{begin} is not one pass over its tokens: float64 logits {apart(one.change)}, from position "
+        f"{one.position} on{layer}"
     ]

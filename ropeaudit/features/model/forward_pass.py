@@ -12,7 +12,7 @@ import contextlib
 import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
-from ropeaudit.features.model import float64_mode, load, provenance, routing
-from ropeaudit.features.model.layers import LayerVectors
-from ropeaudit.features.model.provenance import as_array, before
-from ropeaudit.features.model.routing import Routing
+from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model.layers import LayerVectors, as_array
+from ropeaudit.features.model.rotary_calls import Calls
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
 
@@ -49,15 +48,20 @@ class Lookup:
 class Pass:
     """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions.
 
-    choices: of `Routing`.
+    choices: of `Lookups`.
     """
 
     logits: Any
     layers: dict[int, LayerVectors]
     frequencies: dict[str, Any]
     lookups: dict[str, Lookup]
-    reads: bool = True
-    choices: list[Any] = field(default_factory=list)
+    reads: bool
+    choices: list[Any]
+
+    def sends_alike(self, other: Pass) -> bool:
+        """Return whether tokens go to the same experts in another pass; so it is where there are none."""
+        both = zip(self.choices, other.choices, strict=False)
+        return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
 
 
 class Runner:
@@ -79,41 +83,28 @@ class Runner:
         scales: of `Products`.
         """
         self.wide, self.maximum, self.device = wide, maximum, device
-        self.experts = routing.experts(model.config.to_dict())
         self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
-    def run(
-        self,
-        ids: list[int],
-        offset: int,
-        *,
-        follow: bool = False,
-        routed: Sequence[Any] = (),
-        beside: Mapping[str, Any] | None = None,
-    ) -> Pass:
+    def run(self, ids: list[int], offset: int, *, rotations: bool = False) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
 
-        follow: whether layers get q and k before rotation too, as far as those are seen. routed: the choices
-        of another pass, to be made again. beside: what is given beside the tokens instead of positions, such
-        as an image; the model builds positions itself.
+        rotations: whether the functions that rotate q and k are listened to.
         """
-        capture = Capture(None if beside is None else self.text)
+        capture = Capture()
         load.listen(capture)
         self.reset()
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
-        chosen = Routing(routed) if self.experts else contextlib.nullcontext()
-        followed = provenance.following(self.model, len(ids)) if follow else contextlib.nullcontext()
-        others = {"position_ids": positions} if beside is None else self.put(beside)
-        with torch.no_grad(), self.arithmetic(), followed as capture.calls, products, lookups, chosen:
+        listening = capture.calls.listening(self.model) if rotations else contextlib.nullcontext()
+        with torch.no_grad(), self.arithmetic(), listening, products, lookups:
             try:
                 with streams.aside(), process_state.foreign():
-                    logits = self.model(given, use_cache=False, **others).logits[0]
+                    logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
                 raise BadInput(self._refusal(len(ids), offset, one_line(error, 300))) from None
         frequencies = {
@@ -122,17 +113,8 @@ class Runner:
             for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
-        seen = capture.layers, frequencies, lookups.rows, lookups.reads
-        return Pass(logits.detach().cpu(), *seen, getattr(chosen, "choices", []))
-
-    @property
-    def text(self) -> set[int]:
-        """The ids of the modules that read tokens: all but those that see images alone."""
-        return {id(module) for module in self.model.get_decoder().modules()}
-
-    def put(self, beside: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tensors by name, on the device."""
-        return {name: self.device.put(value) for name, value in beside.items()}
+        seen = capture.layers, frequencies, lookups.rows, lookups.reads, lookups.choices
+        return Pass(logits.detach().cpu(), *seen)
 
     def reset(self) -> None:
         """Let the rotary modules be as they were loaded."""
@@ -200,15 +182,13 @@ class Capture:
     """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
 
     attended: whether the model has called it. calls: of functions that rotate, while they are listened to.
-    within: ids of the modules whose q and k are kept, None for all.
     """
 
-    def __init__(self, within: set[int] | None = None) -> None:
+    def __init__(self) -> None:
         """Begin with nothing."""
-        self.within = within
         self.layers: dict[int, LayerVectors] = {}
         self.attended = False
-        self.calls: provenance.Calls | None = None
+        self.calls = Calls()
         self._modules: dict[int, Any] = {}
 
     def __call__(
@@ -223,8 +203,6 @@ class Capture:
         **others: Any,
     ) -> Any:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
-        if self.within is not None and id(module) not in self.within:
-            return self.attend(module, query, key, value, attention_mask, scaling, dropout, **others)
         if not self.attended:
             self.attended = True
             self.layers.clear()  # of products elsewhere, see `Products`
@@ -258,11 +236,7 @@ class Capture:
         Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
         """
         arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
-        called = None if self.calls is None else self.calls.take(q, k)
-        found = before(q, k)
-        return LayerVectors(
-            *arrays, scale, visible, found, provenance.still(q, k), called if found is None else None
-        )
+        return LayerVectors(*arrays, scale, visible, self.calls.take(q, k))
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""
@@ -375,13 +349,18 @@ def _heads(x: Any) -> Any:
 
 
 class Lookups(TorchFunctionMode):
-    """Listens to every torch function. reads: whether one got the positions. rows: by table."""
+    """Listens to every torch function. reads: whether one got the positions. rows: by table.
+
+    choices: the indices of every choice of the k largest, sorted: the experts that tokens go to. Two nearly
+    alike flip by one rounding, and logits jump by as much as experts differ.
+    """
 
     def __init__(self, model: Any, positions: Any) -> None:
         """Begin with nothing."""
         super().__init__()
         self.positions, self.reads = positions.untyped_storage().data_ptr(), False
         self.rows: dict[str, Lookup] = {}
+        self.choices: list[Any] = []
         self.learned = {value.data_ptr(): name for name, value in model.named_parameters()}
         self.stored = {value.data_ptr(): name for name, value in model.named_buffers()}
 
@@ -394,7 +373,10 @@ class Lookups(TorchFunctionMode):
             )
         if name in _SELECTS:
             self._note(list(_tensors(args)))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if name == "topk":
+            self.choices.append(result.indices.detach().cpu().sort(-1).values)
+        return result
 
     def _note(self, tensors: list[Any]) -> None:
         """Note which rows of a table are looked up: an integer tensor beside one of numbers."""

@@ -29,17 +29,14 @@ Called = tuple[tuple[Array, Array], tuple[Array, Array]]
 class LayerVectors:
     """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores.
 
-    before: q and k before rotation, where they were followed to attention. still: whether they were followed
-    to there, and nothing rotates them. called: where they were not followed, what a function of the library
-    that rotates was given and returned, q and k each.
+    called: what a function of the library that rotates was given and returned, q and k each, where attention
+    gets that; None where it was not heard.
     """
 
     q: Array
     k: Array
     scale: float
     visible: NDArray[np.bool_]
-    before: tuple[Array, Array] | None = None
-    still: bool = False
     called: Called | None = None
 
 
@@ -88,6 +85,12 @@ class RotatedPairs:
         a, b = self.split(dims.astype(np.float64))
         rotated = np.stack([a, b], -1).reshape(-1) if layout == "interleaved" else np.concatenate([a, b])
         return x[..., np.concatenate([rotated, np.setdiff1d(dims, rotated)]).astype(int)]
+
+
+def as_array(x: Any) -> Array:
+    """Return a copy of a tensor in float64."""
+    array: Array = x.detach().cpu().double().numpy().copy()
+    return array
 
 
 NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
@@ -163,6 +166,12 @@ def _candidates(head_dim: int, held: Sequence[Table]) -> Iterator[RotatedPairs]:
             for start in dict.fromkeys((0, head_dim - rotary_dim)):
                 for layout, swapped in product(LAYOUTS, (False, True)):
                     yield RotatedPairs(start, layout, frequencies, factor, swapped)
+
+
+def unrotated(pairs: Mapping[int, RotatedPairs]) -> set[int]:
+    """Return the layers whose q and k stay when positions move, of a model whose other layers rotate."""
+    still = {layer for layer, one in pairs.items() if not one.frequencies.size}
+    return still if len(still) < len(pairs) else set()
 
 
 def _error(before: LayerVectors, after: LayerVectors, pairs: RotatedPairs, distance: int) -> float:

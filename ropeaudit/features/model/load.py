@@ -26,9 +26,6 @@ LEFT = (
     "uninitialised, for loading left it on `meta`, without memory; the model's code has to compute it in "
     "`_init_weights`, as a buffer, or at the first call"
 )
-# as `generate` of transformers calls its caches; the first is the one where none is asked for
-CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")
-DYNAMIC = CACHES[0]
 ATTENTION = "ropeaudit"  # the name under which transformers finds the function that keeps q and k
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import decode_words, load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
@@ -17,9 +15,7 @@ from ropeaudit.features.model.columns import (
     COMMON,
     KINDS,
     OWN,
-    RESULTS,
     SCHEMA,
-    CacheRun,
     HeadScores,
     ModelRun,
     PairDrift,
@@ -36,9 +32,6 @@ _LEGENDS = {
     "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
-    "cache": "way: `generate` decodes {new} tokens of two rows, one padded on the left, or of the first "
-    "alone;\nlayer: the first whose q or newest k is off; decode max: logits minus those of one pass, in "
-    "float64, k and v\nunrounded; storage max: change of logits where a quantized cache rounds them.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
 }
 _REMEDY = {
@@ -71,23 +64,17 @@ def report(
     rows = {
         name: [COMMON.row(run) | OWN[name].row(item) for run in runs for item in _items(name, run)]
         for name in KINDS
-        if name in (kind, *KINDS[:3]) and name != "cache"
+        if name in (kind, *KINDS[:3])
     }
-    said = headline(audit, rows["summary"])
-    if kind == "cache":
-        said = cache_headline(audit)
-        once = [replace(run, shifted=replace(run.shifted, dtype=FP64, offset=0)) for run in runs[:1]]
-        items = [CacheRun(*one) for one in audit.cached.items()]
-        rows[kind] = [COMMON.row(run) | OWN[kind].row(item) for run in once for item in items]
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=" ".join(filter(None, [fault(rows["summary"]), said])),
+        headline=" ".join(filter(None, [fault(rows["summary"]), headline(audit, rows["summary"])])),
         notes=notes(audit, rows["summary"], measured),
-        legend=_legend(kind, threshold, rows[kind]),
+        legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": versions},
         declared=COLUMNS[kind],
         further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
@@ -105,36 +92,6 @@ def _items(kind: str, run: ModelRun) -> Iterable[Any]:
     if kind == "head":
         return heads
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
-
-
-def _legend(kind: str, threshold: float, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the words of some rows' columns, and of results among them."""
-    words = [
-        f"{word.replace('_', ' ')}: {RESULTS[word]}."
-        for word in RESULTS
-        if any(row.get("result") == word for row in rows)
-    ]
-    new = 0
-    if kind == "cache":
-        from ropeaudit.features.model.decode import NEW as new
-    return "\n".join([_LEGENDS[kind].format(threshold=short(threshold), new=new), *words])
-
-
-def cache_headline(audit: ModelAudit) -> str:
-    """Return what came of decode with each cache, in a sentence."""
-    runs = [CacheRun(*one) for one in audit.cached.items()]
-    by = {word: [run.cache for run in runs if run.result == word] for word in RESULTS}
-    said = {
-        "same": "one pass over the same tokens",
-        "moved": "one pass but for a row that is moved as a whole",
-        "differs": "not one pass over the same tokens",
-    }
-    parts = [f"{said[word]} with {', '.join(by[word])}" for word in said if by[word]]
-    begin = f"In float64, decode is {'; '.join(parts)}." if parts else ""
-    off = [run.decoded for run in runs if run.decoded is not None and run.result == "differs"]
-    end = f" Logits {decode_words.apart(max(one.change for one in off))}." if off else ""
-    left = f" Not run: {', '.join(by['not_run'])}." if by["not_run"] else ""
-    return f"{begin}{end}{left}".strip() or "Nothing was run."
 
 
 def fault(summary: Sequence[Mapping[str, Any]]) -> str:
@@ -224,11 +181,6 @@ def _where(row: Mapping[str, Any]) -> str:
 
 def _text(row: Mapping[str, Any]) -> str:
     message = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
-    if row["routing_flips"]:
-        message += (
-            f"; {row['routing_flips']} of {row['routing_choices']} choices of experts flip, and with the "
-            f"experts of offset 0 the change is {short(row['change_rms_routed'])}"
-        )
     if row["source"] == "random":
         return message
     return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
@@ -266,21 +218,6 @@ def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     ]
 
 
-def cache_notes(audit: ModelAudit) -> list[str]:
-    """Return how caches were run that are not what a reader takes them for."""
-    from ropeaudit.features.model.decode import quanto
-
-    if len(audit.cached) < 2:
-        return []
-    run = {name for name, found in audit.cached.items() if not isinstance(found, str)}
-    message = []
-    if run & {"offloaded", "offloaded_static"} and not audit.device.name.startswith("cuda"):
-        message.append(f"offloaded caches copy nothing on {audit.device.name}; --device cuda lets them")
-    if "quantized" in run and not quanto():
-        message.append("the quantized cache is that in float8: optimum-quanto is not installed")
-    return message
-
-
 def notes(
     audit: ModelAudit, summary: Sequence[Mapping[str, Any]], results: Sequence[Shifted] = ()
 ) -> list[str]:
@@ -316,7 +253,7 @@ def notes(
         message.append(
             f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
         )
-    message += [*decode_words.notes(audit.decoded), *cache_notes(audit)]
+    message += decode_words.notes(audit.decoded)
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(

@@ -1,12 +1,12 @@
 """Whether each layer rotates q and k as the config says, and what explains it where one does not.
 
 What a shift cannot see is seen here: each layer's q and k, as attention gets them, beside the exact rotation
-of what the layer had before, at the positions that the model was given.
+of what was given to the function that rotates them, at the positions that the model was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,8 @@ class _Unanswered(LookupError):
 class _LayerRotator(Rotator):
     """A layer as what rotates, by running the model at the positions of a call.
 
-    vectors: of the first call, which was made. again: whether the model may be run for others. joined: as in
-    `_rotation`.
+    vectors: of the first call, which was made. again: whether the model may be run for others. still, joined:
+    as in `_rotation`.
     """
 
     number: int
@@ -53,13 +53,14 @@ class _LayerRotator(Rotator):
     ids: list[int]
     vectors: LayerVectors | None
     again: bool
+    still: bool = False
     joined: bool = False
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as attention gets them. Raises: _Unanswered."""
         vectors = self.vectors or self._run(int(at[0]))
         self.vectors = None
-        found = _rotation(vectors, self.setting, self.joined)
+        found = _rotation(vectors, self.still, self.joined)
         if found is None or not all(map(np.array_equal, found[0], (q[0], k[0]))):
             raise _Unanswered
         return found[1][0][None], found[1][1][None]
@@ -73,7 +74,7 @@ class _LayerRotator(Rotator):
         if not self.again or length != self.setting.length:  # there the setting is another
             raise _Unanswered
         try:
-            return self.runner.run(self.ids, first, follow=True).layers[self.number]
+            return self.runner.run(self.ids, first, rotations=True).layers[self.number]
         except (RopeAuditError, KeyError):
             raise _Unanswered from None
 
@@ -106,12 +107,14 @@ def check_layers(
     offset: int,
     seen: Pass,
     dtype: Format,
+    still: Container[int] = (),
     held: Diagnosis | None = None,
 ) -> dict[int, Places]:
     """Return layer -> where its worst rotated pair stands, of the layers whose q and k before are seen.
 
-    What explains a later layer as it does the first wrong one is said so. held: what is wrong with the
-    frequencies that the model holds; where no setting has those, they explain each wrong layer.
+    What explains a later layer as it does the first wrong one is said so. still: layers that are known not to
+    rotate. held: what is wrong with the frequencies that the model holds; where no setting has those, they
+    explain each wrong layer.
     """
     given = _settings(folder, seen.layers)
     results: dict[int, Places] = {}
@@ -120,14 +123,17 @@ def check_layers(
     known = held if held is not None and held.code in UNKNOWN else None
     for layer, vectors in sorted(seen.layers.items()):
         setting = given.get(layer)
-        if layer in given and setting is None and vectors.before is not None:
-            results[layer] = _unasked(vectors.before, (vectors.q, vectors.k), rule, offset)
+        if layer in given and setting is None and vectors.called is not None:
+            results[layer] = _unasked(*vectors.called, rule, offset)
             first = first or results[layer].diagnosis
-        found = None if setting is None else _compared(vectors, setting, len(ids) + offset, rule, offset)
+        if setting is None:
+            continue
+        setting = replace(setting, length=setting.scaling.length_for(len(ids) + offset))
+        found = _compared(vectors, setting, layer in still, rule, offset)
         if found is None:
             continue
         setting, joined, (q, k) = found
-        rotator = _LayerRotator(layer, setting, runner, ids, vectors, first is None, joined)
+        rotator = _LayerRotator(layer, setting, runner, ids, vectors, first is None, layer in still, joined)
         vectors_given = CaseVectors((q[None], k[None]), 0)
         one = verification.check(rotator, setting, rule, vectors_given, offset, explain=known is None)
         if known and one.wrong_rotation:
@@ -144,20 +150,18 @@ def check_layers(
 
 
 def _compared(
-    vectors: LayerVectors, setting: RopeSetting, length: int, rule: Format, offset: int
+    vectors: LayerVectors, setting: RopeSetting, still: bool, rule: Format, offset: int
 ) -> tuple[RopeSetting, bool, Both] | None:
     """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before.
 
     None where those are not seen, or are not those of the setting.
     """
-    setting = replace(setting, length=setting.scaling.length_for(length))
-    rotated = vectors.before is None and not vectors.still and vectors.called is not None
-    if rotated and vectors.called and vectors.called[0][0].shape[-1] == setting.rotary_dim:
+    if vectors.called and vectors.called[0][0].shape[-1] == setting.rotary_dim:
         setting = replace(setting, head_dim=setting.rotary_dim)  # those dims alone were given
     tried = []
-    for joined in (False, True) if rotated and setting.layout == "interleaved" else (False,):
+    for joined in (False, True) if vectors.called and setting.layout == "interleaved" else (False,):
         own = replace(setting, layout="half") if joined else setting
-        found = _rotation(vectors, own, joined)
+        found = _rotation(vectors, still, joined)
         if found is None or not _comparable(found[0], own):
             return None
         at = np.arange(found[0][0].shape[-2])[None] + offset
@@ -170,17 +174,14 @@ def _compared(
     return setting, joined, given
 
 
-def _rotation(vectors: LayerVectors, setting: RopeSetting, joined: bool) -> tuple[Both, Both] | None:
+def _rotation(vectors: LayerVectors, still: bool, joined: bool) -> tuple[Both, Both] | None:
     """Return q and k before and after rotation; None where they are not seen.
 
-    joined: whether pairs that lie side by side come back in halves; then they are given so too.
+    still: whether nothing rotates them. joined: whether pairs that lie side by side come back in halves; then
+    they are given so too.
     """
-    if vectors.before is not None:
-        return vectors.before, (vectors.q, vectors.k)
-    if vectors.still:
-        return (vectors.q, vectors.k), (vectors.q, vectors.k)
     if vectors.called is None:
-        return None
+        return ((vectors.q, vectors.k), (vectors.q, vectors.k)) if still else None
     given, rotated = vectors.called
     if joined:
         q, k = (np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1) for x in given)
