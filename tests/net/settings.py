@@ -1,8 +1,8 @@
 """What is read of a config.json, as it comes out of the door: `ropeaudit.check`.
 
-configs.jsonl holds the configs, one a line: whole (`config`), as text (`text`), or another one (`of`) with keys
-changed (`change`; "@absent" leaves a key out). settings.jsonl holds what is read of each (`today`), and, where
-that is wrong, what is right of it (`right`, with the words why: `said`).
+configs.jsonl holds the configs, one a line: whole (`config`), as text (`text`), or another one (`of`) with
+keys changed (`change`; "@absent" leaves a key out). settings.jsonl holds what is read of each (`today`), and,
+where that is wrong, what is right of it (`right`, with the words why: `said`).
 """
 
 from __future__ import annotations

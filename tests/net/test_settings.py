@@ -5,8 +5,8 @@ import io
 from pathlib import Path
 
 import pytest
-from net.settings import SETTINGS, differs, lines, names, read, text_of
 
+from net.settings import SETTINGS, differs, lines, names, read, text_of
 from ropeaudit.main import main
 
 
