@@ -36,8 +36,6 @@ def worst_table_error(distances: np.ndarray, setting: RopeSetting) -> float:
     return float(worst)
 
 
-
-
 @pytest.mark.parametrize("base", [10000.0, 500000.0, 1e6 + 0.5])
 def test_table_to_distance_2_to_the_24(base: float) -> None:
     rng = np.random.default_rng(0)
@@ -66,10 +64,6 @@ def test_float64_angles_of_any_size() -> None:
             c, s = mpmath.cos_sin(mpf(angle))
             assert abs(mpf(cos[i, 0]) + mpf(low[i, 0]) - c) < dd.CIRCLE_ERROR
             assert abs(mpf(sin[i, 0]) + mpf(sin_low[i, 0]) - s) < dd.CIRCLE_ERROR
-
-
-
-
 
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope"])

@@ -260,7 +260,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "llama-3.1-8b",
         {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-        "needs low_freq_factor, high_freq_factor, original_max_position_embeddings; add them to rope_scaling$",
+        "needs low_freq_factor, high_freq_factor, original_max_position_embeddings; add them to rope_sca",
     ),
     (
         "llama-3.1-8b",
