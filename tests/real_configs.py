@@ -8,7 +8,7 @@ from typing import Any
 
 from net.settings import text_of
 
-# what `ropeaudit list models` names too, what is spelled in other ways, and other families
+# what `ropeaudit list models` names too, and what is spelled in other ways
 TEXTS = [
     "llama-3.1-8b",
     "qwen2.5-7b",
@@ -35,51 +35,6 @@ OTHERS = (
     "gemma-4",
     "granite",
 )
-MORE = [
-    "llama-2-7b-hf",
-    "llama-3.2-3b",
-    "vicuna-7b-v1.5-16k",
-    "deepseek-coder-6.7b",
-    "yi-34b-200k",
-    "llama-4-scout",
-    "mistral-nemo",
-    "yarn-mistral-7b-128k",
-    "ministral-3-8b",
-    "mixtral-8x7b",
-    "qwen2.5-7b-yarn",
-    "qwen2.5-7b-1m",
-    "qwen3-8b-yarn",
-    "qwen3-next-80b",
-    "qwen2.5-vl-7b",
-    "smollm3-3b",
-    "command-r7b",
-    "exaone-4-32b",
-    "falcon-7b-hf",
-    "falcon-h1-7b",
-    "phi-2",
-    "phi-4-mini",
-    "persimmon-8b",
-    "stablelm-2-1.6b",
-    "pythia-2.8b",
-    "starcoder2-7b",
-    "gemma-7b",
-    "glm-4-9b-0414",
-    "glm-4.5-air",
-    "olmo-2-13b",
-    "olmoe-1b-7b",
-    "internlm3-8b",
-    "minitron-4b",
-    "minimax-m2",
-    "minicpm3-4b",
-    "apertus-8b",
-    "ernie-4.5-0.3b",
-    "seed-oss-36b",
-    "lfm2-1.2b",
-    "bitnet-b1.58-2b",
-    "helium-1-2b",
-    "glm-4-9b-chat",
-    "chatglm3-6b",
-]
 
 # name of a fragment: model type, beginning of the names of its classes in transformers
 CLASSES = {
@@ -140,6 +95,7 @@ MORE_CLASSES = {
     "helium-1-2b": ("helium", "Helium"),
 }
 WITHOUT_CLASS = {"glm-4-9b-chat", "chatglm3-6b"}
+MORE = [*MORE_CLASSES, *sorted(WITHOUT_CLASS)]
 
 
 def config(name: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from real_configs import CLASSES, MORE, MORE_CLASSES, TEXTS, WITHOUT_CLASS, config
+from net.settings import names
+from real_configs import CLASSES, MORE, MORE_CLASSES, OTHERS, TEXTS, config
 
 from ropeaudit import parse
 from ropeaudit.rope import presets, scaled
@@ -75,7 +76,7 @@ def wrongly_read(name: str, kind: str, prefix: str) -> list[str]:
 
 @QUIET
 def test_configs_are_read_as_the_model_in_transformers() -> None:
-    assert set(MORE_CLASSES) | WITHOUT_CLASS == set(MORE)
+    assert {*TEXTS, *OTHERS, *MORE} == {name[5:] for name in names() if name.startswith("real/")}
     assert len({kind for kind, _ in MORE_CLASSES.values()} - {kind for kind, _ in CLASSES.values()}) >= 20
     found = {name: wrongly_read(name, *words) for name, words in {**CLASSES, **MORE_CLASSES}.items()}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
