@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from net.random_faults import BATCH, FORMATS, LENGTH, MAKERS, Call, Case, Rope, cases, left_out
+from net.random_faults import BATCH, FORMATS, LENGTH, MAKERS, Call, Case, Rope, case, cases, left_out
 from net.random_right import right_cases
 from ropeaudit import RopeSetting, parse
 from ropeaudit.recognition import allowance, verification
@@ -21,8 +21,7 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaling import parse as scaling
 
 ROWS = verification.BATCH_STEP
-TABLE = Path(__file__).parent / "random_faults.json"  # seed -> the codes that are named today
-FAST = 24
+TABLE = Path(__file__).parent / "random_faults.json"  # seed -> the codes that are named today, and a part
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,46 +89,59 @@ def said(places: Places) -> set[str] | None:
     return {part.code for one in equals for part in one.parts()} - {"unexplained"}
 
 
-def codes(case: Case) -> list[str] | None:
+def codes(one: Case) -> list[str] | None:
     """Return the codes that explain a kernel; None where nothing is wrong, none for nothing known."""
-    found = said(judged(case.make, case.rope, case.call))
+    found = said(judged(one.make, one.rope, one.call))
     return None if found is None else sorted(found)
 
 
-def named(case: Case, found: list[str] | None) -> bool:
+def named(one: Case, found: list[str] | None) -> bool:
     """Return whether each fault is named, alone or among others."""
-    return found is not None and all(fault.codes & set(found) for fault in case.faults)
+    return found is not None and all(fault.codes & set(found) for fault in one.faults)
 
 
-@pytest.mark.parametrize("some", [range(FAST), pytest.param(range(FAST, 200), marks=pytest.mark.slow)])
-def test_random_faults_are_named_as_they_were_or_right(some: range) -> None:
-    stored, wrong = json.loads(TABLE.read_text(encoding="utf-8")), []
-    for case in cases(len(some), some.start):
-        found = codes(case)
-        if found != stored[str(case.seed)] and not named(case, found):
-            wrong.append(f"{case.seed}: {case.words}: {stored[str(case.seed)]} was, {found} is ({case.call})")
+def stored() -> dict[int, dict[str, Any]]:
+    return {int(seed): row for seed, row in json.loads(TABLE.read_text(encoding="utf-8")).items()}
+
+
+PARTS = [
+    "fast",
+    pytest.param("slow", marks=pytest.mark.slow),
+    pytest.param("exhaustive", marks=pytest.mark.exhaustive),
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_random_faults_are_named_as_they_were_or_right(part: str) -> None:
+    wrong = []
+    for seed, row in stored().items():
+        if row["part"] == part:
+            one = case(seed)
+            found = codes(one)
+            if found != row["codes"] and not named(one, found):
+                wrong.append(f"{seed}: {one.words}: {row['codes']} was, {found} is ({one.call})")
     assert not wrong, "\n".join(wrong)
 
 
-def test_nine_in_ten_faults_of_the_table_are_named() -> None:
-    stored = json.loads(TABLE.read_text(encoding="utf-8"))
-    assert len(stored) == 200
-    right = [named(case, stored[str(case.seed)]) for case in cases(200)]
-    assert sum(right) >= 190
-    assert None not in stored.values()  # none passes
+@pytest.mark.slow
+def test_nineteen_in_twenty_faults_of_the_table_are_named() -> None:
+    rows = stored()
+    assert len(rows) == 200
+    assert sum(named(case(seed), row["codes"]) for seed, row in rows.items()) >= 190
+    assert all(row["codes"] is not None for row in rows.values())  # none passes
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.slow)])
 def test_right_kernels_get_no_diagnosis(count: int) -> None:
-    for case in right_cases(count):
-        places = judged(case.make, case.rope, case.call)
-        assert places.excess <= 1, (case.seed, case.words, case.rope, case.call)
+    for one in right_cases(count):
+        places = judged(one.make, one.rope, one.call)
+        assert places.excess <= 1, (one.seed, one.words, one.rope, one.call)
         assert said(places) is None
 
 
 @pytest.mark.slow
 def test_every_kind_of_fault_is_drawn() -> None:
-    drawn = {fault.kind for case in cases(200) for fault in case.faults}
+    drawn = {fault.kind for one in cases(200) for fault in one.faults}
     assert drawn == set(MAKERS)
 
 
