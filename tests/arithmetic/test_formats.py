@@ -1,5 +1,6 @@
 """Rounding, against gfloat, torch, ml_dtypes and exact fractions."""
 
+import itertools
 from bisect import bisect_right
 from fractions import Fraction
 
@@ -89,14 +90,6 @@ def test_every_code_its_midpoints_and_their_neighbours(fmt: Format, dtype: type)
     nearest = np.where(result < middle, low, np.where(result > middle, high, np.where(even_low, low, high)))
     expected = np.where(exact, result, nearest)
     assert np.array_equal(round_to(result, fmt), expected.astype(np.float32))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("fmt", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
-def test_every_code_against_gfloat(fmt: Format, dtype: type) -> None:
-    result = probes_around(codes(dtype))
-    expected = np.array([oracle(x, fmt) for x in result.tolist()], np.float32)
-    assert same(round_to(result, fmt), expected)
 
 
 @pytest.mark.parametrize("fmt", FORMATS[:1] + FORMATS[3:], ids=str)
@@ -273,16 +266,14 @@ def numpy_with_scratch(x: np.ndarray, fmt: Format) -> np.ndarray:
 ROUNDERS = [round_to, numpy_in_place, numpy_with_scratch]
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("rounded", ROUNDERS, ids=lambda function: function.__name__)
-def test_a_nan_stays_one_and_its_neighbours_do_not_notice(rounded, dtype: type, fmt: Format) -> None:
+def test_a_nan_stays_one_and_its_neighbours_do_not_notice(rounded) -> None:
     """Whatever its bits are and wherever it stands, in the tail that no vector of a processor fills too."""
-    for size in (1, 7, 33, 67):
+    for dtype, fmt, size in itertools.product((np.float32, np.float64), FORMATS, (1, 7, 33, 67)):
         plain = np.linspace(-3, 3, size).astype(dtype)
         wanted = rounded(plain.copy(), fmt)
         for place in sorted({0, size // 2, size - 1}):
-            for pattern in nans(dtype):
+            for pattern in nans(dtype)[:: 1 if size == 7 else 3]:
                 x = plain.copy()
                 x[place : place + 1] = pattern
                 result = rounded(x, fmt)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds import Bound, Norms, _CellBound, bound, bounds, phases, terms
+from ropeaudit.bounds import Bound, bound, bounds, phases, terms
 from ropeaudit.engine import scores
 from ropeaudit.engine.measure import measure
 from ropeaudit.engine.plan import Plan
@@ -287,37 +286,6 @@ def test_angles_are_off_by_what_is_known_and_at_most_the_worst_more(clip, dtype,
             exact = exact if clip == math.inf else min(exact, Fraction(clip))
             off = Fraction(stored[row, pair]) - exact - Fraction(seen.known[row, pair])
             assert abs(off) <= seen.worst[row, pair], (step, pair)
-
-
-def test_the_bound_of_a_pair_is_of_its_own_query_and_its_own_key() -> None:
-    """|q_i| |k_j| min(2, phase_q + phase_k + distance |rate|) and relative errors; all norms differ."""
-    rng = np.random.default_rng(0)
-    q, k = (Norms(*rng.uniform(0.5, 2.0, (5, 1, count)) * 1e-3) for count in (2, 3))
-    distance = rng.uniform(0, 5, (2, 3))
-    cell = SimpleNamespace(
-        setting=RopeSetting.of(8, 4),
-        rotated="rotated",
-        unrotated="unrotated",
-        _relative={"rotated": 0.25, "unrotated": 0.5}.get,
-    )
-    seen = _CellBound._pair_errors(cell, 0, slice(None), slice(None), distance, (q, k))
-    for i, j in np.ndindex(2, 3):
-        a, b = (Norms(*(part[0, at] for part in one)) for one, at in ((q, i), (k, j)))
-        phase = min(a.by_phase * b.pairs + a.pairs * b.by_phase, 2 * a.by_even * b.by_even)
-        phase += distance[i, j] * a.by_rate * b.by_rate
-        most = min(phase, 2 * a.pairs * b.pairs) + 0.25 * a.pairs * b.pairs + 0.5 * a.rest * b.rest
-        assert seen[i, j] == pytest.approx(most, rel=1e-14, abs=0)
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "fp8_e4m3"])
-def test_a_cosine_and_a_sine_may_each_be_off_by_half_of_the_smallest_number(dtype) -> None:
-    """Together, as a point, by that times the root of two."""
-    fmt = parse(dtype)
-    subject = Emulated(
-        recipes.named("uniform").changed({"trig": dtype}).resolve(parse("fp64")), RopeSetting.of(8)
-    )
-    step = fmt.smallest_subnormal
-    assert terms._table_error(subject).small == pytest.approx(math.hypot(step / 2, step / 2), rel=1e-9, abs=0)
 
 
 def test_pairs_that_do_not_move_are_off_as_at_the_start() -> None:

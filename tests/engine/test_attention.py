@@ -1,10 +1,6 @@
 """Attention after softmax: the statistics of rows, the pass over strips, the options and the words."""
 
-import csv
-import io
-import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +14,6 @@ from ropeaudit.engine import attention, attention_pass, plan
 from ropeaudit.engine.attention import ReferenceRows, Rounding
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
-from ropeaudit.inputs.masks import Mask
 from ropeaudit.main import main
 from ropeaudit.recipes import load, named
 from ropeaudit.subjects.emulated import Emulated
@@ -209,13 +204,6 @@ def test_lost_scores_make_every_column_nan() -> None:
     assert later.attention_tv_mean == results[0].attention_tv_mean
 
 
-def test_not_asked_is_not_measured(monkeypatch) -> None:
-    monkeypatch.setattr(attention_pass, "measure", None)
-    (record,) = shift(5, "bf16", "hf", heads=1, seq_len=8)
-    assert [getattr(record, name) for name in COLUMNS] == [None] * len(COLUMNS)
-    assert list(record.as_dict()) == list(records.COLUMNS)
-
-
 def test_drift_is_the_same_with_attention() -> None:
     given = ((0, 1000), ("fp32", "bf16"), "hf")
     for plain, both in zip(shift(*given, heads=2, seq_len=48), shift(*given, **SMALL), strict=True):
@@ -240,27 +228,6 @@ def test_neither_threads_nor_batches_change_a_bit(monkeypatch, pools) -> None:
     monkeypatch.setattr(plan, "CACHE_BYTES", 200_000)
     assert values() == once
     assert len(chunks) > 2
-
-
-def test_chunks_of_a_plan_share_its_progress(monkeypatch) -> None:
-    setting = RopeSetting.of(16)
-    some = qk.make("gaussian", 2, 2, 90, setting)
-    subject = Emulated(named("hf").resolve(parse("bf16")), setting)
-    together = plan.Plan([subject], [(0, 5, 6, 7, 8)], some, setting, "causal")
-    monkeypatch.setattr(plan, "CACHE_BYTES", 100_000)
-    assert len(list(attention_pass._chunks(together, list(together.cells())))) > 2
-    reported: list[float] = []
-    results = attention_pass.measure(together, 16, None, [None], 2, reported.append)
-    assert [cell.rows for cell in results.values()] == [180] * 5
-    assert reported == sorted(reported)
-    assert reported[-1] == 1.0
-
-
-def test_strips_are_bounded() -> None:
-    for size in (1, 100, 256, 5000, 2**15, 2**17, 2**22):
-        rows = attention_pass.rows_of_strip(size)
-        assert rows == 1 or rows * size <= 2**21
-    assert attention_pass.rows_of_strip(2**15) >= 32
 
 
 def test_clipped_angles_have_their_own_reference() -> None:
@@ -318,22 +285,6 @@ def test_recipes_say_their_softmax(tmp_path) -> None:
     assert load(str(path)).resolve(bf16).softmax is bf16
 
 
-@pytest.mark.parametrize("cache", [plan.CACHE_BYTES, 120_000])
-def test_progress_counts_both_passes(cache, monkeypatch) -> None:
-    from ropeaudit import Audit, Case
-    from ropeaudit.engine.plan import AttentionOptions
-
-    monkeypatch.setattr(plan, "CACHE_BYTES", cache)
-    reported: list[float] = []
-    case = Case(heads=2, seq_len=30, head_dim=32)
-    audit = Audit([case], dtypes=["bf16"], offsets=[0, 1, 2, 3, 4], attention=AttentionOptions())
-    list(audit.run(progress=reported.append))
-    assert reported == sorted(reported)
-    assert reported[-1] == 1.0
-    # both passes of a batch count, the scores a quarter and the rows after softmax the rest, half by half
-    assert max(np.diff([0.0, *reported])) <= 0.375
-
-
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
@@ -369,76 +320,3 @@ def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
     seen = capsys.readouterr()
     assert error_line in seen.err
     assert (seen.err.count("\n"), seen.out) == (1, "")
-
-
-def test_the_table(capsys, snapshot) -> None:
-    assert main([*LINE, "--attention", "--offset", "0,16,128k"]) == 0
-    seen = capsys.readouterr()
-    assert seen.out == snapshot
-    assert "an adaptive temperature (arXiv 2410.01104) amplifies what drift moves" in seen.err
-
-
-def test_the_headline_holds_the_numbers(capsys) -> None:
-    assert main([*LINE, "--attention", "--offset", "1000", "-f", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    (row,) = report["records"]
-    moved = f"{100 * row['attention_tv_mean']:.2g} %"
-    clause = f"after softmax {moved} of the weight moves and {row['top1_flips']} of 128 top-1 keys change."
-    assert report["headline"].endswith(clause)
-
-
-def test_gates_and_columns(capsys) -> None:
-    command = [*LINE, "--offset", "1000", "-f", "csv", "-q"]
-    assert main([*command, "--attention", "--fail-if", "attention_tv_mean>0.5"]) == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert float(row["attention_d"]) > 0
-    assert row["right_token"] == ""
-    assert main([*command, "--attention", "--fail-if", "attention_tv_mean>1e-6"]) == 1
-    capsys.readouterr()
-    assert main([*command, "--fail-if", "attention_tv_mean>0.5"]) == 2  # neither true nor false
-    seen = capsys.readouterr()
-    assert (
-        "attention_tv_mean is empty in 1 of 1 rows, the first hf bfloat16 at offset 1000; --attention"
-        in seen.err
-    )
-    assert seen.out.splitlines()[0].endswith("attention_d,attention_d_logit")  # the gate adds its group
-
-
-def test_the_default_shift_does_not_load_the_pass() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from ropeaudit import shift; list(shift(0, 'bf16', heads=1, seq_len=4, attention={}));"
-        "print('ropeaudit.engine.attention_pass' in sys.modules)"
-    )
-    for requested in (False, True):
-        run = [sys.executable, "-c", code.format(requested)]
-        assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(
-            requested
-        )
-
-
-@pytest.mark.parametrize("seq_len", [1, 4096, 2**24, 2**40])
-def test_a_strip_has_a_row_at_least(seq_len: int) -> None:
-    assert attention_pass.rows_of_strip(seq_len) >= 1
-
-
-def test_a_score_that_is_lost_at_the_anchor_alone_leaves_no_distance_from_it() -> None:
-    """An infinity below all others has the weight 0, so that no sum is nan by itself."""
-    exact = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
-    lost = exact.copy()
-    lost[0, 2] = -np.inf
-    results: dict[tuple[int, int], attention_pass.Attention] = {}
-    pass_ = SimpleNamespace(
-        plan=SimpleNamespace(mask=Mask("full"), seq_len=3),
-        anchor=7,
-        requested={0: [5]},
-        roundings=[None],
-        _form=lambda index, offset, *_: (lost if offset == 7 else exact).copy(),
-    )
-    attention_pass._Chunk._compare(
-        pass_, 0, SimpleNamespace(cols=slice(0, 3)), None, ReferenceRows(exact.copy()), None, results
-    )
-    assert math.isnan(results[0, 5].d)
-    assert math.isnan(results[0, 5].d_logit)

@@ -1,9 +1,5 @@
 """Samples: what is drawn, that a drawn score is that of the whole audit, and what the interval promises."""
 
-import csv
-import io
-import json
-
 import coverage_of_sample
 import numpy as np
 import pytest
@@ -122,19 +118,6 @@ def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
         assert (np.diff((one.head * 1000 + one.query) * 1000 + one.key) >= 0).all()
 
 
-@pytest.mark.parametrize("chunk", [48, 2**18])
-def test_made_vectors_are_chosen_as_those_in_memory(chunk, monkeypatch) -> None:
-    monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
-    whole = qk.make("gaussian", 4, 2, 37, RopeSetting.of(16), 5)
-    built = sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5)
-    held = sampled_rows.by_norms(whole, "causal", 300, 5)
-    for name in ("head", "query", "key", "weight"):
-        assert np.array_equal(getattr(built, name), getattr(held, name))
-    assert np.ptp(built.weight) > 0.5
-    monkeypatch.setattr(sampled_rows, "WEIGHED", 0)
-    assert (sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5).weight == 1).all()
-
-
 @pytest.mark.parametrize("chunk", [16, 100, 2**18])
 @pytest.mark.parametrize("kind", ["gaussian", "ones", "arange", "diagonal", "previous"])
 def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None:
@@ -146,22 +129,6 @@ def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None
         assert np.array_equal(rows.q[0:300], whole.q[some.head, some.query])
         assert np.array_equal(rows.k[0:300], whole.k[some.head // 2, some.key])
     assert (result.heads, result.kv_heads, result.seq_len, result.source) == (4, 2, 37, kind)
-
-
-def test_beyond_one_stream_every_row_stands_alone(monkeypatch) -> None:
-    monkeypatch.setattr(sampled_rows, "STREAMED", 0)
-    some = sample_choice.evenly("full", 4, 64, 3000, 1)
-    result = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), some, 1)
-    part = sample_choice.Pairs(some.head[9:20], some.query[9:20], some.key[9:20], some.weight[9:20])
-    fewer = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), part, 1)
-    assert result.source == "gaussian-by-row"
-    assert np.array_equal(result.q[9:20], fewer.q[0:11])
-    assert np.array_equal(result.k[9:20], fewer.k[0:11])
-    rows = np.unique(result.q[0:3000], axis=0)
-    assert len(rows) == len(set(zip(some.head.tolist(), some.query.tolist(), strict=True)))
-    assert not (rows[:, None, :] == np.unique(result.k[0:3000], axis=0)[None]).all(axis=2).any()
-    assert abs(rows.mean()) < 0.05
-    assert rows.std() == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("rounded", ["", "q", "k", "qk"])
@@ -444,53 +411,9 @@ def test_progress_ends_at_one() -> None:
     assert reported[-1] == 1.0
 
 
-def test_a_stream_tells_shares_of_the_whole() -> None:
-    reported: list[float] = []
-    sizes, setting = (4, 2, 3 * sampled_rows._step(64)), RopeSetting.of(64)
-    sampled_rows.synthetic(
-        "gaussian", sizes, setting, sample_choice.evenly("full", 4, sizes[2], 9, 0), 0, reported.append
-    )
-    assert reported == sorted(reported)
-    assert len(reported) == 18
-    assert reported[12] == pytest.approx(4 / 6)  # q is done
-    assert reported[-1] < 1
-
-
-def test_the_memory_of_a_sample_holds_the_norms_of_every_row() -> None:
-    one, twice = (sampled_rows.bytes_needed(1000, (8, 2, length), 64) for length in (10_000, 20_000))
-    assert twice - one == 6 * 8 * 10 * 10_000
-
-
 def test_a_sample_says_how_sure_its_reference_is() -> None:
     (some,), (every,) = (shift(7, "bf16", "hf", sample=one, **SMALL) for one in (50, None))
     assert 0 < some.reference_error <= 2 * every.reference_error < 1e-9
-
-
-def test_as_many_numbers_as_a_stream_may_have_are_a_stream() -> None:
-    sizes = 1, 1, sampled_rows.STREAMED // 128
-    assert sampled_rows.source("gaussian", sizes, 64) == "gaussian"
-    assert sampled_rows.source("gaussian", (1, 1, sizes[2] + 1), 64) == sampled_rows.BY_ROW
-
-
-def test_lost_scores_of_a_sample_are_counted_in_every_form(tmp_path, capsys) -> None:
-    report = tmp_path / "x.json"
-    command = [
-        "shift",
-        "--qk",
-        "arange",
-        "--sample",
-        "200",
-        "--seq-len",
-        "400",
-        "--heads",
-        "1",
-        "--scale",
-        "1e6",
-    ]
-    command += ["--scale", "1e6", "--dtype", "fp16", "--recipe", "uniform", "--offset", "0"]
-    assert main([*command, "-o", str(report)]) == 0
-    (row,) = json.loads(report.read_text())["records"]
-    assert row["nonfinite"] > 0
 
 
 def test_one_score_has_no_interval_and_none_that_is_exact_is_wide() -> None:
@@ -501,48 +424,6 @@ def test_one_score_has_no_interval_and_none_that_is_exact_is_wide() -> None:
 
 
 # ---------------------------------------------------------------------------- the command
-
-
-def test_the_report(capsys, snapshot) -> None:
-    command = [
-        "shift",
-        "--sample",
-        "2k",
-        "--mask",
-        "window:64",
-        "--dtype",
-        "fp32,bf16",
-        "--recipe",
-        "hf",
-        "-q",
-    ]
-    assert main([*command, "--seq-len", "1k", "--heads", "2"]) == 0
-    assert capsys.readouterr().out == snapshot
-
-
-def test_files_say_nothing_without_a_sample(capsys) -> None:
-    command = ["shift", "--recipe", "hf", "--dtype", "bf16", "--offset", "0", "--seq-len", "20", "-q", "-f"]
-    assert main([*command, "csv", "--columns", "sample,drift_rms_low"]) == 0
-    assert capsys.readouterr().out == "sample,drift_rms_low\n,\n"
-    assert main([*command, "csv", "--sample", "100"]) == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert (row["sample"], row["scores"]) == ("100", "100")
-    assert main([*command, "jsonl", "--sample", "100"]) == 0
-    assert json.loads(capsys.readouterr().out)["drift_rms_high"] == float(row["drift_rms_high"])
-
-
-def test_lost_scores_are_those_of_the_sample(capsys) -> None:
-    command = ["shift", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", "--sample", "50"]
-    assert main([*command, "--seq-len", "64"]) == 0
-    seen = capsys.readouterr()
-    assert "every sampled score is nan or infinite" in seen.err
-    assert "nan or infinite. Estimated from 50 of 16640 scores." in seen.out
-
-
-def test_a_gate_sees_the_interval() -> None:
-    command = ["shift", "--dtype", "bf16", "--recipe", "hf", "--offset", "0", "--sample", "900", "-q"]
-    assert main([*command, "--fail-if", "drift_rms_high>0.1"]) == 0
-    assert main([*command, "--fail-if", "drift_rms_high>0.001"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
 from ropeaudit.features.parity.report import COLUMNS
 from ropeaudit.inputs import masks, qk
-from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -193,22 +192,3 @@ def test_bounds_hold_and_predict_within_a_window(width, name, dtype) -> None:
         result = bound(subject, built, mask, record.offset)
         assert record.drift_max <= result.maximum + record.reference_error
         assert 0.6 < result.rms / record.drift_rms < 1.6, (record.offset, result)
-
-
-def test_a_window_is_read_with_a_suffix(capsys) -> None:
-    command = [
-        "shift",
-        "--seq-len",
-        "64",
-        "--heads",
-        "1",
-        "--dtype",
-        "bf16",
-        "--columns",
-        "mask,scores",
-        "--recipe",
-        "uniform",
-        "-q",
-    ]
-    assert main([*command, "--mask", "window:1,window:1k,causal", "--offset", "0", "-f", "csv"]) == 0
-    assert capsys.readouterr().out == "mask,scores\nwindow:1,64\nwindow:1024,2080\ncausal,2080\n"

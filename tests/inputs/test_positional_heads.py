@@ -9,7 +9,6 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
-from ropeaudit.main import main
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling
 
@@ -86,21 +85,6 @@ def test_settings_that_cannot_tell_neighbours_apart(kind, setting) -> None:
         Case(qk=kind, **setting).check([0])
     with pytest.raises(UsageError, match="needs fast frequencies"):
         qk.make(kind, 1, 1, 4, Case(**setting).setting(4))
-
-
-def test_the_headline_speaks_of_the_right_token(capsys) -> None:
-    command = ["shift", "--qk", "diagonal", "--offset", "128k", "--dtype", "bf16", "--attention"]
-    assert main([*command, "--heads", "2", "--seq-len", "64"]) == 0
-    out = capsys.readouterr().out
-    assert "of the rows attend to the token they were made for." in out
-    assert "right token" in out
-
-
-def test_other_commands_know_the_heads(capsys) -> None:
-    assert main(["decay", "--qk", "diagonal", "--distance", "0,1,5", "-f", "csv"]) == 0
-    assert main(["parity", "hf", "meta", "--qk", "previous", "--seq-len", "32", "-f", "csv"]) == 0
-    assert main(["shift", "--qk", "diagnal"]) == 2
-    assert "did you mean diagonal" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp32"])

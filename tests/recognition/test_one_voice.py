@@ -101,17 +101,6 @@ def test_every_command_says_the_same(name: str, kernels: Path) -> None:
             assert_shift_invariant(own.thing, head_dim=80, offsets=(4000,), whole=False)
 
 
-def test_a_remedy_of_a_part_offers_no_setting_for_all(kernels: Path) -> None:
-    """q in halves and k interleaved: neither --layout makes that right."""
-    (row,) = shift(
-        4000, "bf16", implementations=f"{kernels}:interleaved_keys", head_dim=80, heads=2, seq_len=64
-    )
-    assert row.resembles == "k alone: interleaved pairs"
-    own, setting = loading.load(f"{kernels}:interleaved_keys"), RopeSetting.of(80)
-    (finding,) = every_position.short_calls(CodeUnderTest(own, setting, parse("bf16"), 8192))
-    assert wording.remedy(finding.diagnosis, parse("bf16"), 8192) == "pair dims i and i + d/2"
-
-
 @pytest.mark.parametrize(
     ("name", "given"),
     [

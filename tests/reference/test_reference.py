@@ -36,11 +36,6 @@ def worst_table_error(distances: np.ndarray, setting: RopeSetting) -> float:
     return float(worst)
 
 
-def test_pi() -> None:
-    with mp.workdps(75):
-        assert abs(mpf(str(dd.PI)) - mp.pi) < mpf(10) ** -70
-
-
 @pytest.mark.parametrize("base", [10000.0, 500000.0, 1e6 + 0.5])
 def test_table_to_distance_2_to_the_24(base: float) -> None:
     rng = np.random.default_rng(0)
@@ -69,54 +64,6 @@ def test_float64_angles_of_any_size() -> None:
             c, s = mpmath.cos_sin(mpf(angle))
             assert abs(mpf(cos[i, 0]) + mpf(low[i, 0]) - c) < dd.CIRCLE_ERROR
             assert abs(mpf(sin[i, 0]) + mpf(sin_low[i, 0]) - s) < dd.CIRCLE_ERROR
-
-
-def exact_scores(q: np.ndarray, k: np.ndarray, setting: RopeSetting) -> list[list[mpf]]:
-    """From m - n alone, pair by pair, in 50 digits."""
-    s, half = len(q), setting.pairs
-    first = [2 * i if setting.layout == "interleaved" else i for i in range(half)]
-    second = [2 * i + 1 if setting.layout == "interleaved" else i + half for i in range(half)]
-    with mp.workdps(DIGITS):
-        rotations = {
-            d: [mpmath.cos_sin(angle) for angle in exact_angles(np.array([d]), setting)[0]]
-            for d in range(-s, s)
-        }
-        scores = []
-        for m in range(s):
-            scores.append([])
-            for n in range(s):
-                total = mpf(0)
-                for i, (c, sn) in enumerate(rotations[m - n]):
-                    a, b = mpf(q[m, first[i]]), mpf(q[m, second[i]])
-                    x, y = mpf(k[n, first[i]]), mpf(k[n, second[i]])
-                    total += (a * x + b * y) * c + (a * y - b * x) * sn
-                for j in range(setting.rotary_dim, setting.head_dim):
-                    total += mpf(q[m, j]) * mpf(k[n, j])
-                scores[-1].append(total * mpf(setting.scale))
-        return scores
-
-
-@pytest.mark.parametrize("precision", ["double", "extended"])
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("rotary_dim", [32, 12])
-def test_whole_scores_hold_their_certificate(precision, layout, rotary_dim) -> None:
-    setting = RopeSetting.of(32, rotary_dim, layout=layout)
-    rng = np.random.default_rng(3)
-    q, k = rng.standard_normal((12, 32)), rng.standard_normal((12, 32)) * 10.0 ** rng.integers(-3, 3, (12, 1))
-    table = reference.distance_table(np.arange(12.0), setting)
-    left = reference.rotated(q, table, setting, precision, setting.scale)
-    right = reference.rotated(k, table, setting, precision)
-    shape = np.empty((12, 12)), np.empty((12, 12))
-    high, low = reference.product(left, right, *shape)
-    bound = reference.certificate(left, right)
-    exact = exact_scores(q, k, setting)
-    with mp.workdps(DIGITS):
-        for m in range(12):
-            for n in range(12):
-                seen = mpf(high[m, n]) + (mpf(low[m, n]) if low is not None else 0)
-                assert abs(seen - exact[m][n]) <= bound
-    scale = left.norm * right.norm
-    assert bound < scale * (1e-13 if precision == "double" else 1e-19)
 
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope"])

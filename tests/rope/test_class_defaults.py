@@ -153,16 +153,22 @@ def test_the_file_is_what_the_classes_say() -> None:
     assert len(tomllib.loads(text)) > 100
 
 
-# blt: heads and widths are those of its parts
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model", sorted(set(tomllib.loads(FILE.read_text(encoding="utf-8"))) - {"blt"}))
-def test_sizes_that_a_config_leaves_out_are_those_that_the_class_takes(model: str) -> None:
-    transformers = pytest.importorskip("transformers")
+def test_sizes_that_a_config_leaves_out_are_those_that_the_class_takes() -> None:
+    pytest.importorskip("transformers")
     if importlib.metadata.version("transformers") != VERSION:
         pytest.skip(f"the file is of transformers {VERSION}")
-    name = next(one for one in (f"{model}_text", model) if one in transformers.CONFIG_MAPPING)
+    models = sorted(set(tomllib.loads(FILE.read_text(encoding="utf-8"))) - {"blt"})  # whose parts have sizes
+    found = {model: _other_sizes(model) for model in models}
+    assert {model: wrong for model, wrong in found.items() if wrong} == {}
+
+
+def _other_sizes(model: str) -> list[str]:
+    """Return which sizes are read of a config without any that are not those of its class."""
+    known = importlib.import_module("transformers").CONFIG_MAPPING
+    name = next(one for one in (f"{model}_text", model) if one in known)
     heads = class_defaults.of(model).sizes.get("num_attention_heads", 32)
-    theirs = transformers.CONFIG_MAPPING[name](hidden_size=192 * heads)
+    theirs = known[name](hidden_size=192 * heads)
     theirs.allow_global_per_layer_attribute_access = True
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     given = {"model_type": name, "hidden_size": theirs.hidden_size, "rope_parameters": rope}
@@ -175,14 +181,19 @@ def test_sizes_that_a_config_leaves_out_are_those_that_the_class_takes(model: st
     latent = getattr(theirs, "qk_nope_head_dim", None)
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     kv_heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
-    assert read.heads == theirs.num_attention_heads
-    assert read.kv_heads == (kv_heads if model != "dbrx" else read.heads)  # it stands in its attn_config
-    assert {one.head_dim for one in read.layers.values()} == {
-        latent + theirs.qk_rope_head_dim if latent else head_dim
+    wanted = {
+        "heads": (read.heads, theirs.num_attention_heads),
+        "kv_heads": (read.kv_heads, kv_heads if model != "dbrx" else read.heads),  # in its attn_config
+        "head_dim": (
+            {one.head_dim for one in read.layers.values()},
+            {latent + theirs.qk_rope_head_dim if latent else head_dim},
+        ),
     }
     if not latent:
         share = 0.5 if class_defaults.of(model).takes_fraction else 1.0
-        assert {one.rotary_dim for one in read.layers.values()} == {int(head_dim * share)}
+        rotated = {one.rotary_dim for one in read.layers.values()}
+        wanted["rotary_dim"] = (rotated, {int(head_dim * share)})
+    return [f"{what}: {seen}, not {right}" for what, (seen, right) in wanted.items() if seen != right]
 
 
 def _theirs(name: str, given: dict[str, Any]) -> Any:
@@ -218,59 +229,43 @@ READ: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("model", "added"), READ)
-def test_frequencies_are_those_of_transformers(model: str, added: dict[str, Any]) -> None:
+def test_frequencies_are_those_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     if importlib.metadata.version("transformers") != VERSION:
         pytest.skip(f"the file is of transformers {VERSION}")
     transformers.logging.set_verbosity(50)
-    given = {"model_type": model, **BARE, **added}
-    theirs, read = _theirs(model, given), from_config(given, "name", "config.json")
-    assert theirs.keys() == read.layers.keys()
-    for layer, setting in read.layers.items():
-        np.testing.assert_allclose(frequencies(setting, "inverse_power", FP64), theirs[layer], rtol=2e-6)
+    for model, added in READ:
+        given = {"model_type": model, **BARE, **added}
+        theirs, read = _theirs(model, given), from_config(given, "name", "config.json")
+        assert theirs.keys() == read.layers.keys(), (model, added)
+        for layer, setting in read.layers.items():
+            seen = frequencies(setting, "inverse_power", FP64)
+            np.testing.assert_allclose(seen, theirs[layer], rtol=2e-6, err_msg=f"{model} {added}")
 
 
 NULL_LENGTH = {"original_max_position_embeddings": None}
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {"rope_scaling": {**YARN, **NULL_LENGTH}}, "original_max_position_embeddings = null"),
-    ("llama", {**NULL_LENGTH, "rope_scaling": YARN}, "original_max_position_embeddings = null"),
-    (
-        "llama",
-        {"rope_theta": 5e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": None}},
-        "rope_theta = null",
-    ),
-    ("llama", {"rope_scaling": {"type": None}}, "type = null names no scaling"),
-    ("llama", {"rope_scaling": {"rope_type": None, "type": "yarn"}}, "rope_type = null names no scaling"),
-    (
-        "phi3",
-        {"rope_scaling": YARN},
-        "'yarn' is refused by the code of phi3, which loads with .* but longrope",
-    ),
-    ("phimoe", {"rope_scaling": YARN}, "'yarn' is refused by the code of phimoe"),
+NULL_BASE = {"rope_type": "linear", "factor": 2.0, "rope_theta": None}
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"rope_scaling": {**YARN, **NULL_LENGTH}}),
+    ("llama", {**NULL_LENGTH, "rope_scaling": YARN}),
+    ("llama", {"rope_theta": 5e4, "rope_scaling": NULL_BASE}),
+    ("llama", {"rope_scaling": {"type": None}}),
+    ("llama", {"rope_scaling": {"rope_type": None, "type": "yarn"}}),
+    ("phi3", {"rope_scaling": YARN}),
+    ("phimoe", {"rope_scaling": YARN}),
 ]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("model", "added", "message"), REFUSED)
-def test_what_transformers_cannot_compute_is_refused(model: str, added: dict[str, Any], message: str) -> None:
-    given = {"model_type": model, **BARE, **added}
-    with pytest.raises(BadInput, match=message):
-        from_config(given, "name", "config.json")
+def test_what_is_refused_transformers_cannot_compute() -> None:
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity(50)
-    with pytest.raises(Exception, match=r"None|longrope|short_factor|short_mscale"):
-        _theirs(model, given)
-
-
-def test_a_fraction_that_a_scaling_reads_and_the_code_does_not_is_refused() -> None:
-    """Its first call fails: cos and sin are of half of the dims, q and k of all."""
-    given = {"model_type": "llama", **BARE, "partial_rotary_factor": 0.5, "rope_scaling": YARN}
-    message = "partial_rotary_factor = 0.5 is read by yarn, .* of 32 dims, .* of llama, which rotates all 64"
-    with pytest.raises(BadInput, match=message):
-        from_config(given, "name", "config.json")
-    pytest.importorskip("transformers")
-    assert len(_theirs("llama", given)["full_attention"]) == 16
+    for model, added in REFUSED:
+        given = {"model_type": model, **BARE, **added}
+        with pytest.raises(BadInput):
+            from_config(given, "name", "config.json")
+        with pytest.raises(Exception, match=r"None|longrope|short_factor|short_mscale"):
+            _theirs(model, given)
 
 
 def test_what_a_class_takes_where_a_scaling_is_missing_is_said() -> None:
@@ -281,18 +276,12 @@ def test_what_a_class_takes_where_a_scaling_is_missing_is_said() -> None:
     assert "rope_theta = 50000.0 (1.2e+07 is used)" in list(map(str, unused_keys(given)))
 
 
-@pytest.mark.parametrize(("fraction", "said"), [(0.5, ["partial_rotary_factor = 0.5"]), (1.0, [])])
-def test_a_fraction_that_the_code_does_not_take_is_named(fraction: float, said: list[str]) -> None:
-    given = {"model_type": "llama", **BARE, "partial_rotary_factor": fraction}
-    assert list(map(str, unused_keys(given))) == said
-
-
-if __name__ == "__main__":
-    FILE.write_text(written(of_transformers()), encoding="utf-8")
-
-
 def test_a_default_that_does_not_fit_is_said_to_be_one() -> None:
     config = {"model_type": "qwen3", "hidden_size": 256, "num_attention_heads": 4, "rope_theta": 1e6}
     missing = "num_key_value_heads missing: Qwen3Config's default 32, which does not divide"
     with pytest.raises(BadInput, match=f"{missing} num_attention_heads = 4; give num_key_value_heads that"):
         from_config(config, "small", "small")
+
+
+if __name__ == "__main__":
+    FILE.write_text(written(of_transformers()), encoding="utf-8")

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from random_faults import FORMATS, Call, Rope, chosen, draw_call, draw_rope
 from torch import Tensor
+
+from net.random_faults import FORMATS, Call, Rope, chosen, draw_call, draw_rope
 
 Tables: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]  # positions -> cos and sin of each pair
 Rotate: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]  # x (b, h, s, r), cos and sin -> rotated
