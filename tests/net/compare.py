@@ -1,8 +1,8 @@
 """Compare rows as they were stored with rows as they are: names by `renamed.toml`, numbers as numbers.
 
-Words, whole numbers and names of columns must be the same. A float may move by what another processor changes:
-BLAS adds in an order of its own, so that sums in float32 and float64 move, and of narrower scores those that
-lie beside a midpoint. What a search found may move by a fifth, what torch computed for called code as well.
+Words, whole numbers and names of columns must be the same. A float may move by what another processor
+changes: BLAS adds in an order of its own, so that sums in float32 and float64 move, and of narrower scores
+those that lie beside a midpoint. What a search found may move by a fifth, what called code computed as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 Row = Mapping[str, Any]
 
 # Columns that are not held: sentences; what a run, a file or an installed package is; digests of requests.
-SENTENCES = {"detail", "headline", "meaning", "notes", "reason", "remedy", "resembles", "unit", "where", "words"}
-SENTENCES |= {"another_processor", "calls", "cause_in_words", "change", "message", "operations", "when"}
-OF_A_RUN = {"case", "digest", "engine", "runs", "schema", "size", "source_of", "time", "used_by", "version"}
+SENTENCES = {"detail", "headline", "meaning", "message", "notes", "reason", "remedy", "resembles", "unit"}
+SENTENCES |= {"another_processor", "operations", "when", "where", "words"}
+OF_A_RUN = {"case", "digest", "engine", "runs", "schema", "time", "used_by", "version"}
 UNHELD = SENTENCES | OF_A_RUN
 # Where the largest of several equals stands: a last digit decides. Held is whether there is one.
 ANYWHERE = re.compile(r"worst_(head|query|key)|top1_flips|rotation_(side|batch|head|position|pair)|nearer")
@@ -49,6 +49,7 @@ class Renamed:
     checks: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
+    api: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, Sequence[str]] = field(default_factory=dict)
     withdrawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -91,7 +92,7 @@ def held(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.10g}") if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
-        return " ".join(str(one) for one in value) or None
+        return held(" ".join(str(one) for one in value))
     return value
 
 
@@ -106,12 +107,12 @@ def differences(
 ) -> list[str]:
     """Say what in rows is not as stored, by more than another processor explains.
 
-    key: the column that names a row, where rows may be added and withdrawn. dtype: of rows that name none.
-    unheld: further columns that are not compared.
+    Values are `held` on both sides. key: the column that names a row, where rows may be added and withdrawn.
+    dtype: of rows that name none. unheld: further columns that are not compared.
     """
     left_out = UNHELD | {renamed.columns.get(name, name) for name in unheld}
     old = [{n: v for n, v in renamed.row(row).items() if n not in left_out} for row in stored]
-    new = [{n: held(v) for n, v in row.items() if n not in left_out} for row in seen]
+    new = [{n: v for n, v in row.items() if n not in left_out} for row in seen]
     added, withdrawn = renamed.added.get(command, ()), renamed.withdrawn.get(command, ())
     if key:
         old = [row for row in old if row[key] not in withdrawn]

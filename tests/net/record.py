@@ -1,6 +1,6 @@
 """Store anew what command lines give: python -m tests.net.record NAME [--only PATTERN].
 
-NAME is a file of commands/ without its ending, or all. PATTERN is looked for in the names of its entries.
+NAME is a file of commands/ without its ending, api, or all. PATTERN is looked for in names of its entries.
 What is stored is one line of JSON an entry and one a row, so that a change is read as a diff.
 """
 
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import inputs
+from . import api, inputs
 from .compare import Renamed
 from .entries import COMMANDS, HERE, Entry, Rows, Seen, read, run
 
@@ -75,11 +75,15 @@ def wrong(entry: Entry, seen: Seen) -> list[str]:
 
 def main() -> int:
     """Store what was asked for; 1 where an exit code or a file is not what the TOML says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=[*COMMANDS, "all"])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=[*COMMANDS, "api", "all"])
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     code, renamed = 0, Renamed.read()
+    if given.name in ("api", "all"):
+        api.record()
+    if given.name == "api":
+        return code
     with tempfile.TemporaryDirectory() as scratch:
         written = inputs.write(Path(scratch).resolve() / "inputs")
         for command in COMMANDS if given.name == "all" else [given.name]:
@@ -91,7 +95,8 @@ def main() -> int:
                 seen = run(entry, written, Path(scratch).resolve() / command / entry.name, renamed)
                 stored[entry.name] = grouped(seen)
                 rows = sum(len(rows) for _, rows in stored[entry.name])
-                print(f"{command:8} {time.process_time() - begun:6.2f} s {rows:4} rows {entry.part} {entry.name}")
+                seconds = time.process_time() - begun
+                print(f"{command:8} {seconds:6.2f} s {rows:4} rows {entry.part} {entry.name}")
                 if said := wrong(entry, seen):
                     code = 1
                     print(*said, sep="\n", file=sys.stderr)

@@ -53,8 +53,6 @@ def rows_moved(entry: Entry, seen: Seen, stored: record.Stored, renamed: Renamed
             if (now := left.pop(output, None)) is None:
                 found.append(f"{output}: no rows instead of {len(rows)}")
                 continue
-            moved = differences(
-                rows, now, entry.command, renamed, entry.key, entry.dtype, entry.unheld
-            )
+            moved = differences(rows, now, entry.command, renamed, entry.key, entry.dtype, entry.unheld)
             found += [f"{output}: {text}" for text in moved]
     return found + [f"{output}: {len(rows)} rows instead of none" for output, rows in left.items()]

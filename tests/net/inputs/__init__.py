@@ -28,8 +28,7 @@ LLAMA3 = {
 PLAIN = SIZES | {"model_type": "llama", "rope_theta": 10000.0, "max_position_embeddings": 4096}
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
-    "llama3": PLAIN
-    | {"rope_theta": 500000.0, "max_position_embeddings": 131072, "rope_parameters": None, "rope_scaling": LLAMA3},
+    "llama3": PLAIN | {"rope_theta": 500000.0, "max_position_embeddings": 131072, "rope_scaling": LLAMA3},
     "yarn": PLAIN
     | {
         "model_type": "qwen2",
@@ -51,22 +50,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "without-theta": {"model_type": "unheard-of", "hidden_size": 512, "num_attention_heads": 8},
 }
 # a report's file -> the line that writes it
-SMALL = "--heads 2 --kv-heads 2 --seq-len 32 --head-dim 32 --rotary-dim 32 --base 10000 --seed 0 --qk gaussian"
+SMALL = "--heads 2 --kv-heads 2 --seq-len 32 --mask causal --qk gaussian --seed 0"
+SMALL += " --head-dim 32 --rotary-dim 32 --base 10000"
 REPORTS = {
-    "before.csv": f"shift {SMALL} --mask causal --offset 0,1000,4096 --recipe hf,uniform --dtype bf16,fp16",
-    "bf16.jsonl": f"shift {SMALL} --mask causal --offset 0,1000 --recipe hf --dtype bf16",
-    "fp16.jsonl": f"shift {SMALL} --mask causal --offset 0,1000 --recipe hf --dtype fp16",
+    "before.csv": f"shift {SMALL} --offset 0,1000,4096 --recipe hf,uniform --dtype bf16,fp16",
+    "bf16.jsonl": f"shift {SMALL} --offset 0,1000 --recipe hf --dtype bf16",
+    "fp16.jsonl": f"shift {SMALL} --offset 0,1000 --recipe hf --dtype fp16",
     "decay.json": "decay --distance 0,1,2,4,8 --head-dim 32 --base 10000 --qk ones --vectors 4 --seed 0",
-    "explain.json": f"explain {SMALL} --mask causal --offset 1000 --recipe hf --dtype bf16",
-    "limit.json": f"limit {SMALL} --mask causal --recipe uniform --dtype bf16 --up-to 4096 --tolerance 1%",
+    "explain.json": f"explain {SMALL} --offset 1000 --recipe hf --dtype bf16",
+    "limit.json": f"limit {SMALL} --recipe uniform --dtype bf16 --up-to 4096 --tolerance 1%",
 }
 
 
 def write(folder: Path) -> Path:
     """Write all inputs into a new folder; those of a package that is missing are left out. Returns it."""
     folder.mkdir()
-    for name in ("kernels.py", "mine.toml", "waivers.toml"):
+    for name in ("kernels.py", "mine.toml"):
         shutil.copy(HERE / name, folder)
+    waivers = (HERE / "waivers.toml").read_text().replace("IN/", f"{folder.as_posix()}/")
+    (folder / "waivers.toml").write_text(waivers)
     configs(folder / "configs")
     arrays(folder)
     checkpoint(folder / "checkpoint")
