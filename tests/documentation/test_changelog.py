@@ -24,5 +24,5 @@ def test_every_count_is_that_of_the_product() -> None:
     ]
     families = " and ".join(third_party.FAMILIES)
     text = " ".join(told.split())
-    assert re.findall(r"(?<![.\w])\d{2,} [a-z]+(?: caught)?", text.partition("Python 3.11")[0]) == there
+    assert re.findall(r"(?<![.\w])\d{2,} [a-z]+(?: caught)?", text.partition("###")[0]) == there
     assert f"implementations of libraries and the RoPE classes of {families}, called as they are" in text
