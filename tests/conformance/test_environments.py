@@ -82,7 +82,7 @@ def test_each_exposure_says_its_cause_and_leaves_nothing_behind() -> None:
         if exposed != broken or said & broken != broken or differing(before, state()):
             wrong.append((name, exposed, said))
         clean = [one for where, one in seen.items() if where not in broken]
-        wrong += [one for one in clean if "matrix product" in one.detail]
+        wrong += [one for one in clean if "is a matrix product" in one.detail]
     assert wrong == []
 
 

@@ -4,7 +4,7 @@ A table has `options` of all its kernels, `command`, `check` unless it says othe
 heading is not its path; the others of its keys are kernels, with options of their own behind the name. A
 kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `today` beside it where today's
 answer is another one. `a|b` is either of two codes, `...` any others beside them. `fast` is the dtype that
-the fast part judges, `why` what makes all dtypes slow.
+the fast part judges, `why` what makes a kernel slow; other dtypes are exhaustive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TABLE = NET / "kernels.toml"
 KERNELS = NET.parent / "kernels"
 OF_FILE = ("options", "command", "why", "file")
 OF_KERNEL = ("fast", "why")
-SECONDS = {"fast": 1.0, "slow": 1e-4}  # that a call of one token is said to take: dear code is called less
+# Seconds that a call of one token is said to take: dear code is called less.
+SECONDS = {"fast": 1.0, "slow": 1e-4, "exhaustive": 1e-4}
 Answer = tuple[int, frozenset[str]]
 
 
@@ -58,13 +59,15 @@ class Row:
         path = KERNELS / self.file
         options = [
             str(path.parent / word) if word.endswith(".json") else word
-            for word in (*shlex.split(self.options), *own)
+            for word in (*others(shlex.split(self.options), own), *own)
         ]
         return [self.command, f"{path}:{kernel}", *renamed("options", options), "--dtype", dtype, "-q"]
 
     def part(self, dtype: str) -> str:
-        """Return `fast` or `slow`."""
-        return "fast" if dtype == self.fast else "slow"
+        """Return `fast`, `slow` for the first dtype of what is not, or `exhaustive` for others."""
+        if dtype == self.fast:
+            return "fast"
+        return "slow" if not self.fast and dtype == next(iter(self.stated)) else "exhaustive"
 
 
 def read(table: Path = TABLE) -> list[Row]:
@@ -83,6 +86,15 @@ def read(table: Path = TABLE) -> list[Row]:
                 file, fast = content.get("file", name), given.get("fast", "")
                 rows.append(Row(name, file, kernel, command, options, fast, why, stated))
     return rows
+
+
+def others(words: list[str], own: list[str]) -> Iterator[str]:
+    """Yield options and their values but for those that a kernel has of its own."""
+    option = ""
+    for word in words:
+        option = word if word.startswith("--") else option
+        if option not in own:
+            yield word
 
 
 def renamed(what: str, names: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Record what `check` and `module` say of kernels, and rewrite `kernels.toml` with it, to be read as a diff.
 
-`python -m tests.net.record_kernels [--part fast|slow] [--open] [WORD ...]`: of all rows, or those of a
+`python -m tests.net.record_kernels [--part PART] [--open] [WORD ...]`: of all rows, or those of a
 part whose file and kernel hold a word; `--open`: those alone that state `...`. An answer that is what is
 right replaces what was stated of it; another one becomes `today`, and what is right stays as it is. Seconds
 of CPU of each row are printed.
@@ -76,7 +76,7 @@ def cell(stated: dict[str, list[Any]]) -> str:
 def main() -> None:
     """Judge rows and write the table, anew after each file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("fast", "slow"))
+    parser.add_argument("--part", choices=tuple(kernel_rows.SECONDS))
     parser.add_argument("--open", action="store_true")
     parser.add_argument("words", nargs="*")
     asked = parser.parse_args()

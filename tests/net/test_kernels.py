@@ -63,10 +63,17 @@ def test_a_kernel_is_judged_as_stated(cells, monkeypatch) -> None:
     assert wrong(cells, monkeypatch) == []
 
 
-@pytest.mark.slow  # other dtypes, and what shows far from 0 alone or in a whole battery of calls
+@pytest.mark.slow  # what shows far from 0 alone or in a whole battery of calls, and more of each kind
 @pytest.mark.parametrize("cells", list(chunks("slow")))
 @pytest.mark.filterwarnings("default")
 def test_a_kernel_is_judged_as_stated_at_full_range(cells, monkeypatch) -> None:
+    assert wrong(cells, monkeypatch) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("cells", list(chunks("exhaustive")))
+@pytest.mark.filterwarnings("default")
+def test_a_kernel_is_judged_as_stated_in_other_dtypes(cells, monkeypatch) -> None:
     assert wrong(cells, monkeypatch) == []
 
 
