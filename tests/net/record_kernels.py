@@ -1,6 +1,6 @@
 """Record what `check` and `module` say of kernels, and rewrite `kernels.toml` with it, to be read as a diff.
 
-`python -m tests.net.record_kernels [--part PART] [--open] [WORD ...]`: of all rows, or those of a
+`python tests/net/record_kernels.py [--part PART] [--open] [WORD ...]`: of all rows, or those of a
 part whose file and kernel hold a word; `--open`: those alone that state `...`. An answer that is what is
 right replaces what was stated of it; another one becomes `today`, and what is right stays as it is. Seconds
 of CPU of each row are printed.
@@ -29,7 +29,7 @@ from net.kernel_rows import OF_FILE, OF_KERNEL, TABLE, Row
 
 HEAD = """\
 # What is said of each kernel, by dtype: [exit code, codes...]; `kernel_rows.py` says what stands here.
-# Written by `python -m tests.net.record_kernels`.
+# Written by `python tests/net/record_kernels.py`.
 """
 
 
