@@ -15,7 +15,7 @@ from ropeaudit.audits.sweep import Sweep
 from ropeaudit.main import main
 from ropeaudit.subjects import third_party
 
-KERNELS = Path(__file__).parent / "kernels_apart.py"
+KERNELS = Path(__file__).parents[1] / "kernels" / "audits" / "kernels_apart.py"
 SMALL = ["--heads", "1", "--seq-len", "16", "--head-dim", "16", "--offset", "0,7", "-q"]
 posix = pytest.mark.skipif(os.name != "posix", reason="spawned processes")
 

@@ -1,7 +1,4 @@
-"""The kernels of the acceptance of `ropeaudit check`: what each is, and what must be said of it.
-
-`ropeaudit check acceptance_kernels.py:NAME` loads any of them.
-"""
+"""The kernels of the acceptance of `ropeaudit check`: what each is, and how it is called here."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ class Kernel:
     """A kernel, how it is called here, and what is known of it.
 
     call: f, q, k, positions (s,) or (b, s), in the kernel's own order of axes -> rotated q, rotated k.
-    faulty: the dtypes in which it is wrong; none of a right one. check: matches the name of a check that
-    must fail. diagnosis: matches what the user must be able to read. built: what a class is built with.
+    faulty: the dtypes in which it is wrong; none of a right one. built: what a class is built with.
     """
 
     name: str
@@ -53,8 +49,6 @@ class Kernel:
     layout: str = "half"
     rows: bool = False
     faulty: tuple[str, ...] = ()
-    check: str = ""
-    diagnosis: str = ""
     compiles: bool = False
     built: tuple[Any, ...] = (128,)
 
@@ -94,183 +88,35 @@ RIGHT = (
     Kernel("NumpyCache", _N.NumpyCache, from_first, "bshd"),
 )
 
-SHIFTED = r"positions [+-]1\b|off by one|rotated as|\bone (position )?(late|early|ahead|behind)"
 FAULTY = (
+    Kernel("one_position", _N.one_position, one, "hsd", faulty=BOTH),
+    Kernel("clamps", _N.clamps, both, "bshd", "interleaved", faulty=BOTH),
+    Kernel("another_base", _N.another_base, from_first, "hsd", faulty=BOTH),
+    Kernel("restarts", _F.restarts, both, "bshd", "interleaved", faulty=BOTH),
+    Kernel("decode_one_late", _F.decode_one_late, one, faulty=BOTH),
+    Kernel("pieces_by_page", _F.pieces_by_page, from_first, faulty=BOTH),
+    Kernel("first_row", _F.first_row, both, rows=True, faulty=BOTH),
+    Kernel("late_alone", _F.late_alone, both, faulty=BOTH),
+    Kernel("StaleTable", _F.StaleTable, one, built=(), faulty=BOTH),
+    Kernel("TableOfFirstDtype", _F.TableOfFirstDtype, one, faulty=("fp32",)),
+    Kernel("crossed", _F.crossed, both, faulty=BOTH),
+    Kernel("last_head_of_k", _F.last_head_of_k, both, faulty=BOTH),
+    Kernel("two_dims_short", _F.two_dims_short, one, "bshd", "interleaved", faulty=BOTH),
+    Kernel("exponent_short", _F.exponent_short, one, faulty=BOTH),
+    Kernel("cast_frequencies", _F.cast_frequencies, one, faulty=BOTH),
+    Kernel("bfloat16_positions", _F.bfloat16_positions, both, faulty=BOTH),
+    Kernel("returns_bfloat16", _F.returns_bfloat16, by_table(pairs, True), faulty=("fp32",)),
+    Kernel("compiled_differs", _F.compiled_differs, one, faulty=BOTH, compiles=True),
+    Kernel("ignores_strides", _F.ignores_strides, one, faulty=BOTH),
     Kernel(
-        "one_position",
-        _N.one_position,
-        one,
-        "hsd",
-        faulty=BOTH,
-        check="rotation|position",
-        diagnosis=r"93,?811\b.*rotated as 93,?810",
-    ),
-    Kernel(
-        "clamps",
-        _N.clamps,
-        both,
-        "bshd",
-        "interleaved",
-        faulty=BOTH,
-        check="rotation|position|table|end",
-        diagnosis=r"65,?53[56]",
-    ),
-    Kernel(
-        "another_base",
-        _N.another_base,
-        from_first,
-        "hsd",
-        faulty=BOTH,
-        check="rotation|position",
-        diagnosis=r"base (of )?10,?100",
-    ),
-    Kernel(
-        "restarts",
-        _F.restarts,
-        both,
-        "bshd",
-        "interleaved",
-        faulty=BOTH,
-        check="rotation|position",
-        diagnosis=r"restart\w* (every|after|at) 3,?000",
-    ),
-    Kernel(
-        "decode_one_late",
-        _F.decode_one_late,
+        "changes_input",
+        _F.changes_input,
         one,
         faulty=BOTH,
-        check="decode",
-        diagnosis=r"one token|a token|single|alone|decode",
     ),
-    Kernel(
-        "pieces_by_page",
-        _F.pieces_by_page,
-        from_first,
-        faulty=BOTH,
-        check="piece|decode|rotation|position",
-        diagnosis=r"rotated as|piece|chunk",
-    ),
-    Kernel(
-        "first_row", _F.first_row, both, rows=True, faulty=BOTH, check="batch|row", diagnosis=r"batch|row"
-    ),
-    Kernel("late_alone", _F.late_alone, both, faulty=BOTH, check="alone|batch", diagnosis=r"alone|batch"),
-    Kernel(
-        "StaleTable",
-        _F.StaleTable,
-        one,
-        built=(),
-        faulty=BOTH,
-        check="state|rotation|position|decode",
-        diagnosis=r"state|earlier call|afresh",
-    ),
-    Kernel(
-        "TableOfFirstDtype",
-        _F.TableOfFirstDtype,
-        one,
-        faulty=("fp32",),
-        check="state|dtype",
-        diagnosis=r"state|earlier|afresh",
-    ),
-    Kernel(
-        "crossed",
-        _F.crossed,
-        both,
-        faulty=BOTH,
-        check="rotation|position|cross|q and k",
-        diagnosis=r"cross|swap|exchang|k (is|holds|equals|gets|returns) .*q|of q\b|q is returned",
-    ),
-    Kernel(
-        "last_head_of_k",
-        _F.last_head_of_k,
-        both,
-        faulty=BOTH,
-        check="rotation|position|head",
-        diagnosis=r"(?=.*head).*(" + SHIFTED + ")",
-    ),
-    Kernel(
-        "two_dims_short",
-        _F.two_dims_short,
-        one,
-        "bshd",
-        "interleaved",
-        faulty=BOTH,
-        check="rotation|position",
-        diagnosis=r"126|pair 63|last pair|rotary",
-    ),
-    Kernel(
-        "exponent_short",
-        _F.exponent_short,
-        one,
-        faulty=BOTH,
-        check="rotation|position",
-        diagnosis=r"exponents over 126 instead of 128",
-    ),
-    Kernel(
-        "cast_frequencies",
-        _F.cast_frequencies,
-        one,
-        faulty=BOTH,
-        check="drift|rotation|long|grow",
-        diagnosis=r"(bf16|bfloat16) frequenc|inv_freq|frequencies.*(bf16|bfloat16)",
-    ),
-    Kernel(
-        "bfloat16_positions",
-        _F.bfloat16_positions,
-        both,
-        faulty=BOTH,
-        check="drift|rotation|position|grow",
-        diagnosis=r"(bf16|bfloat16) positions|positions.*(bf16|bfloat16)",
-    ),
-    Kernel(
-        "returns_bfloat16",
-        _F.returns_bfloat16,
-        by_table(pairs, True),
-        faulty=("fp32",),
-        check="dtype",
-        diagnosis=r"bfloat16",
-    ),
-    Kernel(
-        "compiled_differs",
-        _F.compiled_differs,
-        one,
-        faulty=BOTH,
-        check="compile",
-        diagnosis=r"compile",
-        compiles=True,
-    ),
-    Kernel(
-        "ignores_strides",
-        _F.ignores_strides,
-        one,
-        faulty=BOTH,
-        check="stride|contiguous",
-        diagnosis=r"stride|contiguous",
-    ),
-    Kernel("changes_input", _F.changes_input, one, faulty=BOTH, check="input", diagnosis=r"input"),
-    Kernel(
-        "gradient_not_inverted",
-        _F.gradient_not_inverted,
-        both,
-        faulty=BOTH,
-        check="gradient",
-        diagnosis=r"gradient.*(not (the )?inver|rotated (on|forward|again)|(other|same) direction|forward)",
-    ),
-    Kernel(
-        "gradient_in_bfloat16",
-        _F.gradient_in_bfloat16,
-        by_table(pairs, False),
-        faulty=("fp32",),
-        check="gradient",
-        diagnosis=r"gradient.*(bf16|bfloat16)",
-    ),
-    Kernel(
-        "no_gradient",
-        _F.no_gradient,
-        one,
-        faulty=BOTH,
-        check="gradient",
-        diagnosis=r"no gradient|detach|(has|have|gets?|reach\w*).*gradient|requires_grad",
-    ),
+    Kernel("gradient_not_inverted", _F.gradient_not_inverted, both, faulty=BOTH),
+    Kernel("gradient_in_bfloat16", _F.gradient_in_bfloat16, by_table(pairs, False), faulty=("fp32",)),
+    Kernel("no_gradient", _F.no_gradient, one, faulty=BOTH),
 )
 # Beside the list: float32 for bfloat16 loses nothing and is no dtype for attention; what is wrong in float32
 # alone fits no call there, and is judged in the others.
@@ -295,19 +141,13 @@ SERVED_RIGHT = (
     Kernel("as_dict", _S.as_dict, fields_of),
     Kernel("as_dataclass", _S.as_dataclass, fields_of),
 )
-_SERVED: tuple[tuple[Any, Any, bool, str, str], ...] = (
-    (_S.decode_reads_row_0, both, True, "served|decode", r"batch|row"),
-    (_S.first_entry_only, both, False, "served", r"position"),
-    (_S.same_output, one, False, "result", r"buffer|output|overwr|later call"),
-    (_S.one_key_head, both, False, "served|short", r"no rotation"),
-    (_S.groups_over_four, both, False, "served", SHIFTED),
-    (_S.heads_from_40, both, False, "served", r"no rotation"),
-    (_S.tokens_from_4096, both, False, "served", r"no rotation|rotated as 0\b|from 4,?096 on"),
-)
-SERVED_FAULTY = tuple(
-    Kernel(thing.__name__, thing, call, rows=rows, faulty=BOTH, check=check, diagnosis=diagnosis)
-    for thing, call, rows, check, diagnosis in _SERVED
+SERVED_FAULTY = (
+    Kernel("decode_reads_row_0", _S.decode_reads_row_0, both, rows=True, faulty=BOTH),
+    Kernel("first_entry_only", _S.first_entry_only, both, faulty=BOTH),
+    Kernel("same_output", _S.same_output, one, faulty=BOTH),
+    Kernel("one_key_head", _S.one_key_head, both, faulty=BOTH),
+    Kernel("groups_over_four", _S.groups_over_four, both, faulty=BOTH),
+    Kernel("heads_from_40", _S.heads_from_40, both, faulty=BOTH),
+    Kernel("tokens_from_4096", _S.tokens_from_4096, both, faulty=BOTH),
 )
 KERNELS = {kernel.name: kernel for kernel in (*RIGHT, *FAULTY, *BEYOND, *SERVED_RIGHT, *SERVED_FAULTY)}
-for _kernel in KERNELS.values():
-    globals()[_kernel.name] = _kernel.thing

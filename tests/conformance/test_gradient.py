@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gradient_kernels
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import code_checks, gradient
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.recognition import allowance
-from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
@@ -40,22 +38,6 @@ def code(name, dtype="bf16", layout="half", up_to=UP_TO, **setting):
 def found(name, dtype="bf16", **more):
     [finding] = gradient.gradient(code(name, dtype, **more))
     return finding
-
-
-RIGHT = ("float32_tables", "hf_style", "float64_tables", "wide_output", "in_place", "own_backward")
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_kernel_passes(name, dtype):
-    finding = found(name, dtype)
-    assert finding.status == "pass", finding
-    assert 0 < finding.measured <= finding.allowed
-
-
-@pytest.mark.parametrize("name", ["complex_pairs", "permuted"])
-def test_interleaved_pairs_pass(name):
-    assert found(name, layout="interleaved").status == "pass"
 
 
 def test_float64_is_held_to_float64():
@@ -88,67 +70,6 @@ def test_the_gradient_is_multiplied_by_the_attention_factor():
 def test_code_that_overwrites_its_input_is_given_copies_which_is_said():
     assert "copies of the leaves" in found("in_place").detail
     assert "copies" not in found("float32_tables").detail
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "fault", "words"),
-    [
-        ("not_inverted", "bf16", "wrong-direction", "the gradient is rotated forward, not back"),
-        ("not_inverted", "fp32", "wrong-direction", "the gradient is rotated forward, not back"),
-        ("k_not_inverted", "bf16", "wrong-direction", "k alone: the gradient is rotated forward, not back"),
-        ("late", "fp32", "positions-off", "the gradient is that of positions +1"),
-        ("passed_on", "bf16", "no-rotation", "the gradient is passed on as it comes, not rotated back"),
-        ("zero", "bf16", "gradient-zero", "the gradient of q and k is 0"),
-        ("zero_at_the_end", "bf16", "gradient-zero", "the gradient of q and k is 0"),
-        ("crossed_backward", "fp32", "q-k-swapped", "the gradients of q and k are swapped"),
-        ("cast_frequencies", "fp32", "narrow-frequencies", "bfloat16 frequencies, float32 rotation"),
-    ],
-)
-def test_a_wrong_gradient_is_named(name, dtype, fault, words):
-    finding = found(name, dtype)
-    assert finding.status == "fail"
-    assert codes(finding.diagnosis) == fault
-    assert finding.resembles == words
-    # what is wrong with what it returns is no fault of the gradient
-    assert finding.diagnosis.where.gradient == (name != "cast_frequencies")
-    assert finding.measured > finding.allowed
-    assert "position" in finding.where
-
-
-def test_a_gradient_in_bfloat16_fails_where_the_output_is_float32():
-    finding = found("in_bfloat16", "fp32")
-    assert finding.status == "fail"
-    assert (finding.diagnosis.code, finding.diagnosis.values["format"]) == ("narrow-output", "bfloat16")
-    explained = "the gradient is off by what roundings in bfloat16 explain"
-    assert finding.resembles == f"{explained}, and every number of it is a bfloat16 number"
-    assert found("in_bfloat16", "bf16").status == "pass"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("detached", "no gradient reaches its input: what it returns does not require grad"),
-        ("k_detached", "no gradient reaches k: what it returns does not require grad"),
-        ("k_from_q", "no gradient reaches k: what it returns does not depend on it"),
-        ("raising", "at offset 0 autograd raises NotImplementedError: no backward pass yet"),
-    ],
-)
-def test_no_gradient_at_all_is_named(name, words):
-    finding = found(name)
-    assert finding.status == "fail"
-    assert finding.detail.startswith(words), finding
-    assert np.isnan(finding.measured)
-
-
-@pytest.mark.parametrize("name", ["inference", "inference_in_place", "inference_mode"])
-def test_code_for_inference_alone_is_not_judged(name):
-    finding = found(name)
-    assert finding.status == "not applicable"
-    assert finding.detail == "the code switches autograd off: it is for inference alone"
-
-
-def test_a_detached_input_fails_though_tables_need_no_gradient():
-    assert found("detached_beside_no_grad").status == "fail"
 
 
 def test_numpy_code_has_no_gradient(tmp_path):

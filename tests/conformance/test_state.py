@@ -18,7 +18,7 @@ from ropeaudit.main import main
 from ropeaudit.subjects import factories
 
 STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
-FAULTY = Path(__file__).with_name("faulty_calls.py")
+FAULTY = Path(__file__).parents[1] / "kernels" / "conformance" / "faulty_calls.py"
 KERNELS = '''
 import torch
 

@@ -1,4 +1,4 @@
-"""docs/diagnoses.md is what data/diagnoses.toml, the wording and tests/matrix/expected.toml say.
+"""docs/diagnoses.md is what data/diagnoses.toml, the wording and tests/net/matrix.toml say.
 
 `python tests/documentation/test_diagnoses_page.py` writes it.
 """
@@ -113,7 +113,7 @@ def section(kind: Kind, values: dict[str, float | str]) -> Iterator[str]:
 
 def matrix() -> Iterator[str]:
     """Yield the section on the faults that tests build, and on which roads each has its code."""
-    table = _printed(str(TESTS / "matrix" / "test_matrix.py"))
+    table = _printed(str(TESTS / "net" / "test_matrix.py"))
     yield "## Matrix"
     yield (
         "Tests build each fault on each road, and hold every command to its code (`yes`). A number is the\n"

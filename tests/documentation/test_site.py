@@ -63,7 +63,9 @@ def test_links_lead_where_they_do_on_github() -> None:
     )
     assert on_site("[a](../README.md#in-ci)") == "[a](start.md#in-ci)"
     assert on_site("[a](../examples/sweep.sh)") == f"[a]({BLOB}/examples/sweep.sh)"
-    assert on_site("[a](../tests/shipped)") == f"[a]({links.REPOSITORY}/tree/main/tests/shipped)"
+    assert (
+        on_site("[a](../tests/kernels/shipped)") == f"[a]({links.REPOSITORY}/tree/main/tests/kernels/shipped)"
+    )
     assert on_site("[a](../examples/none.sh)") == "[a](../examples/none.sh)"
     assert on_site("[a](docs/check.md) [b](LICENSE)", "README.md") == f"[a](check.md) [b]({BLOB}/LICENSE)"
     assert on_site("`[a](../README.md)`\n```\n[a](../README.md)\n```") == (
@@ -98,7 +100,7 @@ def test_every_page_stands_in_the_navigation_once() -> None:
 def test_a_broken_link_fails_the_build(added: str, said: str, tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mike"):
         pytest.importorskip(package)
-    for name in ("docs", "tests/shipped", "examples"):
+    for name in ("docs", "tests/kernels/shipped", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for path in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
         shutil.copy(path, tmp_path)

@@ -3,9 +3,9 @@
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
+import kernels_environments
 import pytest
 
 from ropeaudit import shift
@@ -14,18 +14,9 @@ from ropeaudit.main import main
 from ropeaudit.subjects.calling import timeout
 from ropeaudit.testing import assert_shift_invariant
 
-KERNELS = Path(__file__).parents[1] / "conformance" / "kernels_environments.py"
+KERNELS = Path(kernels_environments.__file__)
 SMALL = ["--heads", "1", "--seq-len", "64", "--head-dim", "32"]
 MATMUL = f"{KERNELS}:by_matmul"
-
-
-def kernels():
-    sys.path.insert(0, str(KERNELS.parent))
-    try:
-        import kernels_environments
-    finally:
-        sys.path.remove(str(KERNELS.parent))
-    return kernels_environments
 
 
 def test_rows_come_clean_first_and_the_note_names_cause_and_consequence(capsys) -> None:
@@ -140,10 +131,10 @@ def test_check_runs_them_and_names_what_to_change(capsys) -> None:
 
 def test_the_helper_tests_each_environment_and_names_the_one_that_fails() -> None:
     few = {"dtype": "fp32", "offsets": [0], "head_dim": 32, "heads": 1, "whole": False}
-    assert_shift_invariant(kernels().elementwise, under=["autocast:bf16", "tf32"], **few)
-    assert_shift_invariant(kernels().by_mm, **few)
+    assert_shift_invariant(kernels_environments.elementwise, under=["autocast:bf16", "tf32"], **few)
+    assert_shift_invariant(kernels_environments.by_mm, **few)
     with pytest.raises(AssertionError, match=r"under autocast:bf16: a rotated pair is off by"):
-        assert_shift_invariant(kernels().by_mm, under="autocast:bf16", **few)
+        assert_shift_invariant(kernels_environments.by_mm, under="autocast:bf16", **few)
     with pytest.raises(UsageError, match="under goes with a function that rotates"):
         assert_shift_invariant(scores=lambda q, k, at: q @ k, under="tf32")
     assert timeout.patiently(lambda: __import__("torch").is_autocast_enabled("cpu"), "a test") is False

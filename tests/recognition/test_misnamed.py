@@ -1,13 +1,11 @@
 """A fault is named as what it is, or not at all; what hides in the batch or the heads is seen."""
 
 import warnings
-from pathlib import Path
 
 import misnamed_kernels
 import numpy as np
 import pytest
 
-from ropeaudit import shift
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.inputs.qk import on_16_bit_grid
@@ -18,50 +16,6 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.testing import assert_shift_invariant
-
-KERNELS = Path(misnamed_kernels.__file__)
-UNEXPLAINED = "nothing known explains it"
-NAMES = {
-    "interpolated": {"other-scaling: linear(factor=1.001) instead of no scaling"},
-    "larger": {"scaled-vectors: vectors 1.1 times as long as they should be"},
-    "in_degrees": {
-        "other-scaling: linear(factor=57.3) instead of no scaling",
-        f"unexplained: {UNEXPLAINED}",
-    },
-    "late_by_the_length": {"positions-off: positions +128"},
-    "restart_at_4096": {None, "wrap: positions that wrap at 4096"},
-    "head_by_head": {f"unexplained: {UNEXPLAINED}"},
-    "first_of_the_batch": {f"unexplained: batch element 1 alone: {UNEXPLAINED}"},
-    "half_of_the_dims": {"partial-rotation: 32 of 64 dims are rotated instead of 64"},
-    "row_of_the_first": {
-        "positions-of-another-row: batch element 1 alone: positions of batch element 0",
-    },
-}
-
-
-def audited(name):
-    sizes = {"heads": 2, "seq_len": 128, "head_dim": 64}
-    return list(shift((0, 32768), "bf16", implementations=f"{KERNELS}:{name}", **sizes))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_fault_is_named_as_what_it_is_or_not_at_all(name) -> None:
-    results = audited(name)
-    assert "wrong_rotation" in [one.verdict for one in results]
-    assert {one.diagnosis and f"{one.diagnosis}: {one.resembles}" for one in results} == NAMES[name]
-
-
-def test_what_some_calls_do_is_not_said_of_all() -> None:
-    """Which calls of a row are the third ones is by chance; its count of calls is a state that they leave."""
-    seen = {(one.resembles or "").removeprefix("q alone: ") for one in audited("every_third_call")}
-    state = "state that an earlier call left: called afresh it is right"
-    chance = "two calls alike give different numbers"
-    assert seen <= {"", "rotated twice, though not in every call", state, chance}
-
-
-def test_a_row_of_positions_for_each_batch_element_is_right() -> None:
-    assert {one.resembles for one in audited("row_of_each")} == {None}
-    assert all(one.rotation_excess < 1 for one in audited("row_of_each"))
 
 
 def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:

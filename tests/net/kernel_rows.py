@@ -1,0 +1,164 @@
+"""Rows of `kernels.toml`: a kernel, how it is judged, and the exit code and codes that are right and today's.
+
+A table has `options` of all its kernels, `command`, `check` unless it says otherwise, and `file` where its
+heading is not its path; the others of its keys are kernels, with options of their own behind the name. A
+kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `today` beside it where today's
+answer is another one. `a|b` is either of two codes, `...` any others beside them. `fast` is the dtype that
+the fast part judges, `why` what makes a kernel slow; other dtypes are exhaustive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import re
+import shlex
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ropeaudit.main import main
+
+NET = Path(__file__).parent
+TABLE = NET / "kernels.toml"
+KERNELS = NET.parent / "kernels"
+OF_FILE = ("options", "command", "why", "file")
+OF_KERNEL = ("fast", "why")
+# Seconds that a call of one token is said to take: dear code is called less.
+SECONDS = {"fast": 1.0, "slow": 1e-4, "exhaustive": 1e-4}
+Answer = tuple[int, frozenset[str]]
+
+
+@dataclass
+class Row:
+    """A kernel with its options. stated: dtype -> `right` and, where it is another one, `today`."""
+
+    table: str
+    file: str
+    kernel: str
+    command: str
+    options: str
+    fast: str = ""
+    why: str = ""
+    stated: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The table and the kernel, as a command line names them, and its own options."""
+        return f"{self.table}:{self.kernel}"
+
+    def words(self, dtype: str) -> list[str]:
+        """Return the command line; a config's path is that of the file's folder."""
+        kernel, *own = shlex.split(self.kernel)
+        path = KERNELS / self.file
+        options = [
+            str(path.parent / word) if word.endswith(".json") else word
+            for word in (*others(shlex.split(self.options), own), *own)
+        ]
+        return [self.command, f"{path}:{kernel}", *renamed("options", options), "--dtype", dtype, "-q"]
+
+    def part(self, dtype: str) -> str:
+        """Return `fast`, `slow` for the first dtype of what is not, or `exhaustive` for others."""
+        if dtype == self.fast:
+            return "fast"
+        return "slow" if not self.fast and dtype == next(iter(self.stated)) else "exhaustive"
+
+
+def read(table: Path = TABLE) -> list[Row]:
+    """Return the rows of the table, in its order."""
+    rows = []
+    for name, content in tomllib.loads(table.read_text(encoding="utf-8")).items():
+        for kernel, given in content.items():
+            if kernel not in OF_FILE:
+                cells = {dtype: value for dtype, value in given.items() if dtype not in OF_KERNEL}
+                stated = {
+                    dtype: value if isinstance(value, dict) else {"right": value}
+                    for dtype, value in cells.items()
+                }
+                why = given.get("why", content.get("why", ""))
+                command, options = content.get("command", "check"), content.get("options", "")
+                file, fast = content.get("file", name), given.get("fast", "")
+                rows.append(Row(name, file, kernel, command, options, fast, why, stated))
+    return rows
+
+
+def others(words: list[str], own: list[str]) -> Iterator[str]:
+    """Yield options and their values but for those that a kernel has of its own."""
+    option = ""
+    for word in words:
+        option = word if word.startswith("--") else option
+        if option not in own:
+            yield word
+
+
+def renamed(what: str, names: list[str]) -> list[str]:
+    """Return names of options, columns, checks or codes as they are now; the table keeps the old ones."""
+    path = NET / "renamed.toml"
+    now = tomllib.loads(path.read_text(encoding="utf-8")).get(what, {}) if path.exists() else {}
+    return [now.get(name, name) for name in names]
+
+
+# ---------------------------------------------------------------------------- answers
+
+
+def answer(words: list[str]) -> Answer:
+    """Run a command line here and return its exit code and the codes of what fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            try:
+                exit_code = main([*words, "-o", str(report)])
+            except SystemExit as ended:
+                exit_code = int(ended.code or 0)
+        told = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    lists = [value for name, value in told.items() if isinstance(value, list) and name != "notes"]
+    return exit_code, frozenset(code for row in itertools.chain(*lists) for code in failing(row))
+
+
+def failing(row: dict[str, Any]) -> Iterator[str]:
+    """Yield the codes of a row of a report if it fails, its check where it has none."""
+    status, diagnosis, check = renamed("columns", ["status", "diagnosis", "check"])
+    if "agrees" in row or "result" in row:  # of `module`: tables, and runs
+        wrong = row.get("agrees") == "no" or row.get("result") in ("off", "not a number")
+        name = "run" if "result" in row else "buffer"
+    else:
+        wrong, name = row.get(status) == "fail", row.get(check, "")
+    if wrong:
+        codes = [code for code in re.split(r"[+|;]", row.get(diagnosis) or "") if code]
+        yield from codes or [f"check:{name}"]
+
+
+def agrees(stated: list[Any], given: Answer) -> bool:
+    """Return whether an answer is what is stated."""
+    exit_code, codes = given
+    named = [set(now(one).split("|")) for one in stated[1:] if one != "..."]
+    others = codes - set().union(*named)
+    return exit_code == stated[0] and all(each & codes for each in named) and ("..." in stated or not others)
+
+
+def now(stated: str) -> str:
+    """Return stated codes by the names that they have now."""
+    names = []
+    for one in stated.split("|"):
+        kind, _, name = one.rpartition(":")
+        names.append(f"check:{renamed('checks', [name])[0]}" if kind else renamed("codes", [name])[0])
+    return "|".join(names)
+
+
+def spelled(given: Answer) -> str:
+    """Return an answer as the table has it."""
+    return json.dumps([given[0], *sorted(given[1])])
+
+
+def clock(part: str) -> dict[str, SimpleNamespace]:
+    """Return clocks by module: how often code is called is said by them, not by how busy a machine is."""
+    ticks, seconds = itertools.count(), SECONDS[part]
+    still = SimpleNamespace(process_time=lambda: 0.0, perf_counter=lambda: 0.0)
+    even = SimpleNamespace(process_time=lambda: seconds * next(ticks))
+    return {"ropeaudit.conformance.whole_calls": even, "ropeaudit.subjects.calling.anew": still}
