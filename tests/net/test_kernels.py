@@ -14,6 +14,7 @@ from importlib import resources
 
 import pytest
 import torch
+
 from net import kernel_rows
 from net.kernel_rows import KERNELS, Row
 

@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(NET.parent), str(NET.parent / "kernels" / "matrix")]
 
 from faults import FAULTS  # noqa: E402
+
 from net.roads import ROADS, Answer  # noqa: E402
 
 EXPECTED: dict[str, dict[str, Any]] = tomllib.loads((NET / "matrix.toml").read_text(encoding="utf-8"))
