@@ -56,16 +56,13 @@ def picture(kind: str, path: str) -> Picture:
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))
-    if kind == "decay":
-        _check(path, kind, rows, _SOURCES[kind][1])
-        return decay(whole.get("curves") or rows, headline)
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
     _check(path, kind, rows, _SOURCES[kind][1])
     if kind == "frequencies":
         _check(path, kind, whole["records"], ("seq_len",))
         return frequencies(rows, whole["records"][0]["seq_len"])
-    return stages(rows, headline) if kind == "stages" else limits(rows, headline)
+    return {"stages": stages, "decay": decay, "limit": limits}[kind](rows, headline)
 
 
 def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -202,7 +199,9 @@ def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
-    notes += _crossings(panels[-1], rows, cases)
+    for first in {row["first_failing"] for row in rows if row.get("first_failing")}:
+        look: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
+        panels[-1].plot([first], [0], markersize=6 * style.scale(), zorder=6, **look)
     style.legend(figure, panels[0])
     panels[-1].set_xlabel("distance between query and key (tokens)")
     return Picture(figure, headline, list(dict.fromkeys(notes)), height=8.0)
@@ -234,24 +233,6 @@ def _curves(
         name = printable(" ".join(words) or "exact")
         results[name] = Series(name, points(group.values(), "distance", column), number)
     return results
-
-
-def _crossings(axes: Axes, rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[str]:
-    """Mark where each sum is first negative, or return a note where a curve lacks that distance."""
-    firsts = {str(row["setting"]): row["first_failing"] for row in rows if row.get("first_failing")}
-    sums = {(str(row["setting"]), row["distance"]): row["men_sum"] for row in rows}
-    notes = []
-    for setting, first in firsts.items():
-        if (setting, first) in sums:
-            look: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
-            axes.plot([first], [sums[setting, first]], markersize=6 * style.scale(), zorder=6, **look)
-            continue
-        name = f"{printable(setting)}: " if len(settings) > 1 else ""
-        notes.append(
-            f"{name}the sum is first negative at {first:,}, which is none of the distances drawn: "
-            "`ropeaudit decay -o decay.json` without --columns has the points of whole curves"
-        )
-    return notes
 
 
 _MOST_BARS = 48
