@@ -71,14 +71,12 @@ def test_recipes_say_nothing_of_code() -> None:
 
 
 def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(code, capsys) -> None:
-    assert main(["explain", code("shifted"), *FLAGS]) == 0
+    assert main(["explain", code("shifted"), *FLAGS, "--offset", "64"]) == 0
     seen = capsys.readouterr()
     assert "behaves like no known recipe; what comes nearest: positions +1." in seen.out
     assert "share" not in seen.out
-    where = f"{code('shifted')} in bfloat16 at offset 1000"
+    where = f"{code('shifted')} in bfloat16 at offset 64"
     assert f"{where} does what no known recipe does; its stages get no shares" in seen.err
-    assert main(["explain", code("shifted"), *FLAGS, "--by", "pair", "-f", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["records"] == []
 
 
 def test_what_cannot_be_called_says_why(code) -> None:
