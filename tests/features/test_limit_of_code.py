@@ -130,12 +130,6 @@ def test_required_offsets_are_tested_however_few_there_are() -> None:
     assert len(seen) <= 64
 
 
-def test_a_condition_on_what_does_not_apply_says_why() -> None:
-    results = list(limit("nonfinite=0", "fp32", "hf", up_to=30, **SMALL))
-    with pytest.raises(UsageError, match="margin is empty in 1 of 1 rows, the first hf float32; it is "):
-        conditions.broken(conditions.parse(["margin<1"], None), results)
-
-
 def test_conditions_where_nothing_fails() -> None:
     results = list(limit("nonfinite=0", "fp32", "hf", up_to=30, **SMALL))
     for condition in (

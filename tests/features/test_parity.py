@@ -199,22 +199,6 @@ def test_the_headline_holds_the_numbers(capsys) -> None:
     assert list(report["records"][0]) == list(COLUMNS)
 
 
-def test_equals_and_agreement_in_words(capsys) -> None:
-    assert main(["parity", "hf", "hf", *SMALL]) == 0
-    assert "hf and hf give the same scores in bfloat16" in capsys.readouterr().out
-    assert main(["parity", "hf", "hf[angle=fp64]", *SMALL, "--dtype", "bf16", "--offset", "1"]) == 0
-    assert "equal" in capsys.readouterr().out
-
-
-def test_progress_ends_at_one() -> None:
-    shares: list[float] = []
-    size = {"heads": 1, "seq_len": 16, "head_dim": 8}
-    list(analysis.parity("hf", "meta", (0, 1000), ["fp32", "bf16"], on_progress=shares.append, **size))
-    assert shares == sorted(shares)
-    assert {0.25, 0.5, 0.75} <= set(shares)
-    assert shares[-1] == 1.0
-
-
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [

@@ -383,16 +383,6 @@ def test_names_of_any_length_and_script_are_drawn(kind, folder, tmp_path, capsys
     assert capsys.readouterr().err == ""  # no warning of the library that draws
 
 
-def test_characters_without_a_font_are_a_note(folder, tmp_path, capsys) -> None:
-    text = (folder / "drift.json").read_text(encoding="utf-8").replace('"hf"', '"模型"')
-    (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    files = [word for suffix in ("svg", "png") for word in ("-o", f"{tmp_path / 'x'}.{suffix}")]
-    assert main(["plot", f"{tmp_path / 'x.json'}", *files]) == 0
-    message = capsys.readouterr().err
-    assert message.count("the font lacks some characters of a name: boxes stand for them") == 1
-    assert "Warning" not in message
-
-
 @pytest.mark.parametrize(("column", "value"), [("offset", "x"), ("share", 10**400)])
 def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, capsys) -> None:
     whole = json.loads((folder / "stages.json").read_text(encoding="utf-8"))
@@ -403,13 +393,6 @@ def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, c
     message = capsys.readouterr().err
     assert "x.json' holds values that no report has" in message
     assert message.count("\n") == 1
-
-
-def test_shortened_names_stay_different() -> None:
-    names = [f"{'a' * 60}{middle}{'b' * 60}" for middle in "123"]
-    stored, _ = style.limited(dict(zip(names, "xyz", strict=True)), 24, "lines")
-    assert list(stored.values()) == ["x", "y", "z"]
-    assert all(len(name) < 100 for name in stored)
 
 
 def test_title_and_size_are_those_requested(folder, tmp_path, capsys) -> None:

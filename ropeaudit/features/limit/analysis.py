@@ -107,13 +107,9 @@ def run(
 
 def usual_up_to(case: Case, subject: Chosen) -> int:
     """Return the largest offset where none is given: of code the last one within the maximum, or 128k."""
-    if not _is_code(subject):
+    if isinstance(subject, Resolved):
         return UP_TO
     return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256))
-
-
-def _is_code(subject: Chosen) -> bool:
-    return isinstance(subject, SubjectFactory)
 
 
 def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
@@ -155,7 +151,7 @@ class _CaseLimits:
         self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
     ) -> list[Limit]:
         """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
-        called = _is_code(self.subject)
+        called = isinstance(self.subject, SubjectFactory)
         budget = budget or most(self.case, self.inputs, self.setting, called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
@@ -183,6 +179,10 @@ class _CaseLimits:
         self.measured.at(0)
         proved = self.proof.up_to(accepted) if self.proof else None
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
+        called = isinstance(
+            self.subject, SubjectFactory
+        )  # offsets that break positions come before any other
+        required = straddling(self.up_to + self.seq_len, self.seq_len) if called else []
         boundary_search.search(
             Question(
                 seq_len=self.seq_len,
@@ -191,7 +191,7 @@ class _CaseLimits:
                 most=most,
                 landmarks=self.landmarks(),
                 within=min(within, self.up_to),
-                required=self.breaking(),
+                required=required,
                 precision=min(fmt.precision for fmt in self.formats()),
             ),
             test,
@@ -207,9 +207,6 @@ class _CaseLimits:
             one for one in {0, known.held_up_to, known.failing} if one is not None and one >= 0
         )
         records = self.measured.records
-        at_failure = None if known.failing is None else records[known.failing]
-        at_measured = records.get(known.held_up_to)
-        changing = len(self.ranges) > 1
         return Limit(
             case=self.case,
             tolerance=accepted,
@@ -217,11 +214,11 @@ class _CaseLimits:
             bound_up_to=bound,
             boundary=known,
             frozen=self.frozen,
-            changing=changing,
+            changing=len(self.ranges) > 1,
             at_zero=records[0],
-            at_measured=at_measured,
-            at_failure=at_failure,
-            called=_is_code(self.subject),
+            at_measured=records.get(known.held_up_to),
+            at_failure=None if known.failing is None else records[known.failing],
+            called=isinstance(self.subject, SubjectFactory),
             findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
         )
 
@@ -243,9 +240,3 @@ class _CaseLimits:
         if isinstance(self.subject, Resolved):
             return self.subject.position, *self.subject.angle
         return (self.subject.dtype,)
-
-    def breaking(self) -> list[int]:
-        """Return the offsets that break positions in code, which are measured before any other."""
-        if isinstance(self.subject, Resolved):
-            return []
-        return straddling(self.up_to + self.seq_len, self.seq_len)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ropeaudit.errors import BadInput
 from ropeaudit.recipes import STAGES
@@ -14,10 +14,6 @@ from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.charts.style import Picture
 from ropeaudit.reports.numbers import part, printable
 from ropeaudit.rope.scaling_names import shortened
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
 _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -195,26 +191,22 @@ def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         lines, left_out = style.limited(_curves(rows, column, cases, sources), style.MOST_LINES, "lines")
         notes += left_out
         for name, line in lines.items():
-            _decay_line(axes, name, line)
+            look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
+            if len(line.points) > _FEW:  # of few each is marked, for nothing was computed between them
+                look["marker"] = ""
+            across, up = [point.x for point in line.points], [point.y for point in line.points]
+            axes.plot(across, up, label=name, **look)
+            if nonfinite := line.nonfinite():
+                style.edge(axes, nonfinite, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
     for first in {row["first_failing"] for row in rows if row.get("first_failing")}:
-        look: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
-        panels[-1].plot([first], [0], markersize=6 * style.scale(), zorder=6, **look)
+        mark: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
+        panels[-1].plot([first], [0], markersize=6 * style.scale(), zorder=6, **mark)
     style.legend(figure, panels[0])
     panels[-1].set_xlabel("distance between query and key (tokens)")
     return Picture(figure, headline, list(dict.fromkeys(notes)), height=8.0)
-
-
-def _decay_line(axes: Axes, name: str, line: Series) -> None:
-    """Draw a line; where its points are few, each is marked, for nothing was computed between them."""
-    look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
-    if len(line.points) > _FEW:
-        look["marker"] = ""
-    axes.plot([point.x for point in line.points], [point.y for point in line.points], label=name, **look)
-    if nonfinite := line.nonfinite():
-        style.edge(axes, nonfinite, True, style.RED, "undefined")
 
 
 def _curves(
@@ -248,7 +240,8 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     axes.set_xscale("log")
     dtypes = list(dict.fromkeys(row["dtype"] for row in shown.values()))
     for place, row in enumerate(shown.values()):
-        number, guaranteed, tested = dtypes.index(row["dtype"]), row["proved_position"] or 1, _tested(row)
+        number, guaranteed = dtypes.index(row["dtype"]), row["proved_position"] or 1
+        tested = max(guaranteed, row["measured_position"] or 1)
         look: dict[str, Any] = {
             "color": style.line(number)["color"],
             "hatch": style.HATCHES[number % len(style.HATCHES)],
@@ -277,11 +270,6 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     axes.set_xlabel(f"last position that meets {_tolerances(rows, several)} (tokens)")
     style.legend(figure, axes)
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
-
-
-def _tested(row: Mapping[str, Any]) -> int:
-    """Return the last position of the largest tested offset without a failure, 1 without one."""
-    return max(row["proved_position"] or 1, row["measured_position"] or 1)
 
 
 def _guaranteed(row: Mapping[str, Any]) -> str:
