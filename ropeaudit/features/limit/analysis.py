@@ -9,7 +9,6 @@ Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
@@ -137,7 +136,6 @@ class _CaseLimits:
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
         self.on_progress: Callable[[], None] = lambda: None
-        self.total = 1.0  # offsets that may have been measured in the end
 
         def on_progress() -> None:
             self.on_progress()
@@ -156,26 +154,13 @@ class _CaseLimits:
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        self.on_progress = lambda: on_progress(min(1.0, self.measured.done / self.total))
-        later = [budget * number for number in reversed(range(len(tolerances)))]
-        bounds = list(map(self.search, tolerances, itertools.repeat(budget), later))
+        total = min(budget, self.up_to + 1) * len(tolerances)  # offsets that may be measured
+        self.on_progress = lambda: on_progress(min(1.0, self.measured.done / total))
+        bounds = [self.search(accepted, budget) for accepted in tolerances]
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
-    def search(self, accepted: Tolerance, most: int, later: int) -> int | None:
-        """Measure the offsets that decide a tolerance; return up to where the bound proves it.
-
-        later: how many offsets the tolerances behind it may measure.
-        """
-        tested: dict[int, bool] = {}
-        self.total = self.measured.done + most + later
-
-        def test(offsets: Sequence[int]) -> list[bool]:
-            holds = self.measured.holds(accepted, offsets)
-            tested.update(zip(offsets, holds, strict=True))
-            left = boundary_search.left(tested, -1 if proved is None else proved, self.up_to, most)
-            self.total = self.measured.done + left + later
-            return holds
-
+    def search(self, accepted: Tolerance, most: int) -> int | None:
+        """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
         self.measured.at(0)
         proved = self.proof.up_to(accepted) if self.proof else None
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
@@ -194,7 +179,7 @@ class _CaseLimits:
                 required=required,
                 precision=min(fmt.precision for fmt in self.formats()),
             ),
-            test,
+            lambda offsets: self.measured.holds(accepted, offsets),
         )
         return proved
 

@@ -79,17 +79,6 @@ def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
     return Boundary(known, max(held, default=-1), len(held), failing, len(tested), known == top)
 
 
-def left(tested: Mapping[int, bool], proved: int, up_to: int, most: int) -> int:
-    """Return how many offsets a search may still test: those below the lowest failure, or what it may spend.
-
-    >>> left({0: True, 10: False}, -1, 100, 50), left({0: True}, -1, 100, 50), left({0: False}, -1, 100, 50)
-    (9, 49, 0)
-    """
-    top = min((offset - 1 for offset, good in tested.items() if not good), default=up_to)
-    held = sum(good and proved < offset <= top for offset, good in tested.items())
-    return max(0, min(most - len(tested), top - proved - held))
-
-
 def search(question: Question, test: Test) -> Boundary:
     """Return the first offset that fails, as far as `question.most` tests can find it.
 
