@@ -103,12 +103,22 @@ def decay(
         given = [replace(one, head_dim=size) if own else one for one, own in zip(given, alone, strict=True)]
     longest = max((one.maximum for one in given if one.maximum is not None), default=USUAL)
     asked = round_values(0, longest) if distances is None else arguments.numbers(distances)
-    _check(asked, len(given) * len(kinds) * len(compared))
+    if not asked:
+        raise UsageError("there are no distances; try --distance 0-50000")
+    for distance in asked:
+        if not 0 <= distance <= LARGEST:
+            raise UsageError(f"--distance {distance} is not a distance from 0 to {LARGEST}; try 0-50000")
+    count = len(given) * len(kinds) * len(compared)
+    if count * len(asked) > _MOST_ROWS:
+        raise UsageError(
+            f"these lists make {count} cases of {len(asked)} distances; at most {_MOST_ROWS} rows are "
+            "allowed: shorten one"
+        )
     for one, step in zip(given, arguments.steps(on_progress or arguments.silent, len(given)), strict=True):
         setting, exact = one.setting(one.maximum or 0), list[Scores]()
         for name in kinds:
-            count = vectors if name == "gaussian" else 1
-            made = files.get(name) or inputs.make(name, 1, 1, count, setting, seed)
+            size = vectors if name == "gaussian" else 1
+            made = files.get(name) or inputs.make(name, 1, 1, size, setting, seed)
             exact.append(Scores(setting, _sampled(made, vectors, setting)))
         yield _measured(one, exact, asked, compared, step)
 
@@ -121,20 +131,6 @@ def requested(recipes: Names, dtypes: Names, changes: Mapping[str, str] | None) 
     if not (listed(recipes) or listed(dtypes) or changes):
         return [None]
     return arguments.resolved(listed(recipes) or DEFAULT, listed(dtypes) or DTYPES, changes)
-
-
-def _check(distances: Sequence[int], cases: int) -> None:
-    """Raise UsageError unless there are distances, from 0 to the largest, and not too many rows of them."""
-    if not distances:
-        raise UsageError("there are no distances; try --distance 0-50000")
-    for distance in distances:
-        if not 0 <= distance <= LARGEST:
-            raise UsageError(f"--distance {distance} is not a distance from 0 to {LARGEST}; try 0-50000")
-    if cases * len(distances) > _MOST_ROWS:
-        raise UsageError(
-            f"these lists make {cases} cases of {len(distances)} distances; at most {_MOST_ROWS} rows are "
-            "allowed: shorten one"
-        )
 
 
 def _sampled(inputs: Inputs, most: int, setting: RopeSetting) -> Inputs:
