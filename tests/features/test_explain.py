@@ -18,15 +18,13 @@ from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import variants
 from ropeaudit.audits.cases import Case
-from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
-from ropeaudit.features.explain import remedies, shares
+from ropeaudit.features.explain import shares
 from ropeaudit.features.explain.analysis import run
-from ropeaudit.features.explain.blames import CAUSES
 from ropeaudit.features.explain.columns import COLUMNS, KINDS
 from ropeaudit.features.explain.report import headline, rows
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
-from ropeaudit.recipes import STAGES, named
+from ropeaudit.recipes import named
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -96,7 +94,7 @@ def test_shapley_values_are_fair(worth, together) -> None:
         assert value == pytest.approx(worth[player] + together / len(worth), abs=1e-9)
 
 
-@pytest.mark.parametrize("recipe", ["hf", "uniform", "vllm-cuda", "llamacpp-cpu", "te-fused"])
+@pytest.mark.parametrize("recipe", ["hf", "llamacpp-cpu", "te-fused"])
 @pytest.mark.parametrize(("dtype", "offset"), [("bf16", 0), ("fp32", 32768), ("fp16", 1000)])
 def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
     result = explain(offset, dtype, recipe, **TINY)
@@ -107,22 +105,17 @@ def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
     assert result.reference.rms == pytest.approx(record.reference_rms, rel=1e-12)
 
 
-@pytest.mark.parametrize("recipe", ["uniform", "hf"])
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("recipe", "head_dim"), [("uniform", 64), ("hf", 128)])
 @pytest.mark.parametrize(
     ("stage", "fmt", "offset", "cause"),
     [
-        ("position", "bf16", 1000, "aliasing"),
         ("position", "bf16", 32768, "aliasing"),
         ("angle", "bf16", 0, "sensitivity"),
-        ("angle", "bf16", 1000, "sensitivity"),
         ("angle", "bf16", 32768, "sensitivity"),
-        ("frequency", "fp32/bf16", 0, "sensitivity"),
         ("frequency", "fp32/bf16", 1000, "sensitivity"),
         ("table", "fp16", 0, "quantisation"),
         ("table", "fp16", 1000, "quantisation"),
         ("angle", "tf32/fp32", 0, "sensitivity"),
-        ("angle", "tf32/fp32", 1000, "sensitivity"),
         ("angle", "tf32/fp32", 32768, "sensitivity"),
     ],
 )
@@ -311,14 +304,6 @@ def test_float64_has_no_wider_remedy(capsys) -> None:
     assert "Stages to keep wider" not in seen.out
 
 
-def test_no_drift_is_said(tmp_path, capsys) -> None:
-    np.savez(tmp_path / "zero.npz", q=np.zeros((1, 4, 64)), k=np.ones((1, 4, 64)))
-    assert main(["explain", "--recipe", "uniform", "--qk", f"{tmp_path / 'zero.npz'}", "-f", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["headline"] == "bfloat16 uniform at offset 1000 does not drift: every score is exact."
-    assert {one["share"] for one in report["records"]} == {None}
-
-
 @pytest.mark.parametrize(
     ("layout", "rotary_dim", "mask"), [("half", 64, "causal"), ("interleaved", 32, "full")]
 )
@@ -365,28 +350,10 @@ def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
     assert "positions, evenly spread, were looked at" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("scores", "positions", "heads"), [(1e6, 256, 8), (16384, 64, 4), (1000, 31, 1), (1, 16, 1)]
-)
-def test_the_less_time_the_fewer_heads_and_then_positions(scores, positions, heads, monkeypatch) -> None:
-    setting = RopeSetting.of(64)
-    monkeypatch.setattr(variants, "_BUDGET", (scores + 0.5) * 24.6)  # nanoseconds of each
-    built = qk.make("ones", 8, 8, 300, setting, 0)
-    result = variants.sample(built, setting, [named("hf").resolve(FP32)])
-    assert (result.positions.size, len(result.heads)) == (positions, heads)
-
-
 def test_progress_ends_at_one() -> None:
     reported: list[float] = []
-    list(
-        run(
-            [Case(heads=1, seq_len=9, head_dim=8)] * 2,
-            [named("hf").resolve(FP32)],
-            [0, 7],
-            None,
-            reported.append,
-        )
-    )
+    cases = [Case(heads=1, seq_len=9, head_dim=8)] * 2
+    list(run(cases, [named("hf").resolve(FP32)], [0, 7], None, reported.append))
     assert reported == sorted(reported)
     assert reported[-1] == 1.0
 
@@ -407,29 +374,6 @@ def test_other_settings_run() -> None:
         assert total(result, "pair") == pytest.approx(1.0, abs=0.01)
 
 
-def test_every_stage_has_a_cause() -> None:
-    assert set(CAUSES) == set(STAGES) - {"softmax"}  # it comes after the scores
-
-
-def test_the_public_name_is_lazy() -> None:
-    from ropeaudit.features.explain.analysis import explain as own
-
-    assert ropeaudit.explain is own
-    with pytest.raises(UsageError):
-        list(ropeaudit.explain(0.5))
-    with pytest.raises(UnknownName):
-        list(ropeaudit.explain(0, tolerance=("drift", 1.0)))
-    assert Case(**TINY).heads == 1
-    assert issubclass(UsageError, RopeAuditError)
-
-
-def test_the_table(capsys, snapshot) -> None:
-    columns = "stage,format,share,without_rms,removed,cause"
-    command = ["explain", "--recipe", "hf", "--offset", "128k", "--tolerance", "drift_rms=1e-3", *SMALL]
-    assert main([*command, "--columns", columns]) == 0
-    assert capsys.readouterr().out == snapshot
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_every_kind(kind, capsys) -> None:
     command = ["explain", "--recipe", "vllm-cuda", "--by", kind, "--dtype", "bf16,fp16", "-q"]
@@ -448,18 +392,6 @@ def test_rows_of_every_kind(kind, capsys) -> None:
     assert ("Stages to keep wider" in capsys.readouterr().out) == (kind == "stage")
 
 
-def test_the_headline_holds_the_numbers(capsys) -> None:
-    assert main(["explain", "--recipe", "hf", "--set", "position=bf16", *SMALL, "-f", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    first, (remedy,) = report["records"][0], report["remedies"]
-    assert report["headline"] == (
-        f"bfloat16 hf[position=bf16] at offset 1000 drifts by {first['drift_rms']:#.3g} RMS: "
-        f"{100 * first['share']:.1f} % of the mean square is the position (aliasing); keeping position in "
-        f"float32 removes {100 * remedy['removed']:.1f} % of the RMS drift."
-    )
-    assert (remedy["set"], remedy["meets"]) == ("position=fp32", "yes")
-
-
 @pytest.mark.parametrize(
     ("dtype", "recipe", "offset", "times"),
     [("fp32", "hf", 0, True), ("bf16", "hf", 1000, True), ("fp32", "hf", 1000, False)],
@@ -471,16 +403,6 @@ def test_where_the_drift_is_the_best_achievable_nothing_is_needed(dtype, recipe,
     said = f", {size} the best achievable in {record.dtype}: no change is needed there. "
     assert (said in text) == times
     assert ("no change is needed" in text) == times
-
-
-def test_nothing_is_needed_of_all_cases_or_it_is_not_said() -> None:
-    right = headline(list(ropeaudit.explain(1000, "bf16", ["hf", "meta"], **TINY)))
-    assert "no change is needed" in right
-    mixed = headline(list(ropeaudit.explain(1000, ["bf16", "fp32"], "hf", **TINY)))
-    assert mixed.startswith("Worst of 2 cases: float32 hf at offset 1000 drifts by")  # bfloat16 is sound
-    assert "needed" not in mixed
-    coarse = headline(list(ropeaudit.explain(1000, "fp8_e4m3", "meta", **TINY)))  # careful, and over 1 %
-    assert "needed" not in coarse
 
 
 def test_the_worst_case_is_one_that_needs_a_change_where_there_is_one() -> None:
@@ -499,31 +421,6 @@ def test_the_worst_case_is_one_that_needs_a_change_where_there_is_one() -> None:
     assert bounded.startswith("Worst of 2 cases: bfloat16 hf")  # the one that misses what was asked for
 
 
-def test_a_bound_that_is_met_needs_no_change_and_one_that_is_not_says_nothing_of_the_best() -> None:
-    met = headline(list(ropeaudit.explain(1000, "bf16", "hf", tolerance="drift_relative=0.01", **TINY)))
-    assert met.endswith("that already meets drift_relative <= 0.01, so no change is needed.")
-    missed = headline(list(ropeaudit.explain(1000, "bf16", "hf", tolerance="drift_relative=1e-4", **TINY)))
-    assert "needed" not in missed
-
-
-def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    from ropeaudit.features.explain import analysis
-
-    real, calls = analysis._Explainer.explained, []
-
-    def broken(self, tolerance):
-        calls.append(self)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return real(self, tolerance)
-
-    monkeypatch.setattr(analysis._Explainer, "explained", broken)
-    assert main(["explain", "--offset", "0,1000", *SMALL, "-f", "jsonl"]) == 130
-    seen = capsys.readouterr()
-    assert {json.loads(line)["offset"] for line in seen.out.splitlines()} == {0}
-    assert "interrupted: 1 case done" in seen.err
-
-
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
@@ -531,17 +428,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["--by", "head"], "known: dtypes, stage, pair, remedy ('head' was withdrawn: --by pair says where"),
         (["--by", "position"], "('position' was withdrawn: --by pair says where drift sits)"),
         (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up"),
-        (["--tolerance", "drift_rms=x"], "'x' is not a number"),
-        (["--tolerance", "drift_rms=nan"], "'nan' is not a number from 0 up"),
         (["--tolerance", "bias=1"], "drift_rms, drift_max, drift_relative"),
-        (["--recipe", "none-such"], "unknown recipe"),
         (["--recipe", "mlx-metal"], "cannot be emulated"),
-        (["--set", "angle"], "is not STAGE=FORMAT"),
         (["--offset", "2^60"], "below 2^53"),
         (["--columns", "wavelength"], "unknown column"),
-        (["--dtype", "fp17"], "unknown number format"),
-        (["-f", "xml"], "unknown report format"),
-        (["--heads", "3", "--kv-heads", "2"], "does not divide"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
@@ -551,7 +441,3 @@ def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_tolerance_is_read() -> None:
-    assert remedies.parse("drift_rms=1e-3") == remedies.DriftTolerance("drift_rms", 1e-3, True)

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from ropeaudit import explain, report
-from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 
 CODE = """
@@ -64,21 +63,13 @@ def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, code) -> 
     assert shown.rows[0]["implementation"] == f"{own.code} (as {own.recipe.recipe.name})"
 
 
-def test_recipes_say_nothing_of_code() -> None:
-    [own] = explain(0, "bf16", **SMALL)
-    assert (own.implementation, own.code, own.resembles) == ("hf", "", "")
-    assert "resembles" not in report([own]).headline
-
-
 def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(code, capsys) -> None:
-    assert main(["explain", code("shifted"), *FLAGS]) == 0
+    assert main(["explain", code("shifted"), *FLAGS, "--offset", "64"]) == 0
     seen = capsys.readouterr()
     assert "behaves like no known recipe; what comes nearest: positions +1." in seen.out
     assert "share" not in seen.out
-    where = f"{code('shifted')} in bfloat16 at offset 1000"
+    where = f"{code('shifted')} in bfloat16 at offset 64"
     assert f"{where} does what no known recipe does; its stages get no shares" in seen.err
-    assert main(["explain", code("shifted"), *FLAGS, "--by", "pair", "-f", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["records"] == []
 
 
 def test_what_cannot_be_called_says_why(code) -> None:
@@ -136,11 +127,6 @@ def test_code_of_another_layout_than_the_model_is_explained_in_its_own(tmp_path)
 def test_what_goes_with_code_alone_is_refused_without(arguments, message, capsys) -> None:
     assert main(["explain", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_report_of_recipes_has_no_dtypes() -> None:
-    with pytest.raises(UsageError, match="by dtypes shows code that is called"):
-        report(list(explain(0, "bf16", **SMALL)), by="dtypes")
 
 
 def test_the_command_stands_beside_recipes(code, capsys) -> None:

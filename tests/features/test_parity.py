@@ -115,9 +115,9 @@ def test_only_tiles_are_held(monkeypatch) -> None:
     shapes = []
     real = pair.kernel.minus_exact
 
-    def minus_exact(library, formed, *rest):
+    def minus_exact(formed, *rest):
         shapes.append(formed.shape)
-        return real(library, formed, *rest)
+        return real(formed, *rest)
 
     monkeypatch.setattr(pair.kernel, "minus_exact", minus_exact)
     compare("hf", "meta", heads=1, seq_len=1100)
@@ -140,11 +140,6 @@ def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> No
     assert main([*command, "--set", "input=bf16"]) == 0
     assert "own reference" in capsys.readouterr().err  # the side's own change has the last word
     assert main(["parity", "hf[table=fp32]", "hf", "--qk", f"{path}", "--offset", "0", "-f", "csv"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_gaussian_inputs_are_the_same_in_every_format(capsys) -> None:
-    assert main(["parity", "hf[input=fp32]", "hf", *SMALL, "--offset", "0"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -204,50 +199,6 @@ def test_the_headline_holds_the_numbers(capsys) -> None:
     assert list(report["records"][0]) == list(COLUMNS)
 
 
-def test_equals_and_agreement_in_words(capsys) -> None:
-    assert main(["parity", "hf", "hf", *SMALL]) == 0
-    assert "hf and hf give the same scores in bfloat16" in capsys.readouterr().out
-    assert main(["parity", "hf", "hf[angle=fp64]", *SMALL, "--dtype", "bf16", "--offset", "1"]) == 0
-    assert "equal" in capsys.readouterr().out
-
-
-def test_several_settings_and_files(tmp_path, capsys) -> None:
-    table, data = tmp_path / "a.txt", tmp_path / "b.csv"
-    command = ["parity", "hf", "meta", *SMALL, "--base", "1e4,5e5", "--dtype", "bf16,fp16", "-q"]
-    assert main([*command, "-o", f"{table}", "-o", f"{data}"]) == 0
-    assert table.read_text(encoding="utf-8") == capsys.readouterr().out
-    assert len(rows(data.read_text(encoding="utf-8"))) == 8
-    stages = json.loads((tmp_path / "b.csv.meta.json").read_text(encoding="utf-8"))["stages"]
-    assert stages["meta bfloat16"]["table"] == "float32"
-    assert main([*command, "--columns", "base,nearer", "-f", "csv"]) == 0
-    assert capsys.readouterr().out.startswith("base,nearer\n10000.0,meta\n")
-
-
-def test_progress_ends_at_one() -> None:
-    shares: list[float] = []
-    size = {"heads": 1, "seq_len": 16, "head_dim": 8}
-    list(analysis.parity("hf", "meta", (0, 1000), ["fp32", "bf16"], on_progress=shares.append, **size))
-    assert shares == sorted(shares)
-    assert {0.25, 0.5, 0.75} <= set(shares)
-    assert shares[-1] == 1.0
-
-
-def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = analysis._parity, []
-
-    def broken(*arguments):
-        calls.append(arguments)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(analysis, "_parity", broken)
-    assert main(["parity", "hf", "meta", *SMALL, "-f", "csv"]) == 130
-    seen = capsys.readouterr()
-    assert len(rows(seen.out)) == 1
-    assert "interrupted: 1 row done" in seen.err
-
-
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
@@ -257,12 +208,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["hf", "there-is-no.toml"], "No such file"),
         (["hf", "meta", "--set", "angle"], "is not STAGE=FORMAT"),
         (["hf", "meta", "--offset", "2^60"], "past 2^53"),
-        (["hf", "meta", "--offset", "1.5"], "fraction"),
-        (["hf", "meta", "--dtype", "fp17"], "unknown number format"),
-        (["hf", "meta", "--mask", "half"], "unknown mask"),
-        (["hf", "meta", "--kv-heads", "3"], "does not divide"),
         (["hf", "meta", "--columns", "drift"], "unknown column"),
-        (["hf", "meta", "-f", "xml"], "unknown report format"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:

@@ -100,13 +100,6 @@ def test_less_drift_is_said_and_passes(reports, capsys) -> None:
     assert "1 of 12 cases drifts less: hf bfloat16 at offset 131072 0.909 times" in capsys.readouterr().out
 
 
-def test_table(reports, capsys, snapshot) -> None:
-    columns = "implementation,dtype,offset,status,drift_rms_ratio,verdict_after"
-    command = ["report", f"{reports / 'b.csv'}", "--against", f"{reports / 'a.csv'}"]
-    assert main([*command, "--all", "--columns", columns]) == 0
-    assert capsys.readouterr().out == snapshot
-
-
 def test_new_and_gone() -> None:
     result = compare(ROWS[:3], ROWS[1:])
     assert [pair.status for pair in result.pairs] == ["same", "same", "new", "gone"]
@@ -187,11 +180,6 @@ def test_changes_within_the_certificate_are_none() -> None:
     assert pair.changed == ("drift_rms",)
 
 
-def test_other_changes_are_said() -> None:
-    result = compare(ROWS, [changed(row, reference_rms=3.0, verdict="growing") for row in ROWS])
-    assert "4 of 4 changed otherwise: uniform float16 at offset 0 in reference_rms" in headline(result)
-
-
 def test_baseline_in_one_step(reports, capsys) -> None:
     baseline = ["--baseline", f"{reports / 'b.csv'}"]
     again = [*SHIFT, *baseline, "--fail-if", "drift_rms>1.01x"]
@@ -221,14 +209,11 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
     ("options", "error_line"),
     [
         (["report", "none.csv", "--against", "A"], "'none.csv' cannot be read"),
-        (["report", "A", "--against", "none.csv"], "'none.csv' cannot be read"),
-        (["report", "A", "--against", "A", "--ratio", "much"], "--ratio 'much' is not a number"),
         (["report", "A", "--against", "A", "--ratio", "nan"], "--ratio nan is not 1 or more"),
         (["report", "A", "--against", "A", "--fail-if", "drift_rms>x"], "is not a number"),
         (["report", "A", "--against", "A", "--fail-if", "drift>1.1x"], "unknown numeric column"),
         (["report", "A", "--against", "A", "--columns", "drift_rms"], "unknown column"),
         (["shift", "--fail-if", "drift_rms>1.1x"], "add --baseline FILE"),
-        (["shift", "--baseline", "none.csv"], "'none.csv' cannot be read"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
@@ -237,10 +222,3 @@ def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
     assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
-
-
-def test_a_gate_on_a_column_that_was_not_written(reports, tmp_path, capsys) -> None:
-    path = tmp_path / "few.csv"
-    path.write_text("implementation,dtype,offset,drift_rms,case\nhf,bfloat16,0,1.0,0123456789ab\n")
-    assert main(["report", f"{path}", "--against", f"{path}", "--fail-if", "drift_max>1x"]) == 2
-    assert "the reports lack the column drift_max" in capsys.readouterr().err

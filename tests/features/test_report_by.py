@@ -17,18 +17,8 @@ from ropeaudit.features.report.analysis import groups
 from ropeaudit.main import main
 from ropeaudit.reports.reading import read
 
-SHIFT = [
-    "--heads",
-    "1",
-    "--kv-heads",
-    "1",
-    "--seq-len",
-    "40",
-    "--recipe",
-    "hf,uniform",
-    "--offset",
-    "0,1000,128k",
-]
+SHIFT = ["--heads", "1", "--kv-heads", "1", "--seq-len", "40", "--recipe", "hf,uniform"]
+SHIFT += ["--offset", "0,1000,128k"]
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +49,6 @@ def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
         f"131072; the worst drift_rms of the others is {worst:.2f}, of gpt-oss-20b uniform bfloat16 at "
         "offset 131072."
     )
-
-
-def test_tables(sweep, capsys, snapshot) -> None:
-    for more in ([], ["--worst"]):
-        assert main(["report", f"{sweep}", "--by", "model,dtype", *more]) == 0
-        assert capsys.readouterr().out == snapshot
 
 
 def test_the_worst_row_is_a_row_of_the_file(sweep, capsys) -> None:
@@ -109,21 +93,3 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
     assert alone.worst is None
     with pytest.raises(UsageError, match="no column dtype"):
         groups(rows)
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--by", "implementation"], "Missing argument"),
-        (["none.csv", "--by", "implementation"], "cannot be read"),
-        (["A", "--by", "drift"], "unknown column 'drift'"),
-        (["A", "--by", "implementation", "--column", "verdict"], "unknown numeric column"),
-        (["A", "--by", "implementation", "--columns", "drift_rms"], "unknown column"),
-        (["A", "--by", "implementation", "-f", "xml"], "unknown report format"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, sweep, capsys) -> None:
-    assert main(["report", *(f"{sweep}" if word == "A" else word for word in options)]) == 2
-    seen = capsys.readouterr()
-    assert error_line in seen.err
-    assert seen.out == ""

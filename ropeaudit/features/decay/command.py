@@ -23,13 +23,11 @@ def _distances(text: str, flag: str) -> list[int]:
         if not match:
             results += values.integers(word, flag)
             continue
-        from ropeaudit.features.decay.analysis import check  # in-function: --help loads no NumPy
-        from ropeaudit.reports.charts.axes import round_values
+        from ropeaudit.reports.charts.axes import round_values  # in-function: --help loads no NumPy
 
         first, last = (values.integer(match[name], flag) for name in ("first", "last"))
         if first > last:
             raise UsageError(f"{flag} {word.strip()!r} does not count upwards; try 0-50000")
-        check([first, last])
         results += round_values(first, last)
     return results
 
@@ -104,20 +102,20 @@ def decay(
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
-    compared = analysis.requested(recipe, dtype, changes)
-    cases = settings.cases(rope)
+    compared, cases = analysis.requested(recipe, dtype, changes), settings.cases(rope)
     return delivery.delivered(
-        lambda on_progress: analysis.run(
-            cases,
+        lambda on_progress: analysis.decay(
             distance or None,
-            qk,
-            compared,
-            vectors,
-            seed,
-            on_progress,
-            lambda some: settings.labels(rope, some),
+            *(qk, dtype, recipe),
+            vectors=vectors,
+            seed=seed,
+            changes=changes,
+            cases=cases,
+            on_progress=on_progress,
         ),
-        lambda results, metadata: report(results, columns, metadata, header=not no_header),
+        lambda results, metadata: report(
+            results, columns, metadata, not no_header, lambda some: settings.labels(rope, some)
+        ),
         output,
         stages=delivery.stages(one for one in compared if one is not None),
         done=lambda results: counted(len(results), "case"),

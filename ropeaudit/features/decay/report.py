@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits import records
+from ropeaudit.audits import labels, records
+from ropeaudit.audits.cases import Case
 from ropeaudit.features.decay.analysis import DecayCurves
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent, short
@@ -69,7 +70,6 @@ LEGEND = (
     "distance from the first to the last."
 )
 _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
-_CURVES = ("setting", "source", "distance", "rms_relative", "bound", "men_sum", "first_failing")
 _MOST_SENTENCES = 3
 _ROUNDING = 1e-9  # of the bound: less is no rise
 
@@ -79,62 +79,58 @@ def report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     header: bool = True,
+    labelled: Callable[[Sequence[Case]], Sequence[str]] = labels.labels,
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row for one in results for row in one.rows]
+    """Return the report; `columns` chooses and orders what is shown and written.
+
+    labelled: from cases to what their settings are called.
+    """
+    names = labelled([one.case for one in results])
+    rows = [
+        {"setting": name, **row, "first_failing": one.failing}
+        for name, one in zip(names, results, strict=True)
+        for row in one.rows
+    ]
     varying = [name for name in ("setting", "source") if len({row[name] for row in rows}) > 1]
     shown = COLUMNS.screen(rows)
     if "setting" not in varying:
         shown.remove("first_failing")  # it is in the headline
-    curves = {id(one.curve): one.curve for one in results}.values()
-    dense = [{name: row[name] for name in _CURVES} for curve in curves for row in curve]
+    sentences = list(map(_sentence, names, results))[:_MOST_SENTENCES]
+    if more := len(results) - len(sentences):
+        sentences.append(f"({more} more settings.)")
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, [*varying, *shown], columns, metadata),
-        headline=headline(results),
+        headline=" ".join([*sentences, *_worst(rows)]),
         legend=LEGEND,
         header=header,
-        further={} if columns else {"curves": Report(dense, _CURVES, ())},
     )
 
 
-def headline(results: Sequence[DecayCurves]) -> str:
-    """Return a sentence per setting, of every distance, and one about the recipe that is farthest off."""
-    by_setting: dict[Any, dict[str, DecayCurves]] = {}
-    for one in results:
-        key = one.rows[0]["setting"], one.setting
-        by_setting.setdefault(key, {}).setdefault(one.rows[0]["source"], one)
-    message = [_sentence(list(some.values())) for some in list(by_setting.values())[:_MOST_SENTENCES]]
-    more = len(by_setting) - len(message)
-    return " ".join([*message, *([f"({more} more settings.)"] if more else []), *_worst(results)])
-
-
-def _sentence(some: Sequence[DecayCurves]) -> str:
+def _sentence(label: str, one: DecayCurves) -> str:
     """Say which q and k decay, how far the bound rises again, and where the sum fails."""
-    one, words = some[0], []
-    for each in some:
-        verb = "decays to" if each.level < _DECAYED else "keeps"
-        words.append(f"{each.rows[0]['source']} {verb} {percent(each.level)}")
+    levels = [
+        f"{source} {'decays to' if level < _DECAYED else 'keeps'} {percent(level)}"
+        for source, level in one.levels.items()
+    ]
     (low, least), (top, most) = one.low, one.top
     rise, failing = "RoFormer's bound never rises", "the sum of Men et al. is never negative"
-    if not one.rows[0]["rotary_dim"]:
+    if not one.setting.pairs:
         rise = "nothing is rotated"
     elif most - least > _ROUNDING * most:
         rise = "RoFormer's bound is not monotone: its largest rise is from "
         rise += f"{short(least)} at {low} to {short(most)} at {top}"
     if one.failing is not None:
         failing = f"the sum of Men et al. is first negative at {one.failing}"
-        if one.maximum is not None:
-            side = "within" if one.failing < one.maximum else "past"
-            failing += f", {side} the model's {one.maximum} positions"
-    return (
-        f"{one.rows[0]['setting']}: from distance {one.half} on {' and '.join(words)} of the RMS score at "
-        f"distance 0; {rise}; {failing}."
-    )
+        if one.case.maximum is not None:
+            side = "within" if one.failing < one.case.maximum else "past"
+            failing += f", {side} the model's {one.case.maximum} positions"
+    far = f"from distance {one.half} on {' and '.join(levels)} of the RMS score at distance 0"
+    return f"{label}: {far}; {rise}; {failing}."
 
 
-def _worst(results: Sequence[DecayCurves]) -> list[str]:
+def _worst(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the recipe that is farthest off, at the distances of the rows."""
-    own = [row for one in results for row in one.rows if _emulated(row)]
+    own = [row for row in rows if _emulated(row)]
     if not own:
         return []
     row = max(own, key=lambda row: math.inf if math.isnan(row["drift_rms"]) else row["drift_rms"])

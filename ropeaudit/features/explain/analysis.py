@@ -11,13 +11,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Unpack
+from typing import ClassVar, TypeAlias, Unpack
 
 import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FloatArray
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
@@ -46,6 +46,8 @@ from ropeaudit.subjects.factories import SubjectFactory
 
 USUAL_OFFSET = 1000
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
+_MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that code is called with at most
+_Vectors: TypeAlias = tuple[Case, Inputs, RopeSetting]  # q and k of a case, and how they are rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,23 +208,14 @@ def _explained(
     jobs = len(shifts) * len(some) + sum(not isinstance(one, Resolved) for one in some)
     work = steps(on_progress, len(cases) * jobs)
     for case, inputs, setting, part in loaded(cases, some, shifts):
-        vectors = _Vectors(case, inputs, setting)
+        vectors = case, inputs, setting
         for subject in part:
             if isinstance(subject, Resolved):
                 for shift in shifts:
-                    yield _Explainer(vectors, subject, int(shift), next(work)).explained(tolerance)
+                    yield _explanation(vectors, subject, int(shift), tolerance, next(work))
             else:
                 compared = tracing.usual_offsets(case) if offsets is None else offsets
                 yield _of_code(vectors, subject, shifts, compared, tolerance, work)
-
-
-@dataclass(frozen=True, slots=True)
-class _Vectors:
-    """The q and k of a case, and how they are rotated."""
-
-    case: Case
-    inputs: Inputs
-    setting: RopeSetting
 
 
 def _of_code(
@@ -236,116 +229,103 @@ def _of_code(
     """Return the trace of code, compared with recipes at `compared`, and why it drifts at `offsets`."""
     if factory.code is None:
         raise TypeError(f"{factory.name} is not called")
-    traced = tracing.trace(factory.code, factory.dtype, vectors.case, compared)
+    case, inputs, setting = vectors
+    traced = tracing.trace(factory.code, factory.dtype, case, compared)
     next(work)(1.0)
-    if traced.setting.layout != vectors.setting.layout:  # the model's is another than that of the code
-        case = replace(vectors.case, layout=traced.setting.layout)
-        vectors = _Vectors(case, *case.load())
+    if traced.setting.layout != setting.layout:  # the model's is another than that of the code
+        case = replace(case, layout=traced.setting.layout)
+        inputs, setting = case.load()
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
     explanations, unexplained = [], dict[int, str]()
     for offset, on_progress in zip(offsets, itertools.islice(work, len(offsets)), strict=True):
         if traced.refused:
             continue
         try:
-            group = _recipe_of(factory, vectors, int(offset))
+            group = _recipe_of(factory, (case, inputs, setting), int(offset))
         except UsageError as error:
             unexplained[int(offset)] = str(error)
             continue
-        explainer = _Explainer(vectors, group.resolved, int(offset), on_progress)
-        words = wording.arithmetic(group.values())
-        explanations.append(replace(explainer.explained(tolerance), code=name, resembles=words))
+        words, given = wording.arithmetic(group.values()), ((case, inputs, setting), group.resolved)
+        explanation = _explanation(*given, int(offset), tolerance, on_progress)
+        explanations.append(replace(explanation, code=name, resembles=words))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
 
-class _Explainer:
-    """One recipe at one offset."""
-
-    def __init__(self, vectors: _Vectors, recipe: Resolved, offset: int, on_progress: OnProgress) -> None:
-        case, inputs, setting = vectors.case, vectors.inputs, vectors.setting
-        self.case, self.inputs, self.setting = case, inputs, setting
-        self.recipe, self.offset, self.on_progress = recipe, offset, on_progress
-        positions = np.arange(inputs.seq_len, dtype=np.int64) + offset
-        self.names = shares.players(recipe, positions)
-        self.coalitions = list(shares.coalitions(self.names))
-        recipes_alone = [shares.alone(recipe, self.names, coalition) for coalition in self.coalitions]
-        sample = variants.sample(inputs, setting, recipes_alone)
-        wide, axes = recipe.narrowest > FP32.precision, case.position_axes(setting)
-        scene = Scene(inputs, setting, case.mask, axes, offset, sample, "extended" if wide else "double")
-        self.bench = Bench(scene, recipe)
-        (self.drift,) = self.bench.drifts([recipe])
-
-    def explained(self, tolerance: DriftTolerance | None) -> Explanation:
-        """Return everything there is to say of the recipe."""
-        nonfinite, values = None, dict[shares.Coalition, float]()
-        if self.drift.nonfinite:
-            nonfinite = blames.nonfinite_scores(self.bench, self.recipe, self.names)
-        else:
-            values = self._values()
-        drift_parts = parts.gather(self.bench, self.recipe)
-        terms = math.sqrt(drift_parts.terms / max(self.drift.count, 1))
-        cancelling = terms / self.bench.reference.rms if self.bench.reference.rms else math.inf
-        accepted = tolerance or remedies.usual(self.drift)
-        table = self.inputs.q.shape[1] + max(0, self.offset)
-        names = [] if self.bench.reference.nonfinite else self.names
-        search = RemedySearch(self.bench, self.recipe, names, accepted, table)
-        sets = search.run(lambda share: self.on_progress(_SHARE_OF_WORK))
-        self.on_progress(1.0)
-        found = blames.blames(
-            self.bench, self.recipe, self.names, self.drift.rms, values, nonfinite, cancelling
-        )
-        return Explanation(
-            case=self.case,
-            setting=self.setting,
-            inputs=self.inputs,
-            recipe=self.recipe,
-            offset=self.offset,
-            sample=self.bench.scene.sample,
-            drift=self.drift,
-            reference=self.bench.reference,
-            error=self.bench.error,
-            blames=found,
-            nonfinite=nonfinite,
-            tolerance=accepted,
-            remedies=tuple(sets),
-            parts=drift_parts,
-            wavelengths=parts.wavelengths(self.bench),
-            cancelling=cancelling,
-            attainable=self._attainable(),
-        )
-
-    def _attainable(self) -> float:
-        """Return the RMS drift of careful code in the recipe's dtype, near offset 0."""
-        axes, dtype = self.bench.scene.axes, self.recipe.dtype
-        careful = Emulated(attainable.careful(dtype), self.setting, axes)
-        predicted = bounds.bound(careful, self.inputs, self.case.mask, 0).rms
-        return attainable.attainable_rms(predicted, dtype, self.bench.reference.rms)
-
-    def _values(self) -> dict[shares.Coalition, float]:
-        """Return the mean square drift of every coalition of stages, nan where a score is not finite."""
-        recipes_alone = [shares.alone(self.recipe, self.names, names) for names in self.coalitions]
-        drifts = self.bench.drifts(
-            recipes_alone, lambda share: self.on_progress(_SHARE_OF_WORK * share), Moments.SQUARES
-        )
-        return {names: drift.rms**2 for names, drift in zip(self.coalitions, drifts, strict=True)}
-
-
-_MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that are called with at most
+def _explanation(
+    vectors: _Vectors,
+    recipe: Resolved,
+    offset: int,
+    tolerance: DriftTolerance | None,
+    on_progress: OnProgress,
+) -> Explanation:
+    """Return everything there is to say of a recipe at an offset."""
+    case, inputs, setting = vectors
+    names = shares.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
+    coalitions = list(shares.coalitions(names))
+    alone = [shares.alone(recipe, names, coalition) for coalition in coalitions]
+    sample, wide = variants.sample(inputs, setting, alone), recipe.narrowest > FP32.precision
+    axes = case.position_axes(setting)
+    scene = Scene(inputs, setting, case.mask, axes, offset, sample, "extended" if wide else "double")
+    bench = Bench(scene, recipe)
+    (drift,) = bench.drifts([recipe])
+    nonfinite, values = None, dict[shares.Coalition, float]()  # mean square drifts of coalitions
+    if drift.nonfinite:
+        nonfinite = blames.nonfinite_scores(bench, recipe, names)
+    else:
+        measured = bench.drifts(alone, lambda share: on_progress(_SHARE_OF_WORK * share), Moments.SQUARES)
+        values = {some: one.rms**2 for some, one in zip(coalitions, measured, strict=True)}
+    drift_parts = parts.gather(bench, recipe)
+    terms, reference = math.sqrt(drift_parts.terms / max(drift.count, 1)), bench.reference
+    cancelling = terms / reference.rms if reference.rms else math.inf
+    accepted = tolerance or remedies.usual(drift)
+    widened = [] if reference.nonfinite else names
+    search = RemedySearch(bench, recipe, widened, accepted, inputs.seq_len + max(0, offset))
+    sets = search.run(lambda share: on_progress(_SHARE_OF_WORK))
+    on_progress(1.0)
+    careful = Emulated(attainable.careful(recipe.dtype), setting, axes)
+    predicted = bounds.bound(careful, inputs, case.mask, 0).rms
+    return Explanation(
+        case=case,
+        setting=setting,
+        inputs=inputs,
+        recipe=recipe,
+        offset=offset,
+        sample=sample,
+        drift=drift,
+        reference=reference,
+        error=bench.error,
+        blames=blames.blames(bench, recipe, names, drift.rms, values, nonfinite, cancelling),
+        nonfinite=nonfinite,
+        tolerance=accepted,
+        remedies=tuple(sets),
+        parts=drift_parts,
+        wavelengths=parts.wavelengths(bench),
+        cancelling=cancelling,
+        attainable=attainable.attainable_rms(predicted, recipe.dtype, reference.rms),
+    )
 
 
 def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
-    """Return the recipes that code resembles at an offset, by which it is explained.
+    """Return the recipe that gives what code returns to within its own roundings.
 
+    It is called at the last positions of q and k, shifted by the offset.
     Raises: UsageError where code cannot be called, or does what no known recipe does.
     """
-    setting, inputs = vectors.setting, vectors.inputs
-    subject = code.make(setting, vectors.case.position_axes(setting))
+    case, inputs, setting = vectors
+    subject = code.make(setting, case.position_axes(setting))
     where = f"in {code.dtype} at offset {offset}"
     if reason := subject.refusal(inputs.seq_len, offset):
         raise UsageError(f"{code.name} cannot be called {where}: {reason}")
     if not isinstance(subject, Called):
         raise TypeError(f"{code.name} is not called")
+    at = np.arange(max(0, inputs.seq_len - _MOST_POSITIONS), inputs.seq_len, dtype=np.int64)
+    q, k = (
+        round_to(x[None, :_MOST_HEADS, at], subject.dtype).astype(subject.dtype.carrier, copy=False)
+        for x in (inputs.q, inputs.k)
+    )
     try:
-        group = _resembling(subject, inputs.q, inputs.k, offset)
+        block = CalledBlock(at + offset, (q, k), subject.rotator().rotate_both(q, k, at + offset))
+        group = explaining_recipe(block, subject.setting, subject.dtype)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises is a finding
@@ -353,21 +333,3 @@ def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGr
     if group is None:
         raise UsageError(f"{code.name} {where} does what no known recipe does")
     return group
-
-
-def _resembling(subject: Called, q: FloatArray, k: FloatArray, offset: int) -> RecipeGroup | None:
-    """Return the recipe that gives what code returns to within its own roundings; None where none does.
-
-    It is called at the last positions of q and k, shifted by the offset.
-    Shapes: q (h, s, d), k (g, s, d).
-    Raises: whatever the code raises.
-    """
-    length = min(q.shape[1], _MOST_POSITIONS)
-    at = np.arange(q.shape[1] - length, q.shape[1], dtype=np.int64)
-    sides = [
-        round_to(x[None, :_MOST_HEADS, at], subject.dtype).astype(subject.dtype.carrier, copy=False)
-        for x in (q, k)
-    ]
-    first, second = subject.rotator().rotate_both(sides[0], sides[1], at + offset)
-    block = CalledBlock(at + offset, (sides[0], sides[1]), (first, second))
-    return explaining_recipe(block, subject.setting, subject.dtype)

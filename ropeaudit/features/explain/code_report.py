@@ -229,10 +229,19 @@ def code_tables(traces: Sequence[Trace]) -> dict[str, Report]:
         return {}
     shown = [TracedStage(one, stage) for one in traces for stage in one.stages or (NOTHING,)]
     dtypes = tabulated(COLUMNS, SCHEMA, [COLUMNS.row(one) for one in shown], COLUMNS.screen(shown), None, {})
+    points = [
+        ProfilePoint(one, offset, drift, (one.predicted or {}).get(offset, math.nan))
+        for one in traces
+        for offset, drift in (one.drifts or {}).items()
+    ]
+    likely = [
+        TracedRecipe(one, like) for one in traces for like in one.likely[: max(_SHOWN, len(one.nearest()))]
+    ]
+    title = "Drift of scores formed in float64, by offset, and what the nearest recipe predicts:"
     return {
         "dtypes": replace(dtypes, legend=LEGEND),
-        "profiles": _profiles(traces),
-        "recipes": _recipes(traces),
+        "profiles": _further(PROFILE, points, title),
+        "recipes": _further(RECIPES, likely, "Recipes, nearest first:"),
     }
 
 
@@ -271,25 +280,6 @@ def notes(trace: Trace) -> list[str]:
     if not trace.refused and not trace.stages:
         message.append(f"{who}: it does not run in torch; its numbers alone were compared.")
     return message
-
-
-def _profiles(results: Sequence[Trace]) -> Report:
-    """Return drift by offset, beside what the nearest recipe predicts."""
-    points = [
-        ProfilePoint(one, offset, drift, (one.predicted or {}).get(offset, math.nan))
-        for one in results
-        for offset, drift in (one.drifts or {}).items()
-    ]
-    title = "Drift of scores formed in float64, by offset, and what the nearest recipe predicts:"
-    return _further(PROFILE, points, title)
-
-
-def _recipes(results: Sequence[Trace]) -> Report:
-    """Return the nearest recipes."""
-    nearest = [
-        TracedRecipe(one, like) for one in results for like in one.likely[: max(_SHOWN, len(one.nearest()))]
-    ]
-    return _further(RECIPES, nearest, "Recipes, nearest first:")
 
 
 def _further(columns: Columns[T], results: Sequence[T], title: str) -> Report:

@@ -39,12 +39,7 @@ _LEGENDS = {
     "remedy": "set: stages to keep wider, as --set takes them; removed: of the RMS drift; table bytes: cos "
     "and sin up to the last position.",
 }
-_PLURAL = {
-    "dtypes": "dtypes",
-    "stage": "stages",
-    "pair": "pairs",
-    "remedy": "remedies",
-}
+_PLURAL = {"dtypes": "dtypes", "stage": "stages", "pair": "pairs", "remedy": "remedies"}
 _NOTABLE = 0.01  # share of the drift
 _NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are not compared
 _ALIKE = 1.25  # how much more drift than the other kind of pair one must have to suffer more
@@ -118,7 +113,7 @@ def _tables(results: Sequence[Explanation], kind: str) -> dict[str, Report]:
     cells = ["implementation", "dtype", "offset"]
     first = settings.screen(whole["stage"], [] if len(results) == 1 else cells, [])
     constant = cells if "model" in varying else ()
-    tables = {_PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ()) for name in KINDS}
+    tables = {_PLURAL[name]: Report(whole[name], [*cells, *OWN[name], *varying], ()) for name in KINDS}
 
     def seen(name: str, columns: Sequence[str], headline: str, legend: str) -> Report:
         return Report(
@@ -136,7 +131,9 @@ def _tables(results: Sequence[Explanation], kind: str) -> dict[str, Report]:
     if kind == "stage" and results:
         text = _search(results) if whole["remedy"] else ""
         tables["remedies"] = seen("remedy", tables["remedies"].columns, text, _LEGENDS["remedy"])
-        tables["pairs"] = replace(tables.pop("pairs"), headline=_frequencies(results))
+        one = _worst(results)
+        who = f"{_who(one)}: " if len(results) > 1 else ""
+        tables["pairs"] = replace(tables.pop("pairs"), headline=who + frequencies(one))
     return tables
 
 
@@ -244,12 +241,6 @@ def _search(results: Sequence[Explanation]) -> str:
     return f"Stages to keep wider until {usual}, fewest first:"
 
 
-def _frequencies(results: Sequence[Explanation]) -> str:
-    """Return `frequencies` of the worst case, named where there are several."""
-    one = _worst(results)
-    return f"{_who(one)}: {frequencies(one)}" if len(results) > 1 else frequencies(one)
-
-
 def frequencies(one: Explanation) -> str:
     """Return whether the fast, positional frequencies suffer or the slow, semantic ones.
 
@@ -323,11 +314,6 @@ def rows(result: Explanation, kind: str) -> list[dict[str, Any]]:
     """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
     common = COMMON.row(result)
     return [common | OWN[kind].row(part) for part in _PARTS[kind](result)]
-
-
-def own_columns(kind: str) -> list[str]:
-    """Return the columns that tell rows apart, without the setting."""
-    return ["implementation", "dtype", "offset", *OWN[kind]]
 
 
 _PARTS: Mapping[str, Callable[[Explanation], Iterable[Any]]] = {

@@ -30,7 +30,6 @@ from ropeaudit.features.explain.known_recipes import (
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
-from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
@@ -111,37 +110,34 @@ def trace(
     setting = case.setting(COMPARED)
     own = implementation.layout(setting)
     setting = replace(setting, layout=case.layout or own)
-    traced = _trace(implementation, dtype, setting, case.seed or 0, offsets)
-    return replace(traced, environment=implementation.environment_label)
-
-
-def _trace(
-    implementation: Code, dtype: Format, setting: RopeSetting, seed: int, offsets: Sequence[int]
-) -> Trace:
-    """Return what is known of an implementation in a dtype, on a setting."""
     subject, all_offsets = Called(implementation, setting, dtype), dict.fromkeys((0, *offsets))
     reasons = {offset: subject.refusal(COMPARED, offset) for offset in all_offsets}
+    result = Trace(
+        *(implementation.name, dtype, setting),
+        dropped={offset: reason for offset, reason in reasons.items() if reason},
+        device=subject.device,
+        environment=implementation.environment_label,
+    )
     if reasons[0]:
-        return Trace(implementation.name, dtype, setting, refused=reasons[0], device=subject.device)
+        return replace(result, refused=reasons[0], dropped={})
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
-    known = compared(dtype, setting, seed, usable)
+    known = compared(dtype, setting, case.seed or 0, usable)
     vectors = {offset: _rotated(subject, known.inputs, offset) for offset in usable}
     stages = _stages(implementation, dtype, setting, known.inputs)
     (drifts,) = rms_drifts([subject], known.inputs, setting, usable)
+    result = replace(result, stages=stages, drifts=drifts, predicted={})
     ranked = likenesses(Observed(vectors, drifts, stages), known, dtype)
-    likely: tuple[Likeness, ...] = ()
-    if ranked[0].distance <= LIKE:
-        likely = tuple(like for like in ranked if like.distance <= _LISTED)
     faults = _faults(subject, known.inputs, setting, usable)
-    if any(not one.arithmetic and one.explains for one in faults.values()):
-        likely = ()  # q of one row is a recipe's, and k, another row or another call is not
-    faults = {} if likely else faults
-    predicted = _predicted(nearest(likely)[0].group, known.inputs, setting, usable) if likely else {}
-    dropped = {offset: reason for offset, reason in reasons.items() if reason}
-    return Trace(
-        *(implementation.name, dtype, setting, stages, drifts, predicted, likely, faults, dropped),
-        device=subject.device,
-    )
+    # q of one row may be a recipe's, and k, another row or another call is not
+    other = any(not one.arithmetic and one.explains for one in faults.values())
+    if ranked[0].distance > LIKE or other:
+        return replace(result, faults=faults)
+    likely = tuple(like for like in ranked if like.distance <= _LISTED)
+    nearest_one = Emulated(nearest(likely)[0].group.resolved, setting)
+    places = [(nearest_one, offset) for offset in usable]
+    limits = bounds.bounds(places, known.inputs, "causal", run_metadata.threads())
+    predicted = {offset: limit.rms for offset, limit in zip(usable, limits, strict=True)}
+    return replace(result, likely=likely, predicted=predicted)
 
 
 def _faults(
@@ -160,16 +156,6 @@ def _faults(
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found
-
-
-def _predicted(
-    group: RecipeGroup, inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
-) -> dict[int, float]:
-    subject = Emulated(group.resolved, setting)
-    limits = bounds.bounds(
-        [(subject, offset) for offset in offsets], inputs, "causal", run_metadata.threads()
-    )
-    return {offset: limit.rms for offset, limit in zip(offsets, limits, strict=True)}
 
 
 def _rotated(subject: Called, inputs: Inputs, offset: int) -> FloatArray:

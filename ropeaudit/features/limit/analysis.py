@@ -9,7 +9,6 @@ Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
@@ -107,13 +106,9 @@ def run(
 
 def usual_up_to(case: Case, subject: Chosen) -> int:
     """Return the largest offset where none is given: of code the last one within the maximum, or 128k."""
-    if not _is_code(subject):
+    if isinstance(subject, Resolved):
         return UP_TO
     return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256))
-
-
-def _is_code(subject: Chosen) -> bool:
-    return isinstance(subject, SubjectFactory)
 
 
 def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
@@ -141,7 +136,6 @@ class _CaseLimits:
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
         self.on_progress: Callable[[], None] = lambda: None
-        self.total = 1.0  # offsets that may have been measured in the end
 
         def on_progress() -> None:
             self.on_progress()
@@ -155,34 +149,25 @@ class _CaseLimits:
         self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
     ) -> list[Limit]:
         """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
-        called = _is_code(self.subject)
+        called = isinstance(self.subject, SubjectFactory)
         budget = budget or most(self.case, self.inputs, self.setting, called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        self.on_progress = lambda: on_progress(min(1.0, self.measured.done / self.total))
-        later = [budget * number for number in reversed(range(len(tolerances)))]
-        bounds = list(map(self.search, tolerances, itertools.repeat(budget), later))
+        total = min(budget, self.up_to + 1) * len(tolerances)  # offsets that may be measured
+        self.on_progress = lambda: on_progress(min(1.0, self.measured.done / total))
+        bounds = [self.search(accepted, budget) for accepted in tolerances]
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
-    def search(self, accepted: Tolerance, most: int, later: int) -> int | None:
-        """Measure the offsets that decide a tolerance; return up to where the bound proves it.
-
-        later: how many offsets the tolerances behind it may measure.
-        """
-        tested: dict[int, bool] = {}
-        self.total = self.measured.done + most + later
-
-        def test(offsets: Sequence[int]) -> list[bool]:
-            holds = self.measured.holds(accepted, offsets)
-            tested.update(zip(offsets, holds, strict=True))
-            left = boundary_search.left(tested, -1 if proved is None else proved, self.up_to, most)
-            self.total = self.measured.done + left + later
-            return holds
-
+    def search(self, accepted: Tolerance, most: int) -> int | None:
+        """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
         self.measured.at(0)
         proved = self.proof.up_to(accepted) if self.proof else None
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
+        called = isinstance(
+            self.subject, SubjectFactory
+        )  # offsets that break positions come before any other
+        required = straddling(self.up_to + self.seq_len, self.seq_len) if called else []
         boundary_search.search(
             Question(
                 seq_len=self.seq_len,
@@ -191,10 +176,10 @@ class _CaseLimits:
                 most=most,
                 landmarks=self.landmarks(),
                 within=min(within, self.up_to),
-                required=self.breaking(),
+                required=required,
                 precision=min(fmt.precision for fmt in self.formats()),
             ),
-            test,
+            lambda offsets: self.measured.holds(accepted, offsets),
         )
         return proved
 
@@ -207,9 +192,6 @@ class _CaseLimits:
             one for one in {0, known.held_up_to, known.failing} if one is not None and one >= 0
         )
         records = self.measured.records
-        at_failure = None if known.failing is None else records[known.failing]
-        at_measured = records.get(known.held_up_to)
-        changing = len(self.ranges) > 1
         return Limit(
             case=self.case,
             tolerance=accepted,
@@ -217,11 +199,11 @@ class _CaseLimits:
             bound_up_to=bound,
             boundary=known,
             frozen=self.frozen,
-            changing=changing,
+            changing=len(self.ranges) > 1,
             at_zero=records[0],
-            at_measured=at_measured,
-            at_failure=at_failure,
-            called=_is_code(self.subject),
+            at_measured=records.get(known.held_up_to),
+            at_failure=None if known.failing is None else records[known.failing],
+            called=isinstance(self.subject, SubjectFactory),
             findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
         )
 
@@ -243,9 +225,3 @@ class _CaseLimits:
         if isinstance(self.subject, Resolved):
             return self.subject.position, *self.subject.angle
         return (self.subject.dtype,)
-
-    def breaking(self) -> list[int]:
-        """Return the offsets that break positions in code, which are measured before any other."""
-        if isinstance(self.subject, Resolved):
-            return []
-        return straddling(self.up_to + self.seq_len, self.seq_len)

@@ -79,17 +79,6 @@ def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
     return Boundary(known, max(held, default=-1), len(held), failing, len(tested), known == top)
 
 
-def left(tested: Mapping[int, bool], proved: int, up_to: int, most: int) -> int:
-    """Return how many offsets a search may still test: those below the lowest failure, or what it may spend.
-
-    >>> left({0: True, 10: False}, -1, 100, 50), left({0: True}, -1, 100, 50), left({0: False}, -1, 100, 50)
-    (9, 49, 0)
-    """
-    top = min((offset - 1 for offset, good in tested.items() if not good), default=up_to)
-    held = sum(good and proved < offset <= top for offset, good in tested.items())
-    return max(0, min(most - len(tested), top - proved - held))
-
-
 def search(question: Question, test: Test) -> Boundary:
     """Return the first offset that fails, as far as `question.most` tests can find it.
 
@@ -98,31 +87,11 @@ def search(question: Question, test: Test) -> Boundary:
     return _BoundarySearch(question, test).run()
 
 
-class _Budget:
-    """How many offsets may still be tested; some may be reserved for later."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.spent = most, 0
-
-    def left(self, reserved: int = 0) -> int:
-        """Return how many tests are left beside the reserved ones; below 0 where these are spent too."""
-        return self.most - self.spent - reserved
-
-    def affordable(self, offsets: list[int], reserved: int = 0) -> list[int]:
-        """Return the first of the offsets, as many as may be tested."""
-        return offsets[: max(0, self.left(reserved))]
-
-    def spend(self, count: int) -> None:
-        """Count tests that are done."""
-        self.spent += count
-
-
 class _BoundarySearch:
     """The offsets tested so far, and which of them hold."""
 
     def __init__(self, question: Question, test: Test) -> None:
         self.question, self.test = question, test
-        self.budget = _Budget(question.most)
         self.tested: dict[int, bool] = {}
         self.held: set[int] = set()
         self.failing: int | None = None  # the lowest known
@@ -131,14 +100,14 @@ class _BoundarySearch:
         """Return the boundary; the last offset of which no failure is known is always tested itself."""
         q = self.question
         self.ask([0])
-        if self.failing is None and q.up_to - max(q.proved, 0) <= self.budget.left():  # 0 is tested already
+        if self.failing is None and q.up_to - max(q.proved, 0) <= self.left():  # 0 is tested already
             self.walk(range(q.proved + 1, q.up_to + 1))
         elif self.failing is None:
             inner = WITHIN if q.within > q.proved else 0
             required = [offset for offset in q.required if q.proved < offset <= q.up_to]
             chosen = thinned(grid(q), max(0, (q.most - inner) // 2 - len(required)))
             self.walk(sorted({*required, *chosen}))
-            if 0 < q.within - q.proved <= self.budget.left(_SPREAD + _LAST):
+            if 0 < q.within - q.proved <= self.left(_SPREAD + _LAST):
                 self.walk(range(q.proved + 1, min(q.within, self.top()) + 1))
             last = min(q.within, self.top())
             self.ask([last, *spread(q.proved + 1, last, inner - 1)] if inner else [])
@@ -152,13 +121,12 @@ class _BoundarySearch:
         """Test offsets below the lowest failing one, as far as the budget goes."""
         low = self.question.proved if self.held else -1  # 0 is always tested, and first
         open_offsets = sorted({offset for offset in offsets if low < offset <= self.top()} - self.held)
-        self.record(self.budget.affordable(open_offsets, reserved))
+        self.record(open_offsets[: max(0, self.left(reserved))])
 
     def record(self, offsets: Sequence[int]) -> None:
         """Test these offsets, whatever the budget says."""
         parts = [offsets[start : start + _AT_ONCE] for start in range(0, len(offsets), _AT_ONCE)]
         holds = {one: good for part in parts for one, good in zip(part, self.test(part), strict=True)}
-        self.budget.spend(len(holds))
         self.tested |= holds
         self.held.update(offset for offset, good in holds.items() if good)
         self.failing = min((offset for offset, good in holds.items() if not good), default=self.failing)
@@ -166,15 +134,15 @@ class _BoundarySearch:
     def walk(self, offsets: Sequence[int]) -> None:
         """Test upwards, some at a time, until one fails."""
         before, start, size = self.failing, 0, _CHUNK
-        while start < len(offsets) and self.failing == before and self.budget.left() > 0:
+        while start < len(offsets) and self.failing == before and self.left() > 0:
             self.ask(offsets[start : start + size])
             start, size = start + size, min(2 * size, _AT_ONCE)
 
     def refine(self) -> None:
         """Look for failures below the lowest one, until there is no news or no test is left."""
         low, reserved, known = self.question.proved + 1, _SPREAD + _LAST, -2
-        while known != self.top() and self.budget.left(reserved) > 0:
-            if self.failing is not None and self.failing - low <= self.budget.left():
+        while known != self.top() and self.left(reserved) > 0:
+            if self.failing is not None and self.failing - low <= self.left():
                 self.walk(range(low, self.failing))
                 return
             self.cut(reserved)
@@ -182,19 +150,23 @@ class _BoundarySearch:
             self.ask(range(known - _BESIDE, known + 1), reserved)
             self.ask(beside_power(known, self.question.seq_len, self.question.precision), reserved)
             self.ask(thinned(self.binade_below(), _BELOW), reserved)
-        self.ask(spread(low, self.top(), min(_MOST_SPREAD, self.budget.left(_LAST))), _LAST)
+        self.ask(spread(low, self.top(), min(_MOST_SPREAD, self.left(_LAST))), _LAST)
         self.cut(0)
         known = -2
-        while known != self.top() and 0 < self.budget.left() <= _MOST_SPREAD:
+        while known != self.top() and 0 < self.left() <= _MOST_SPREAD:
             known = self.top()
-            self.ask(thinned(self.binade_below(), self.budget.left()))
+            self.ask(thinned(self.binade_below(), self.left()))
             self.cut(0)
-        if self.budget.left() > _MOST_SPREAD:
+        if self.left() > _MOST_SPREAD:
             self.walk(range(low, self.top() + 1))
 
     def binade_below(self) -> range:
         """Return the upper half of the offsets below the lowest failure, less those that are proved."""
         return range(max(self.question.proved + 1, self.top() // 2), self.top() + 1)
+
+    def left(self, reserved: int = 0) -> int:
+        """Return how many tests are left beside the reserved ones; below 0 where these are spent too."""
+        return self.question.most - len(self.tested) - reserved
 
     def top(self) -> int:
         """Return the highest offset below the lowest failing one."""
@@ -202,7 +174,7 @@ class _BoundarySearch:
 
     def cut(self, reserved: int) -> None:
         """Narrow the gap between the lowest failure and what holds below it, until they are neighbours."""
-        while self.failing is not None and self.budget.left(reserved) > 0:
+        while self.failing is not None and self.left(reserved) > 0:
             low = max(self.question.proved, max((x for x in self.held if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
@@ -218,8 +190,9 @@ def grid(question: Question) -> list[int]:
     s, up_to = question.seq_len, question.up_to
     powers = {2**e for e in range((up_to + s).bit_length() + 1)}
     places = {position - s + i for position in powers | {*question.landmarks} for i in (0, 1, 2)}
-    places |= {offset for e in range(up_to.bit_length()) for offset in (2**e, *_between(2**e))} | {up_to}
-    return sorted(offset for offset in places if question.proved < offset <= up_to)
+    for power in (2**e for e in range(up_to.bit_length())):
+        places |= {power, (power * 20 // 16) | 1, (power * 25 // 16) | 1}
+    return sorted(offset for offset in places | {up_to} if question.proved < offset <= up_to)
 
 
 def beside_power(high: int, seq_len: int, precision: int) -> list[int]:
@@ -235,10 +208,6 @@ def beside_power(high: int, seq_len: int, precision: int) -> list[int]:
         return []
     in_step = power + (high + 1 - power) % period
     return [in_step - period, in_step, *range(power - _BESIDE // 2, power + _BESIDE // 2)]
-
-
-def _between(power: int) -> tuple[int, ...]:
-    return tuple((power * part // 16) | 1 for part in (20, 25))
 
 
 def thinned(offsets: Sequence[int], most: int) -> list[int]:

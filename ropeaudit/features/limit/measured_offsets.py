@@ -31,13 +31,10 @@ class MeasuredOffsets:
         on_progress: Callable[[], None],
     ) -> None:
         self.on_progress = on_progress
-        made = [factory(subject)]
-
-        def run(bounded: bool) -> CaseRun:
-            rest = made, None, run_metadata.threads(), self._advance
-            return CaseRun(case, inputs, setting, *rest, bounded=bounded)
-
-        self.run, self.with_bounds = run(bounded=False), run(bounded=True)
+        rest = [factory(subject)], None, run_metadata.threads(), self._advance
+        self.run, self.with_bounds = (
+            CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)
+        )
         self.of_recipe = isinstance(subject, Resolved)
         self.done = 0.0
         self._making = 0.0, 0  # offsets done before those in the making, and how many these are

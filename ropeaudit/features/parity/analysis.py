@@ -21,7 +21,6 @@ from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.sides import CallFailed, Compared, OneRotation, subjects
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Subject
 from ropeaudit.subjects.factories import SubjectFactory
 
 OFFSETS = (0, 1000)
@@ -104,62 +103,56 @@ def run(
     fits(max(case.check(offsets) for case in cases))
     work = steps(on_progress, len(cases) * len(factories) * len(offsets))
     laid_out = [sides.in_layout(case, pair, dtypes[0]) for case in cases]
-    as_requested = [case.layout is not None for case in cases]
     return (
-        _parity(_Setup(case, setting, inputs, pair, called, forced), two, offset, next(work))
-        for forced, (case, inputs, setting) in zip(as_requested, loaded(laid_out, offsets), strict=True)
+        _parity(given, pair, called, requested.layout is not None, two, offset, next(work))
+        for requested, given in zip(cases, loaded(laid_out, offsets), strict=True)
         for two, offset in itertools.product(factories, offsets)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Setup:
-    """What all dtypes and offsets of a case share. forced: both get its layout, whatever theirs is."""
-
-    case: Case
-    setting: RopeSetting
-    inputs: Inputs
-    pair: tuple[Compared, Compared]
-    names: tuple[str, str]
-    forced: bool
-
-    def settings(self) -> list[RopeSetting]:
-        """Return the setting of each side, in its own layout."""
-        if self.forced:
-            return [self.setting] * 2
-        return [replace(self.setting, layout=sides.own_layout(one, self.setting)) for one in self.pair]
-
-
 def _parity(
-    setup: _Setup, two: tuple[SubjectFactory, SubjectFactory], offset: int, on_progress: OnProgress
+    given: tuple[Case, Inputs, RopeSetting],
+    pair: tuple[Compared, Compared],
+    names: tuple[str, str],
+    forced: bool,
+    two: tuple[SubjectFactory, SubjectFactory],
+    offset: int,
+    on_progress: OnProgress,
 ) -> Parity:
-    """Compare two subjects at one offset; what refuses to be called there is refused."""
-    inputs, setting, own = setup.inputs, setup.setting, setup.settings()
-    axes = setup.case.position_axes(setting)
+    """Compare two subjects at one offset; what refuses to be called there is refused.
+
+    forced: both get the layout of the case, whatever theirs is.
+    """
+    case, inputs, setting = given
+    own = [setting if forced else replace(setting, layout=sides.own_layout(one, setting)) for one in pair]
+    axes = case.position_axes(setting)
     first, second = (one.make(at, axes) for one, at in zip(two, own, strict=True))
     rotations = tuple(OneRotation(subject, inputs, offset, setting) for subject in (first, second))
     compared = Comparison(
         inputs,
         setting,
-        setup.case.mask,
+        case.mask,
         (rotations[0], rotations[1]),
         offset if setting.clipped else 0,
         first.dtype,
     )
-    statistics, refused = PairStatistics(), _refusal(setup.names, (first, second), inputs.seq_len, offset)
+    reasons = [
+        f"{name} refuses: {reason}"
+        for name, subject in zip(names, (first, second), strict=True)
+        if (reason := subject.refusal(inputs.seq_len, offset))
+    ]
+    statistics, refused = PairStatistics(), next(iter(reasons), "")
     if not refused:
         try:
             statistics = compared.run(on_progress)
         except CallFailed as error:
             refused = f"a call fails: {error}"
-    permuted = [
-        (name, at.layout) for name, at in zip(setup.names, own, strict=True) if at.layout != setting.layout
-    ]
+    permuted = [(name, at.layout) for name, at in zip(names, own, strict=True) if at.layout != setting.layout]
     return Parity(
-        case=setup.case,
+        case=case,
         setting=setting,
         inputs=inputs,
-        names=setup.names,
+        names=names,
         dtype=first.dtype,
         offset=offset,
         formats=(first.input, second.input),
@@ -171,11 +164,3 @@ def _parity(
         findings=tuple(dict.fromkeys(text for one in two for text in one.findings)),
         devices=(first.device, second.device),
     )
-
-
-def _refusal(names: Sequence[str], subjects: Sequence[Subject], seq_len: int, offset: int) -> str:
-    """Return which of two subjects cannot be called at an offset, and why; empty where both can."""
-    reasons = (
-        (name, subject.refusal(seq_len, offset)) for name, subject in zip(names, subjects, strict=True)
-    )
-    return next((f"{name} refuses: {reason}" for name, reason in reasons if reason), "")

@@ -121,7 +121,8 @@ class OneRotation(FreshRotation):
         """Prepare the order of dims. setting: of the case; that of the subject may have another layout."""
         super().__init__(scaled_keys.stored(subject, inputs), inputs, offset)
         own: RopeSetting = getattr(subject, "setting", setting)
-        self.into, self.back = orders(setting, own.layout, returns_halves(subject))
+        fit = subject.code.fit(subject.setting) if isinstance(subject, Called) else None
+        self.into, self.back = orders(setting, own.layout, fit is not None and fit.permuted)
         if isinstance(subject, Called):
             q, k = (x if self.into is None else x[..., self.into] for x in (inputs.q, inputs.k))
             subject.together(q, k)
@@ -163,14 +164,6 @@ def forms(subjects: Sequence[Subject]) -> tuple[str, ...]:
         return ()
     formats = ((one.accumulate.name, one.score.name) for one in subjects)
     return tuple(" and ".join(dict.fromkeys(names)) for names in formats)
-
-
-def returns_halves(subject: Subject) -> bool:
-    """Return whether a subject is code that takes interleaved pairs and returns them half-split."""
-    if not isinstance(subject, Called):
-        return False
-    fit = subject.code.fit(subject.setting)
-    return fit is not None and fit.permuted
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ropeaudit.errors import BadInput
 from ropeaudit.recipes import STAGES
@@ -14,10 +14,6 @@ from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.charts.style import Picture
 from ropeaudit.reports.numbers import part, printable
 from ropeaudit.rope.scaling_names import shortened
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
 _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -56,16 +52,13 @@ def picture(kind: str, path: str) -> Picture:
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))
-    if kind == "decay":
-        _check(path, kind, rows, _SOURCES[kind][1])
-        return decay(whole.get("curves") or rows, headline)
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
     _check(path, kind, rows, _SOURCES[kind][1])
     if kind == "frequencies":
         _check(path, kind, whole["records"], ("seq_len",))
         return frequencies(rows, whole["records"][0]["seq_len"])
-    return stages(rows, headline) if kind == "stages" else limits(rows, headline)
+    return {"stages": stages, "decay": decay, "limit": limits}[kind](rows, headline)
 
 
 def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -198,24 +191,22 @@ def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         lines, left_out = style.limited(_curves(rows, column, cases, sources), style.MOST_LINES, "lines")
         notes += left_out
         for name, line in lines.items():
-            _decay_line(axes, name, line)
+            look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
+            if len(line.points) > _FEW:  # of few each is marked, for nothing was computed between them
+                look["marker"] = ""
+            across, up = [point.x for point in line.points], [point.y for point in line.points]
+            axes.plot(across, up, label=name, **look)
+            if nonfinite := line.nonfinite():
+                style.edge(axes, nonfinite, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
-    notes += _crossings(panels[-1], rows, cases)
+    for first in {row["first_failing"] for row in rows if row.get("first_failing")}:
+        mark: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
+        panels[-1].plot([first], [0], markersize=6 * style.scale(), zorder=6, **mark)
     style.legend(figure, panels[0])
     panels[-1].set_xlabel("distance between query and key (tokens)")
     return Picture(figure, headline, list(dict.fromkeys(notes)), height=8.0)
-
-
-def _decay_line(axes: Axes, name: str, line: Series) -> None:
-    """Draw a line; where its points are few, each is marked, for nothing was computed between them."""
-    look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
-    if len(line.points) > _FEW:
-        look["marker"] = ""
-    axes.plot([point.x for point in line.points], [point.y for point in line.points], label=name, **look)
-    if nonfinite := line.nonfinite():
-        style.edge(axes, nonfinite, True, style.RED, "undefined")
 
 
 def _curves(
@@ -236,24 +227,6 @@ def _curves(
     return results
 
 
-def _crossings(axes: Axes, rows: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> list[str]:
-    """Mark where each sum is first negative, or return a note where a curve lacks that distance."""
-    firsts = {str(row["setting"]): row["first_failing"] for row in rows if row.get("first_failing")}
-    sums = {(str(row["setting"]), row["distance"]): row["men_sum"] for row in rows}
-    notes = []
-    for setting, first in firsts.items():
-        if (setting, first) in sums:
-            look: dict[str, Any] = {"marker": "o", "color": style.RED, "markeredgecolor": "white"}
-            axes.plot([first], [sums[setting, first]], markersize=6 * style.scale(), zorder=6, **look)
-            continue
-        name = f"{printable(setting)}: " if len(settings) > 1 else ""
-        notes.append(
-            f"{name}the sum is first negative at {first:,}, which is none of the distances drawn: "
-            "`ropeaudit decay -o decay.json` without --columns has the points of whole curves"
-        )
-    return notes
-
-
 _MOST_BARS = 48
 
 
@@ -267,7 +240,8 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     axes.set_xscale("log")
     dtypes = list(dict.fromkeys(row["dtype"] for row in shown.values()))
     for place, row in enumerate(shown.values()):
-        number, guaranteed, tested = dtypes.index(row["dtype"]), row["proved_position"] or 1, _tested(row)
+        number, guaranteed = dtypes.index(row["dtype"]), row["proved_position"] or 1
+        tested = max(guaranteed, row["measured_position"] or 1)
         look: dict[str, Any] = {
             "color": style.line(number)["color"],
             "hatch": style.HATCHES[number % len(style.HATCHES)],
@@ -296,11 +270,6 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     axes.set_xlabel(f"last position that meets {_tolerances(rows, several)} (tokens)")
     style.legend(figure, axes)
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
-
-
-def _tested(row: Mapping[str, Any]) -> int:
-    """Return the last position of the largest tested offset without a failure, 1 without one."""
-    return max(row["proved_position"] or 1, row["measured_position"] or 1)
 
 
 def _guaranteed(row: Mapping[str, Any]) -> str:

@@ -68,9 +68,12 @@ def shift(
     >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
     [256, 36]
     """
-    called = arguments.listed(implementations)
+    called, given = arguments.listed(implementations), arguments.cases_of(cases, case, grids=True)
+    if rerotate is not None:
+        counts = arguments.numbers(rerotate)
+        given = [replace(one, rerotate=count) for one in given for count in counts]
     audit = Audit(
-        cases=_rerotated(arguments.cases_of(cases, case, grids=True), rerotate),
+        cases=given,
         recipes=usual_recipes(called) if recipes is None else arguments.listed(recipes),
         dtypes=arguments.listed(dtypes),
         offsets=arguments.numbers(offsets),
@@ -84,13 +87,6 @@ def shift(
         environments=arguments.listed(under),
     )
     return Sweep(audit).run(on_progress or arguments.silent, threads=threads)
-
-
-def _rerotated(cases: Sequence[Case], counts: int | Iterable[int] | None) -> list[Case]:
-    """Return each case with its stored keys rotated again, each of these numbers of times."""
-    if counts is None:
-        return list(cases)
-    return [replace(case, rerotate=count) for case in cases for count in arguments.numbers(counts)]
 
 
 def usual_recipes(called: Sequence[str]) -> Sequence[str]:

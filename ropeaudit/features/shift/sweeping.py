@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
     from ropeaudit.console.sweep_file import SweepFile
-    from ropeaudit.reports import Report
 
 
 _LONG = 3600.0  # seconds
@@ -211,10 +210,21 @@ def how_to_go_on(file: SweepFile | None) -> str:
     return f"; the rows are in {file.path!r}; the same command with --resume goes on"
 
 
+_PLAN = ("axis", "count", "values")
+_ALWAYS = ("implementation", "dtype", "offset", "seq_len")
+_LONGEST = 50  # characters of values
+_PLAN_LEGEND = (
+    "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
+    "\nabout within a factor of two on a server's core, of own code as of a recipe; nothing was measured."
+)
+
+
 def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
+    from ropeaudit.audits import records
     from ropeaudit.audits.guessing import START_SECONDS
     from ropeaudit.console import output, output_files, sweep_file
+    from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
     done: dict[int, Record] = {}
@@ -225,46 +235,24 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
     seconds = sum((cell.seconds for cell in left), START_SECONDS)
     scores = sum(cell.scores for cell in left)
-    identities = [cell.identity for cell in sweep.cells]
-    report = _plan_report(identities, scores, seconds, len(done), run_metadata.gather())
-    output.print_report(report, options)
-    return 0
-
-
-_PLAN = ("axis", "count", "values")
-_ALWAYS = ("implementation", "dtype", "offset", "seq_len")
-_LONGEST = 50  # characters of values
-_PLAN_LEGEND = (
-    "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
-    "\nabout within a factor of two on a server's core, of own code as of a recipe; nothing was measured."
-)
-
-
-def _plan_report(
-    cells: Sequence[tuple[Any, ...]], scores: int, seconds: float, done: int, metadata: Mapping[str, Any]
-) -> Report:
-    """Return the report of a plan.
-
-    cells: the values of `records.IDENTITY` of each. scores, seconds: of those not done. done: how many.
-    """
-    from ropeaudit.audits import records
-    from ropeaudit.reports import Report
-
-    rows = []
-    for place, name in enumerate(records.IDENTITY):
+    rows, cells = [], [cell.identity for cell in sweep.cells]
+    for place, column in enumerate(records.IDENTITY):
         values = list(dict.fromkeys(cell[place] for cell in cells))
-        if name in _ALWAYS or (len(values) > 1 and name not in ("stages", "case")):
-            rows.append({"axis": name, "count": len(values), "values": _listed(values)})
-    state = f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
-    return Report(
+        if column in _ALWAYS or (len(values) > 1 and column not in ("stages", "case")):
+            rows.append({"axis": column, "count": len(values), "values": _listed(values)})
+    state = f"{len(done)} are done and {len(left)} are to be measured" if done else "none is measured yet"
+    about = {"cells": len(cells), "done": len(done), "scores": scores, "seconds": seconds}
+    report = Report(
         rows=rows,
         columns=list(_PLAN),
         screen=list(_PLAN),
         headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
         f"{_rough(seconds)} of one core.",
         legend=_PLAN_LEGEND,
-        metadata={"cells": len(cells), "done": done, "scores": scores, "seconds": seconds, **metadata},
+        metadata={**about, **run_metadata.gather()},
     )
+    output.print_report(report, options)
+    return 0
 
 
 def _listed(values: Sequence[Any]) -> str:

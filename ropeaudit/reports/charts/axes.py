@@ -1,10 +1,6 @@
-"""Distances that are worth a row of a table or a point of a curve."""
+"""Distances that are worth a row of a table."""
 
 from __future__ import annotations
-
-import math
-
-import numpy as np
 
 _WIDE = 20  # largest over smallest from which on distances are logarithmic
 
@@ -27,16 +23,3 @@ def round_values(first: int, last: int) -> list[int]:
     else:
         values = [first + round((last - first) * part / 16) for part in range(17)]
     return list(dict.fromkeys(values))
-
-
-def dense(first: int, last: int, count: int = 512) -> list[int]:
-    """Return about `count` distances: those of a curve, and evenly spaced ones of the farther half."""
-    parts = np.linspace(0.0, 1.0, count)
-    if is_wide(first, last):
-        low, high = math.log1p(first), math.log1p(last)
-        curved = np.rint(np.expm1(low + (high - low) * parts))
-    else:
-        curved = np.rint(first + (last - first) * parts)
-    far = np.rint(np.linspace((first + last) / 2, last, count // 4))
-    inner = (min(max(int(x), first), last) for x in np.concatenate([curved, far]))
-    return sorted({first, *inner, last})
