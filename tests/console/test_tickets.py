@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from ropeaudit.main import main
-from ropeaudit.reports.tickets import drift, reproduction
-from ropeaudit.reports.tickets.reproduction import Reproduction, Snippet
+from ropeaudit.reports.tickets import drift, ticket
+from ropeaudit.reports.tickets.ticket import Reproduction, Snippet
 
 SMALL = ["--heads", "1", "--seq-len", "24", "--head-dim", "16"]
 SHIFT = ["shift", "--impl", "kernel.py:careless", "--dtype", "bf16", "--offset", "1000", *SMALL]
@@ -99,7 +99,7 @@ def test_the_number_is_printed_by_the_snippet_itself(here, capsys) -> None:
     [row] = json.loads(out)["records"]
     number = re.search(r"its snippet printed drift_rms ([\d.]+) here", err)
     assert number
-    assert float(number[1]) == pytest.approx(row["drift_rms"], rel=reproduction._AGREES)
+    assert float(number[1]) == pytest.approx(row["drift_rms"], rel=ticket._AGREES)
     assert row["source"] == "gaussian"  # the q and k of a run without --ticket
     text = Path("t.md").read_text(encoding="utf-8")
     assert "sys.path.insert(0, 'code')  # where rotate.py lies\nimport rotate as own\n" in text
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused_before_the_work(options, message, here, belie
     [
         (["--qk", "diagonal"], "its q and k are diagonal"),
         (["--sample", "200"], "its scores are a sample"),
-        (["--scaling", "proportional:fraction=0.5"], "the scaling proportional takes more than a few lines"),
+        (["--qk", "randn"], "its q and k are randn, which a few lines do not make; try --qk gaussian"),
     ],
 )
 def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(more, why, here, believed, capsys) -> None:

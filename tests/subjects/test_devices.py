@@ -399,7 +399,7 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
 
 
 def test_the_snippet_of_a_ticket_moves_what_it_gives() -> None:
-    case = Case(qk="randn", heads=1, seq_len=16, head_dim=64)
+    case = Case(heads=1, seq_len=16, head_dim=64)
     audit = Audit((case,), (), ("bf16",), (100,), implementations=(own("both"),), device=NAME)
     [record] = audit.run()
     snippet = tickets.snippet(record, audit.factories()[0].make(record.setting, None))

@@ -15,7 +15,7 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
-from ropeaudit.reports.tickets.reproduction import Reproduction
+from ropeaudit.reports.tickets.ticket import Reproduction
 from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name
 
 _OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow less than a row's tolerance
