@@ -15,8 +15,7 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
-from ropeaudit.reports.tickets.ticket import Reproduction
-from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name
+from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 
 _OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow less than a row's tolerance
 _TOKENS = 256  # of the sequences whose drift is measured

@@ -15,8 +15,7 @@ from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.reports.numbers import short
-from ropeaudit.reports.tickets.ticket import Reproduction
-from ropeaudit.reports.tickets.ticket import Ticket, by_code
+from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code
 
 _COMMAND_ALONE = Reproduction(None, missing="a module has to be built and loaded as it is")
 
