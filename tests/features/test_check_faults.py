@@ -136,7 +136,7 @@ def kernel(tmp_path, monkeypatch) -> str:
 
 
 def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
-    lines = {"rotate": 11, "Rope": 4, "Rope.forward": 5, "Rope.other": 4, "alias": 15, "torch": 0}
+    lines = {"rotate": 11, "Rope": 4, "Rope.forward": 5, "Rope.other": 4, "alias": 15, "torch": 1}
     assert {name: place(checked(f"{kernel}:{name}")) for name in lines} == {
         name: (kernel, line) for name, line in lines.items()
     }
@@ -155,39 +155,22 @@ def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
     assert place(checked("../outside.json", "config")) == (str(outside), 0)
 
 
-def test_what_is_exported_again_stands_where_it_is_defined(tmp_path, monkeypatch) -> None:
-    folder, installed = tmp_path / "project", tmp_path / "site-packages"
-    folder.mkdir()
-    installed.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(installed))
-    (installed / "far.py").write_text(EXPORTED)
+def test_a_name_stands_where_the_named_file_binds_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("pkg").mkdir()
     Path("pkg/bad.py").write_text(EXPORTED)
-    Path("pkg/__init__.py").write_text(
-        "from .bad import *\nfrom .bad import rope as other\nfrom . import bad\n"
-    )
-    Path("near.py").write_text("from pkg import *\nfrom far import rope as far\nimport pkg.bad as whole\n")
-    Path("src/inner").mkdir(parents=True)
-    monkeypatch.syspath_prepend(str(folder / "src"))
-    Path("src/inner/__init__.py").write_text("from inner.kernels import f\n")
-    Path("src/inner/kernels.py").write_text("from pkg import decorated as f\nfrom .round import g\n")
-    Path("src/inner/round.py").write_text("from .kernels import g\n")
+    Path("pkg/__init__.py").write_text("from .bad import *\nfrom .bad import rope as other\n")
     lines = {"rope": 6, "Rope": 11, "Rope.__call__": 12, "wrapped": 16, "part": 20, "made": 21, "again": 30}
-    lines |= {"decorated": 40, "bare": 44}
-    for where in ("pkg.bad", "pkg/bad.py", "pkg", "pkg/__init__.py", "near.py"):
+    lines |= {"decorated": 40, "bare": 44, "np": 3, "absent": 0}
+    for where in ("pkg.bad", "pkg/bad.py"):
         assert {name: placed(f"{where}:{name}") for name in lines} == {
             name: ("pkg/bad.py", line) for name, line in lines.items()
         }
-    names = ("near:other", "near.py:whole.rope", "pkg:bad.rope", "near:bad.rope")
-    assert {placed(name) for name in names} == {("pkg/bad.py", 6)}
-    assert placed("inner:f") == placed("src/inner/kernels.py:f") == ("pkg/bad.py", 40)
-    assert placed("inner.kernels:g") == ("src/inner/round.py", 1), "it goes in a circle"
-    assert placed("near.py:far") == ("near.py", 2)
-    outside = tmp_path / "else"
-    outside.mkdir()
-    monkeypatch.chdir(outside)
-    assert placed("../project/near.py:far") == (str(folder / "near.py"), 2)
+    for where in ("pkg", "pkg/__init__.py"):
+        assert [placed(f"{where}:{name}") for name in ("other", "rope")] == [
+            ("pkg/__init__.py", 2),
+            ("pkg/__init__.py", 0),
+        ]
 
 
 def placed(target: str) -> tuple[str, int]:

@@ -52,7 +52,17 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
     shown = next((one for one in failed if one.dtype != NONE and one.setting is not None), None)
     if shown is None:
         return replace(ticket, reproduction=Reproduction(None, missing="no number format fails"))
-    audit = _audit(shown, case, options)
+    up_to = shown.up_to or options.up_to or _TOKENS
+    audit = Audit(
+        (replace(case, seed=options.seed),),
+        (),
+        (shown.dtype,),
+        tuple(dict.fromkeys((0, max(0, up_to - _TOKENS)))),
+        implementations=(shown.target,),
+        order=options.order,
+        device=options.device,
+        environments=environments.of_check(shown.finding.check),
+    )
     rows = list(audit.run())
     record = drift.worst(rows) or max(rows, key=lambda row: row.drift_relative)
     if record.within_tolerance == "no" or any(one.finding.check in _OF_DRIFT for one in failed):
@@ -65,18 +75,3 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
         reproduction = Reproduction(None, missing=missing)
     notes = [*ticket.report.notes, f"shift, at these positions: {verdicts.sentence(record)}"]
     return replace(ticket, report=replace(ticket.report, notes=notes), reproduction=reproduction)
-
-
-def _audit(one: Checked, case: Case, options: CheckOptions) -> Audit:
-    """Return the audit of code in the dtype that fails, at the first and the last positions."""
-    up_to = one.up_to or options.up_to or _TOKENS
-    return Audit(
-        (replace(case, seed=options.seed),),
-        (),
-        (one.dtype,),
-        tuple(dict.fromkeys((0, max(0, up_to - _TOKENS)))),
-        implementations=(one.target,),
-        order=options.order,
-        device=options.device,
-        environments=environments.of_check(one.finding.check),
-    )

@@ -36,7 +36,6 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.copies import is_module
-from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -134,6 +133,8 @@ def snippet(record: Record, subject: Subject | None) -> Snippet:
     if record.nonfinite:
         raise NoSnippet("its scores are nan or infinite")
     code = subject.code
+    if code.environment.kind != "none" or not code.device.is_cpu:
+        raise NoSnippet(f"{verdicts.called(record)} was not called plainly on the CPU")
     lines, both, file = (
         _own(record, code) if isinstance(code, OwnCode) else (_third_party(record, code), False, "")
     )
@@ -141,7 +142,6 @@ def snippet(record: Record, subject: Subject | None) -> Snippet:
         (
             *_given(record),
             *lines,
-            *_environment(code.environment, code.device.name),
             *_measured(record, both),
         ),
         "drift_rms",
@@ -224,8 +224,6 @@ def _factor(d: RopeSetting) -> str:
 def _third_party(record: Record, code: Code) -> list[str]:
     """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
     entry, d = third_party.entry_of(code.name), record.setting
-    if not code.device.is_cpu:
-        raise NoSnippet(f"{code.name} was called on {code.device.name}, where a snippet does not call it")
     if not entry.snippet:
         raise NoSnippet(f"{code.name} is called by more than a few lines")
     if d.scaling.kind != "default":
@@ -241,26 +239,6 @@ def _third_party(record: Record, code: Code) -> list[str]:
     for key, value in values.items():
         lines = [line.replace(f"<{key}>", str(value)) for line in lines]
     return lines
-
-
-def _environment(environment: Environment, device: str) -> list[str]:
-    """Return the lines behind rotate that call it in an environment. Raises: NoSnippet."""
-    if environment.kind == "none":
-        return []
-    if environment.kind == "compile":
-        return ["rotate = torch.compile(rotate)"]
-    if environment.kind == "tf32":
-        if environment.label(device) != environment.name:
-            raise NoSnippet("TF32 is emulated, by rounding the factors of matrix products")
-        return ['torch.set_float32_matmul_precision("high")']
-    name = f"torch.{environment.dtype}"
-    if environment.kind == "autocast":
-        return [f'rotate = torch.autocast("{device.partition(":")[0]}", dtype={name})(rotate)']
-    back = "torch.set_default_dtype(torch.float32)"
-    return [
-        "plain = rotate",
-        f"def rotate(y, at): torch.set_default_dtype({name}); z = plain(y, at); {back}; return z",
-    ]
 
 
 def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
@@ -290,13 +268,9 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
             raise NoSnippet(why)
     lines, file = _imported(where)
     both = "k" in convention.signature.roles
-    place = "" if code.device.is_cpu else f".to({code.device.name!r})"
-    if place and is_module(code.thing):
-        lines = [*lines, f"own.{name} = own.{name}{place}"]
     into, back = _AXES[convention.order]
-    call, back = f"own.{name}({_arguments(record, convention, place)})", back + (".cpu()" if place else "")
-    picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
-    body = f"({', '.join(picked)})" if both else picked[0]
+    call = f"own.{name}({_arguments(record, convention)})"
+    body = f"({call}[0]{back}, {call}[1]{back})" if both else f"{call}{back}"
     rows = [f"    y = y{into}"] if into else []
     return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, file
 
@@ -318,16 +292,12 @@ def _imported(place: str) -> tuple[list[str], str]:
     return ["import sys", folder, f"import {path.stem} as own"], path.name
 
 
-def _arguments(record: Record, convention: Convention, place: str) -> str:
-    """Return the arguments of a call: what each role is filled with, tensors moved. Raises: NoSnippet."""
-    parts = []
-    for keyword, role in convention.signature.arguments:
-        value = _argument(role, record, convention)
-        if place and role in ("q", "k", "x", "positions", "cos", "sin", "freqs"):
-            whole = value.isidentifier() or value.endswith((")", "]"))
-            value = f"{value if whole else f'({value})'}{place}"
-        parts.append(value if keyword is None else f"{keyword}={value}")
-    return ", ".join(parts)
+def _arguments(record: Record, convention: Convention) -> str:
+    """Return the arguments of a call: what each role is filled with. Raises: NoSnippet."""
+    parts = [
+        (keyword, _argument(role, record, convention)) for keyword, role in convention.signature.arguments
+    ]
+    return ", ".join(value if keyword is None else f"{keyword}={value}" for keyword, value in parts)
 
 
 def _argument(role: str, record: Record, convention: Convention) -> str:
