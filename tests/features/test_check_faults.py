@@ -13,7 +13,7 @@ import pytest
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.features.check import limits
+from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.check.faults import of_checks, place
 from ropeaudit.features.check.sentences import headline
@@ -357,7 +357,7 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(limits, "findings", stopped)
+    monkeypatch.setattr(config_target, "limits", stopped)
     assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "-q", "--github"]) == 130
     out, err = capsys.readouterr()
     detail = "no pass: it was not checked to its end; 1 target was not begun: qwen2.5-7b"

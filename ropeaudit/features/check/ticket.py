@@ -21,12 +21,10 @@ _OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow 
 _TOKENS = 256  # of the sequences whose drift is measured
 
 
-def check_ticket(
-    results: Sequence[Checked], case: Case, options: CheckOptions, columns: Sequence[str] | None
-) -> Ticket | None:
+def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
     """Return the ticket of the first target that fails; None where none does. Runs a snippet.
 
-    case: the RoPE setting of the options. columns: those of the report.
+    case: the RoPE setting of the options.
     """
     # an option of this program is nothing to who reads a ticket
     results = [replace(one, finding=replace(one.finding, option="")) for one in results]
@@ -37,7 +35,7 @@ def check_ticket(
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     ticket = Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
-        report(sorted(own, key=lambda one: not one.finding.failed), columns, {}),
+        report(sorted(own, key=lambda one: not one.finding.failed), None, {}),
         COLUMNS.row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
         Reproduction(None, missing=f"no code was called, {first.target} is a {first.kind}"),

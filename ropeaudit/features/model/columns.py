@@ -54,7 +54,8 @@ class ModelRun:
     @property
     def rotation_excess(self) -> float | None:
         """The largest of its layers; nan is larger than any, None where none is seen."""
-        return max((one.excess for one in self.shifted.places.values()), key=_size, default=None)
+        sizes = [one.excess for one in self.shifted.places.values()]
+        return max(sizes, key=lambda size: math.inf if math.isnan(size) else size, default=None)
 
     @property
     def scores(self) -> HeadScores | None:
@@ -105,18 +106,6 @@ class PairDrift:
 
     head: HeadDrift
     pair: int
-
-
-def _size(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def by_layer(one: Shifted) -> dict[int, list[HeadDrift]]:
-    """Return layer -> its heads."""
-    results: dict[int, list[HeadDrift]] = {}
-    for head in one.heads:
-        results.setdefault(head.layer, []).append(head)
-    return results
 
 
 def first_layer(one: Shifted, threshold: float) -> int | None:

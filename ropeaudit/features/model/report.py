@@ -19,7 +19,6 @@ from ropeaudit.features.model.columns import (
     HeadScores,
     ModelRun,
     PairDrift,
-    by_layer,
 )
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
@@ -85,8 +84,8 @@ def _items(kind: str, run: ModelRun) -> Iterable[Any]:
     if kind == "summary":
         return [run]
     if kind == "layer":
-        places = run.shifted.places
-        return [HeadScores(heads, places.get(layer)) for layer, heads in by_layer(run.shifted).items()]
+        layers, places = dict.fromkeys(head.layer for head in heads), run.shifted.places
+        return [HeadScores([one for one in heads if one.layer == n], places.get(n)) for n in layers]
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
 
 

@@ -19,7 +19,6 @@ from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.source import Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes, kinds
-from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
@@ -273,7 +272,10 @@ def _beside(one: Buffer) -> str:
 
 
 def _effect(one: Buffer) -> str:
-    used = _used(one) if one.stored.use is not None else ""
+    use, used = one.stored.use, ""
+    if use is not None:
+        none = "no node of the graph that was followed uses it"
+        used = f"; it is used by {use.words}" if use.nodes else f"; {none}"
     if one.error is None or one.drift_near is None:
         return used
     listed = one.what in FREQUENCIES
@@ -323,14 +325,6 @@ def _positions(one: Buffer) -> str:
     )
 
 
-def _used(one: Buffer) -> str:
-    """Return which node uses a constant, for the end of a sentence."""
-    use = one.stored.use
-    if use is None or not use.nodes:
-        return "; no node of the graph that was followed uses it"
-    return f"; it is used by {use.words}"
-
-
 def _of_graphs(results: Sequence[Buffer]) -> list[str]:
     """Return notes on constants that were cast, each said of the first that it is true of."""
     cast = [one for one in results if one.stored.use is not None and one.cast != "none"]
@@ -374,7 +368,18 @@ def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
             continue
         name = one.stored.name
         pairs += [{"buffer": name, **row, "setting": one.against} for row in one.table.rows]
-        hypotheses += [{"buffer": name, **_row(each)} for each in one.table.hypotheses]
+        hypotheses += [
+            {
+                "buffer": name,
+                "diagnosis": codes(each.diagnosis),
+                "text": wording.sentence(each.diagnosis) or "what is expected",
+                "explains": each.explains,
+                "residual": each.residual,
+                "residual_max": each.residual_max,
+                "strays": " ".join(map(str, each.strays)),
+            }
+            for each in one.table.hypotheses
+        ]
     if not pairs:
         return {}
     known = list(dict.fromkeys(name for row in pairs for name in row))
@@ -398,18 +403,3 @@ def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
 def _tables(results: Sequence[Buffer]) -> list[Buffer]:
     """Return one buffer a table: a cos and its sin share theirs."""
     return list({id(one.table): one for one in reversed(results)}.values())[::-1]
-
-
-def _row(one: Hypothesis) -> dict[str, Any]:
-    return {
-        "diagnosis": codes(one.diagnosis),
-        "text": _text(one),
-        "explains": one.explains,
-        "residual": one.residual,
-        "residual_max": one.residual_max,
-        "strays": " ".join(map(str, one.strays)),
-    }
-
-
-def _text(one: Hypothesis) -> str:
-    return wording.sentence(one.diagnosis) or "what is expected"

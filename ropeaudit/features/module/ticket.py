@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ropeaudit.arithmetic.formats import FP32
@@ -16,29 +15,29 @@ from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code
 
 _COMMAND_ALONE = Reproduction(None, missing="a module has to be built and loaded as it is")
 _EXPECTED = (
-    "The values should be those of {}, up to the rounding of float32: compute positions, frequencies and angles "
-    "in float32 whatever the module's dtype, and keep what they are computed from out of casts, for no cast "
-    "back restores what was rounded away. The exact values follow from the base and the dims alone."
+    "The values should be those of {}, up to the rounding of float32: compute positions, frequencies and "
+    "angles in float32 whatever the module's dtype, and keep what they are computed from out of casts, for "
+    "no cast back restores what was rounded away. The exact values follow from the base and the dims alone."
 )
 
 
-def module_ticket(audit: ModuleAudit, columns: Sequence[str] | None = None) -> Ticket | None:
+def module_ticket(audit: ModuleAudit) -> Ticket | None:
     """Return the ticket of the run that is furthest off or the buffer that moves scores most; None without.
 
-    Runs come first where ways of loading were requested. columns: those of the report.
+    Runs come first where ways of loading were requested.
     """
     off = max((one for one in audit.runs if one.wrong), key=run_report.badness, default=None)
     wrong = [buffer for buffer in audit.buffers if buffer.wrong]
     if off is not None and (audit.ways or not wrong):
         called = f"{off.module} {off.way}, in eval mode, called as {off.built.call}"
         title = f"{off.module} {off.way}: {run_report.finding(off, brief=True)}"
-        said = replace(runs_report(audit, columns, {}), headline=f"{called}: {run_report.finding(off)}.")
+        said = replace(runs_report(audit, None, {}), headline=f"{called}: {run_report.finding(off)}.")
         facts, against, stored = run_report.COLUMNS.row(off), off.built.against, ""
         diagnosis = off.diagnosis
     elif wrong:
         one = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
         cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
-        title, said = f"RoPE {audit.source.noun} {one.stored.name} {cast}", buffers_report(audit, columns, {})
+        title, said = f"RoPE {audit.source.noun} {one.stored.name} {cast}", buffers_report(audit, None, {})
         facts, against, diagnosis = COLUMNS.row(one), one.against, one.diagnosis
         stored = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     else:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ropeaudit import reports
 from ropeaudit.reports import Report, Row
@@ -19,7 +19,6 @@ from ropeaudit.runtime.run_metadata import command_line
 
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
 _AGREES = 0.01  # relative: BLAS sums in another order for another shape, and math libraries differ by an ulp
-_MOST_ROWS = 20  # of a table in a ticket
 _TEMPLATE = """\
 # {title}
 
@@ -40,8 +39,6 @@ _TEMPLATE = """\
 ## Facts
 
 {facts}
-
-{table}
 
 ## Versions
 
@@ -154,7 +151,6 @@ class Ticket:
             snippet=self.reproduction.text(),
             command=command_line(),
             facts=self._facts(),
-            table=self._table(),
             environment="\n".join(f"{name}: {value}" for name, value in environment.items()),
         )
 
@@ -166,16 +162,6 @@ class Ticket:
             if name not in ("schema", "case") and value not in (None, "", "none") and value == value  # no nan
         ]
         return str(reports.render("markdown", Report(facts, ("fact", "value"), ("fact", "value")))).rstrip()
-
-    def _table(self) -> str:
-        """Return the first rows of the report."""
-        shown = self.report.for_readers()
-        more = len(shown.rows) - _MOST_ROWS
-        notes = [f"{more} more rows of the report are left out here"] if more > 0 else []
-        table = replace(
-            shown, rows=shown.rows[:_MOST_ROWS], headline="", notes=notes, metadata={}, further={}
-        )
-        return str(reports.render("markdown", table)).rstrip()
 
 
 def file_name(target: str) -> str:
