@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
+from tiny_models import CONFIGS, add_tokenizer, change_config, split
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
@@ -34,30 +34,15 @@ from ropeaudit.features.model.report import headline, notes, runs
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 BIG = 2**20
 FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Return a function that makes a tiny model once."""
-    folders = {}
-
-    def get(kind):
-        if kind not in folders:
-            folders[kind] = make(kind, tmp_path_factory.mktemp(kind))
-        return folders[kind]
-
-    return get
+@pytest.fixture
+def built(trained):
+    """Return a function that makes a tiny model once, and trains it."""
+    return trained
 
 
 @pytest.fixture
@@ -193,18 +178,8 @@ def test_saved_q_and_k_are_those_before_rope(built, tmp_path, capsys) -> None:
     for name, heads in (("q", 4), ("k", 2)):
         own = (x @ weights[f"model.layers.0.self_attn.{name}_proj.weight"].T).reshape(5, heads, 16)
         np.testing.assert_allclose(saved[name][0], own.transpose(1, 0, 2), atol=1e-12)
-    command = [
-        "shift",
-        "--qk",
-        str(path),
-        "--config",
-        str(built("llama")),
-        "--dtype",
-        "bf16",
-        "--recipe",
-        "hf",
-    ]
-    assert main([*command, "-f", "json", "-q"]) == 0
+    command = ["shift", "--qk", str(path), "--config", str(built("llama"))]
+    assert main([*command, *["--dtype", "bf16", "--recipe", "hf", "-f", "json", "-q"]]) == 0
     assert json.loads(capsys.readouterr().out)["records"][0]["heads"] == 8
 
 
