@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from tiny_models import change_config
 
 from ropeaudit.features.model import float64_mode, held
 from ropeaudit.features.model import load as model_load
@@ -15,7 +14,7 @@ from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
 from ropeaudit.main import main
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Diagnosis, codes
+from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -731,78 +730,6 @@ def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
 # ------------------------------------------------------------------------------------- held, by itself
 
 
-OWN_CODE = """
-import torch
-from transformers import LlamaForCausalLM, LlamaModel
-
-class OwnRotary(torch.nn.Module):
-    def __init__(self, dims):
-        super().__init__()
-        self.dims = dims
-        self.register_buffer("inv_freq", self.built(), persistent=False)
-
-    def built(self):
-        return 1.0 / 10000.0 ** (torch.arange(0, self.dims, 2).float() / self.dims)
-
-    @torch.no_grad()
-    def forward(self, x, position_ids):
-        angles = position_ids[..., None].float() * self.inv_freq
-        angles = torch.cat((angles, angles), -1)
-        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-class OwnForCausalLM(LlamaForCausalLM):
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = OwnModel(config)
-
-class OwnModel(LlamaModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.rotary_emb = OwnRotary(config.head_dim)
-"""
-INITIALISED = """
-    def _init_weights(self, module):
-        super()._init_weights(module)
-        if isinstance(module, OwnRotary):
-            module.inv_freq.copy_(module.built())
-"""
-
-
-@pytest.mark.parametrize("initialised", [False, True])
-def test_a_model_s_own_code_whose_buffer_loading_never_writes(
-    initialised, built, tmp_path, monkeypatch, capsys
-) -> None:
-    """It is made on `meta`; memory as it was is filled with nan here, so that it is the same each time."""
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    folder = shutil.copytree(built("llama"), tmp_path / f"own{initialised}")
-    (folder / "modeling_own.py").write_text(OWN_CODE + (INITIALISED if initialised else ""))
-    own = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
-    change_config(folder, **own, architectures=["OwnForCausalLM"])
-    torch.use_deterministic_algorithms(True)
-    try:
-        options = [
-            "--tokens",
-            "24",
-            "--offset",
-            "1000",
-            "--dtype",
-            "fp32",
-            "--trust-remote-code",
-            "-f",
-            "json",
-        ]
-        code = main(["model", str(folder), *options, "-f", "json"])
-    finally:
-        torch.use_deterministic_algorithms(False)
-    said = json.loads(capsys.readouterr().out)
-    verdicts = [(row["verdict"], row["diagnosis"]) for row in said["records"]]
-    if initialised:
-        assert (code, verdicts) == (0, [("precision", None)])
-    else:
-        assert (code, verdicts) == (1, [("wrong_frequencies", "nonfinite")])
-        assert said["headline"].startswith("The loaded frequencies are not those of its config: nan or inf")
-
-
 class Rotary(torch.nn.Module):
     """A rotary module of a model's own, whose constructor takes more than a config."""
 
@@ -827,11 +754,3 @@ def test_a_module_that_cannot_be_built_is_compared_with_the_config(tmp_path) -> 
     [one] = of_own_code(tmp_path, 1e4)
     assert (one.name, one.layer, one.diagnosis.code) == ("layers.1.inv_freq", 1, "wrong-base")
     assert held.together((one,)).where.layers == (1,)
-
-
-def test_layers_that_share_a_fault_are_named_together() -> None:
-    same, other = Diagnosis("nonfinite"), Diagnosis("uninitialised", {"value": 1e24})
-    two = (held.Held("layers.1.a", same), held.Held("layers.0.a", same), held.Held("layers.3.a", other))
-    assert held.together(two).where.layers == (0, 1)
-    assert held.together((held.Held("rotary.inv_freq", same), *two)).where.layers == ()
-    assert held.together(()) is None
