@@ -266,9 +266,6 @@ def _where(limit: Limit) -> str:
     return f"no failure seen to position {seen:,}"
 
 
-CAST_RECIPE = "hf-model-cast"  # frequencies in the dtype, everything else as `hf`
-
-
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
     """Return what a module does whose frequencies were cast to a dtype: no fault of a config."""
     far = (maximum or NEAR) - 1
@@ -280,7 +277,7 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
         effect += f" and {percent(distant)} at a distance of {far:,}"
     return noted(
         "cast module",
-        f".to({dtype.name}) would round inv_freq too ({CAST_RECIPE}): expected drift {effect}, for "
+        f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
         "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
         measured=distant if distant is not None else float("nan"),
         unit="of the scores' RMS",
