@@ -333,7 +333,8 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
 
 
 def test_junit_is_written_where_nobody_reads_stdout(tmp_path) -> None:
-    command = [sys.executable, "-m", "ropeaudit", "check", "gpt-j-6b", "-q", "--junit", "j.xml"]
+    line = "check gpt-j-6b -q --junit j.xml --up-to 512"
+    command = [sys.executable, "-m", "ropeaudit", *line.split()]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         process.communicate()

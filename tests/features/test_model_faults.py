@@ -313,7 +313,7 @@ def first_layer(folder, *, rotates):
     return config.layer_types.index("sliding_attention" if rotates else "full_attention")
 
 
-@pytest.mark.parametrize(("name", "asked"), zip(UNASKED, (False, True, False, True), strict=True))
+@pytest.mark.parametrize(("name", "asked"), list(zip(UNASKED, (False, True, False, True), strict=True)))
 def test_a_layer_that_rotates_unasked_or_does_not(name, asked, built, loads) -> None:
     layer, values = first_layer(built(name), rotates=asked), UNASKED[name][asked]
     one, _ = audited(loads, built(name), lambda model: vars(attention(model, layer)).update(values))
@@ -366,7 +366,7 @@ DECODED = {  # what is wrong -> how, by how many tokens, in which row
 MOVED = {"left padding ignored": without_padding, "positions of the first row": first_row}
 
 
-@pytest.mark.parametrize(("name", "fault"), zip(["deepseek_v3", "phi3"], DECODED, strict=True))
+@pytest.mark.parametrize(("name", "fault"), list(zip(["deepseek_v3", "phi3"], DECODED, strict=True)))
 def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, loads) -> None:
     change, by, way = DECODED[fault]
     one, said = audited(loads, built(name), given_positions(change), dtypes="fp32")
@@ -379,7 +379,7 @@ def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, load
     assert any(f"decode of a row {way} is not one pass" in note for note in said.notes)
 
 
-@pytest.mark.parametrize(("name", "fault"), zip(["llama", "gpt_neox"], MOVED, strict=True))
+@pytest.mark.parametrize(("name", "fault"), list(zip(["llama", "gpt_neox"], MOVED, strict=True)))
 def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, built, loads) -> None:
     """Scores depend on distances: no logit changes, whatever the padding is taken for."""
     one, said = audited(loads, built(name), given_positions(MOVED[fault]), dtypes="fp32")

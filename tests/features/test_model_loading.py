@@ -89,7 +89,7 @@ def on_meta(fill, *, anew):
     return change
 
 
-@pytest.mark.parametrize(("name", "fill"), zip(TYPES, [zeros, memory, zeros, memory], strict=False))
+@pytest.mark.parametrize(("name", "fill"), list(zip(TYPES, [zeros, memory, zeros, memory], strict=False)))
 def test_memory_that_was_never_written(name, fill, built, loads) -> None:
     loads(on_meta(fill, anew=False))
     assert_named(*audited(built(name)), "uninitialised")
@@ -205,7 +205,7 @@ CASTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "cast"), zip(TYPES, CASTS, strict=False))
+@pytest.mark.parametrize(("name", "cast"), list(zip(TYPES, CASTS, strict=False)))
 def test_a_cast_of_the_whole_model(name, cast, built, loads) -> None:
     change, dtype = CASTS[cast]
     loads(lambda model: model if model.dtype == torch.float64 else change(model))

@@ -85,7 +85,9 @@ def plant(monkeypatch, folder, changed) -> None:
     monkeypatch.setattr(kind, "forward", forward)
 
 
-@pytest.mark.parametrize(("name", "code"), zip(["llama", "qwen3", "gpt_neox", "phi3"], PLANTED, strict=True))
+@pytest.mark.parametrize(
+    ("name", "code"), list(zip(["llama", "qwen3", "gpt_neox", "phi3"], PLANTED, strict=True))
+)
 def test_a_fault_in_the_library_s_code_is_named(name, code, built, monkeypatch) -> None:
     plant(monkeypatch, built(name), PLANTED[code])
     [one] = audited(built(name), 1000, "bf16", "32")
