@@ -120,7 +120,7 @@ module IN/kernel.py:Rotary --head-dim 64 -f csv {OUT}
 module IN/state.safetensors --head-dim 64
 module IN/model
 model IN/model --offset 0,1000 --dtype bf16 --tokens 16 -f csv {OUT}
-model IN/model --offset 1000 --dtype bf16 --tokens 16 --by head
+model IN/model --offset 1000 --dtype bf16 --tokens 16 --by layer
 list recipes
 list implementations -f json
 list formats -f csv

@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 
-from ropeaudit.reports.tickets.reproduction import Snippet
+from ropeaudit.reports.tickets.ticket import Snippet
 
 LINES = 25
 
@@ -24,11 +24,10 @@ print(json.dumps(results))
 """
 
 
-def printed(snippets: list[Snippet], forbidden: str = "") -> list[str]:
+def printed(snippets: list[Snippet]) -> list[str]:
     """Return what each prints, all of them run in one process, for an import of torch takes seconds."""
-    start = f"import sys; sys.modules[{forbidden!r}] = None\n" if forbidden else ""
     run = subprocess.run(
-        [sys.executable, "-c", start + _RUNNER],
+        [sys.executable, "-c", _RUNNER],
         input=json.dumps([one.text for one in snippets]),
         capture_output=True,
         text=True,

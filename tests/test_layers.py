@@ -29,7 +29,6 @@ COMPOSES = {
         "features.module.analysis",
         "features.module.drift",
         "features.model.analysis",
-        "features.model.decode_words",
         "features.model.load",
     },
 }

@@ -58,7 +58,10 @@ def read(case: VectorCase, output: str | Path) -> Returned:
         both = f"both {min(raw)} and {min(tensor_files)}"
         raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
     _refuse_foreign(case, names - raw - {RETURNED}, seen)
-    named = _check_case(case, path, names, seen)
+    named = CASE in names
+    if named:
+        text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
+        _same(case, text, f"{seen}: {CASE}")
     if tensor_files:
         arrays, inside = _tensors(case, path / RETURNED, seen)
         return Returned(arrays, named or inside)
@@ -82,16 +85,8 @@ def _refuse_foreign(case: VectorCase, names: set[str], seen: str) -> None:
         )
 
 
-def _check_case(case: VectorCase, path: Path, names: set[str], seen: str) -> bool:
-    """Return whether the output names its case. Raises: BadInput if that is another one."""
-    if CASE not in names:
-        return False
-    text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
-    _same(case, text, f"{seen}: {CASE}")
-    return True
-
-
 def _same(case: VectorCase, text: str, seen: str) -> None:
+    """Raise BadInput if what was written back names another case."""
     if text != case.digest:
         raise BadInput(
             f"{seen} names another case, {text[:19]}..., than {str(case.folder)!r}, {case.digest[:19]}...; "
@@ -113,7 +108,7 @@ def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
             raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
         here = file.stat().st_size
         if here != size:
-            raise BadInput(f"{seen}: {file.name} has {here:,} bytes{_size_hint(here, size)}, {_form(entry)}")
+            raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
         arrays.setdefault(key, {})[name] = raw_arrays.numbers(_content(file, seen, size), dtype, shape)
     return arrays
 
@@ -128,19 +123,6 @@ def _content(file: Path, seen: str, most: int) -> bytes:
     except OSError as error:
         reason = str(error.strerror or error)
     raise BadInput(f"{seen}: {file.name} cannot be read: {reason}")
-
-
-def _size_hint(here: int, size: int) -> str:
-    """Return the size that is needed, and what the other one looks like."""
-    for factor, what in (
-        (2, "twice as many as needed: a wider dtype?"),
-        (4, "four times as many: a wider dtype?"),
-    ):
-        if here == factor * size:
-            return f", {what}"
-        if here * factor == size and factor == 2:
-            return f" of {size:,}, half of it: one batch element, or a narrower dtype?"
-    return f" of {size:,}: it was cut short" if here < size else f" and should have {size:,}"
 
 
 def _form(entry: Entry) -> str:

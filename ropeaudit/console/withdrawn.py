@@ -18,5 +18,6 @@ WITHDRAWN: dict[tuple[str, str], str] = {
 WITHDRAWN_VALUES: dict[tuple[str, str, str], str] = {
     ("explain", "--by", "position"): "--by pair says where drift sits",
     ("explain", "--by", "head"): "--by pair says where drift sits",
+    ("model", "--by", "head"): "--by pair says it of each pair of a head",
     ("model", "--by", "cache"): "decode with the default cache is in every run: see decode_max",
 }

@@ -464,15 +464,11 @@ def test_what_is_missing_or_of_another_size_is_refused(given: VectorCase, tmp_pa
     refused(
         given,
         out,
-        "k.1000.bin has 6,143 bytes of 6,144: it was cut short",
+        "k.1000.bin has 6,143 bytes instead of 6,144: ",
         "bfloat16 of shape (2, 1, 48, 32)",
     )
-    path.write_bytes(content * 2)
-    refused(given, out, "twice as many as needed: a wider dtype?")
     path.write_bytes(content + b"0")
-    refused(given, out, "6,145 bytes and should have 6,144")
-    path.write_bytes(content[: len(content) // 2])
-    refused(given, out, "half of it: one batch element")
+    refused(given, out, "6,145 bytes instead of 6,144")
     path.unlink()
     path.mkdir()
     refused(given, out, "k.1000.bin is no file")

@@ -15,7 +15,7 @@ import pytest
 
 from ropeaudit.main import main
 from ropeaudit.reports.tickets import drift
-from ropeaudit.reports.tickets.reproduction import Reproduction, Snippet
+from ropeaudit.reports.tickets.ticket import Reproduction, Snippet
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links")
 

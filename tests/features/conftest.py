@@ -36,6 +36,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return get
 
 
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes and trains a tiny model once in a session; tests leave it as it is."""
+    import tiny_models
+
+    folders: dict[str, Path] = {}
+
+    def get(kind: str) -> Path:
+        if kind not in folders:
+            folders[kind] = tiny_models.make(kind, tmp_path_factory.mktemp(kind))
+        return folders[kind]
+
+    return get
+
+
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that lets each loading go on with what it does to, or makes of, the loaded model."""

@@ -2,8 +2,6 @@
 
 import datetime
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from cases import thinned
 from real_configs import config
-from rich.console import Console
 from tiny_models import change_config, make
 
 import ropeaudit
@@ -28,7 +24,6 @@ from ropeaudit.features.limit.analysis import limit
 from ropeaudit.features.module.drift import drifts
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.reports.forms import table
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting
@@ -52,10 +47,7 @@ def right(x, positions):
 def wrong(x, positions):
     return rotated(x, angles(np.where(positions == 300, 299, positions), x.shape[-1]))
 """
-MARGINS = (
-    *("llama-3.1-8b", "qwen2.5-7b", "gemma-2-27b", "deepseek-v3", "gpt-neox-20b", "gpt-j-6b", "gpt-oss-20b"),
-    *("phi-3.5", "qwen2-vl", "granite"),
-)
+MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +74,7 @@ def test_the_table_of_code(capsys, snapshot) -> None:
     assert capsys.readouterr().out == snapshot
     assert main(["check", "rope.py:right", "--dtype", "fp32", *SMALL]) == 0
     assert capsys.readouterr().out.startswith("rope.py:right passes all ")
-
-
-def test_the_table_of_a_config(capsys, snapshot) -> None:
-    path = write("gpt-j-6b", num_hidden_layers=28, torch_dtype="float16")
-    assert main(["check", path, "--up-to", "2k", "--dtype", "bf16"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == snapshot
-    assert shown.err == snapshot
+    assert main(["check", "rope.py:absent", *SMALL]) == 2
 
 
 def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
@@ -135,7 +120,7 @@ def test_margins_are_those_of_limit(name: str) -> None:
     assert all(margin > 0 for margin in seen)
 
 
-@pytest.mark.parametrize("name", thinned(MARGINS, 3))
+@pytest.mark.parametrize("name", ["phi-3.5"])
 def test_whole_margins_are_those_of_the_command(name: str, capsys) -> None:
     path = write(name)
     assert main(["check", path, "--dtype", "bf16", "-f", "json"]) == 0
@@ -162,7 +147,6 @@ def test_layer_types_one_after_another(capsys) -> None:
     whole = json.loads(capsys.readouterr().out)
     layers = [row["layer"] for row in whole["records"] if row["check"] == "limit"]
     assert layers == ["full_attention", "sliding_attention"]
-    assert [row["base"] for row in whole["settings"]] == [1e6, 1e4]
     only = list(check(path, "bf16", up_to=300, layer="sliding_attention"))
     assert {one.layer for one in only} == {"sliding_attention", "none"}
 
@@ -245,12 +229,6 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         TWO_LENGTHS.format(original="131,072", declared="131,072", factor=8, reach="1,048,576"),
     ),
     (
-        {"max_position_embeddings": 8192},
-        "config keys",
-        "info",
-        TWO_LENGTHS.format(original="8,192", declared="8,192", factor=8, reach="65,536"),
-    ),
-    (
         {"rope_scaling": YARN, "max_position_embeddings": 32768, ORIGINAL: 65536},
         "config keys",
         "info",
@@ -297,12 +275,6 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "max_position_embeddings alone 131,072; the range here is the latter",
     ),
     (
-        {"rope_scaling": {**YARN, ORIGINAL: 32768}, "max_position_embeddings": 40960},
-        "config keys",
-        "info",
-        "= 1.25, so that .* alone 40,960; the range here is the former$",
-    ),
-    (
         {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},
         "config keys",
         "info",
@@ -322,12 +294,6 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "beta_fast = 1 is below beta_slow = 32: yarn keeps frequencies of more than beta_fast rotations and "
         "divides those of less than beta_slow, and between them both hold; swap the two",
     ),
-    (
-        {"rope_scaling": {**YARN, "beta_slow": 64}},
-        "config keys",
-        "info",
-        "beta_fast = 32 is below beta_slow = 64: ",
-    ),
     ({"rope_scaling": {**YARN, "beta_fast": 1}}, "config keys", "pass", "every key about RoPE is used"),
     (
         {"rope_scaling": {**YARN, "factor": None, ORIGINAL: 32768}},
@@ -335,7 +301,6 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "info",
         "factor is null, for which max_position_embeddings / original_max_position_embeddings = 4 is taken",
     ),
-    ({"rope_scaling": YARN}, "config keys", "pass", "every key about RoPE is used"),  # no second length
     ({"rope_scaling": {**YARN, ORIGINAL: 32768}}, "config keys", "pass", "every key about RoPE is used"),
 ]
 
@@ -392,59 +357,18 @@ def test_several_targets_of_several_kinds(capsys) -> None:
     assert whole["headline"].startswith("1 of 3 targets fails: rope.py:wrong fails ")
 
 
-def test_what_does_not_apply_shares_a_row_and_what_holds_nothing_is_not_shown() -> None:
-    report = ropeaudit.report(check("llama-3.1-8b", ["bf16", "fp32"], up_to=256))
-    text = ropeaudit.render("table", report)
-    assert text.count("not applicable") == 1
-    assert "2 checks" in text
-    assert "differing" not in text
-    assert ropeaudit.render("csv", report).count("not applicable") == 2
-
-
-@pytest.mark.parametrize("targets", [["gpt-j-6b.json"], ["rope.py:wrong", "rope.py:right"]])
-def test_a_terminal_of_100_columns_holds_the_table(targets: list[str]) -> None:
-    write("gpt-j-6b")
-    report = ropeaudit.report(check(targets, ["bf16", "fp32"], up_to=512))
-    console = Console(width=100, file=open("out.txt", "w", encoding="utf-8"))  # noqa: SIM115
-    table.show(report, console)
-    console.file.close()
-    lines = Path("out.txt").read_text(encoding="utf-8").splitlines()
-    rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
-    assert report.folded is not None
-    assert lines[rule + 1 + len(report.folded)].strip() == ""  # no cell is folded
-    assert "status" in lines[rule - 1]
-
-
-def run(*words: str) -> int:
-    return subprocess.run(
-        [sys.executable, "-m", "ropeaudit", "check", *words, *SMALL], capture_output=True, check=False
-    ).returncode
-
-
-def test_exit_codes() -> None:
-    assert [run("rope.py:right"), run("rope.py:wrong"), run("rope.py:absent")] == [0, 1, 2]
-
-
 def parsed(path: str) -> ElementTree.Element:
     return ElementTree.parse(path).getroot()  # noqa: S314 pytest and ropeaudit wrote it
 
 
 def test_junit_has_what_pytest_writes(folder: Path) -> None:
-    (folder / "test_three.py").write_text(
-        "import pytest\ndef test_passes(): print(1)\ndef test_fails(): assert 0\n"
-        "def test_skips(): pytest.skip('why')\n"
-    )
-    options = ["--junit-xml", "theirs.xml", "-o", "junit_logging=all", "-p", "no:cacheprovider"]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *options, "test_three.py"], capture_output=True, check=False
-    )
     command = ["check", "rope.py:wrong", "--dtype", "fp32,fp64", "--junit", "ours.xml", *SMALL]
     assert main(command) == 1
-    theirs, ours = map(parsed, ("theirs.xml", "ours.xml"))
-    known = {
-        (one.tag, attribute) for one in theirs.iter() for attribute in (*one.attrib, *(c.tag for c in one))
-    }
-    known.add(("failure", "type"))  # of the format, though pytest leaves it out: the diagnosis
+    ours = parsed("ours.xml")
+    known = {("testsuites", "name"), ("testsuites", "testsuite"), ("testsuite", "testcase")}
+    known |= {("testsuite", name) for name in ("name", "errors", "failures", "skipped", "tests")}
+    known |= {("testcase", name) for name in ("classname", "name", "failure", "skipped", "system-out")}
+    known |= {("failure", "message"), ("failure", "type"), ("skipped", "type"), ("skipped", "message")}
     for one in ours.iter():
         assert {(one.tag, name) for name in (*one.attrib, *(child.tag for child in one))} <= known, one.tag
     assert [suite.get("name") for suite in ours] == ["rope.py:wrong float32", "rope.py:wrong float64"]
@@ -633,19 +557,6 @@ def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:
     assert text.endswith("waives nothing: it fails in bfloat16")
 
 
-def test_a_code_in_rows_is_what_a_waiver_names(capsys) -> None:
-    assert checked("-f", "json") == 1
-    [row] = [one for one in json.loads(capsys.readouterr().out)["records"] if one["check"] == "rotation"]
-    assert row["status"] == "fail"
-    code = row["diagnosis"]
-    assert checked("--waive", waive({**ENTRY, "diagnosis": code}), "-f", "json") in (0, 1)
-    [row] = [one for one in json.loads(capsys.readouterr().out)["records"] if one["check"] == "rotation"]
-    assert row["status"] == "waived"
-    other = "random" if code != "random" else "wrap"
-    assert checked("--waive", waive({**ENTRY, "diagnosis": other})) == 1
-    assert f"by {other} waives nothing: it fails with {code}" in capsys.readouterr().err
-
-
 BAD = [
     ({k: v for k, v in ENTRY.items() if k != "reason"}, "entry 1: reason is missing; write [[waive]]"),
     ({**ENTRY, "reason": " "}, 'reason is not text; write reason = "..."'),
@@ -798,16 +709,6 @@ def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
     assert shown.out == ""
     assert "--tokens and --text run the model, which needs transformers; pip install 'ropeaud" in shown.err
     assert main(["check", str(built), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0
-
-
-def test_how_code_was_called_stands_before_what_it_fails(folder: Path, capsys) -> None:
-    """Of eleven notes eight are shown."""
-    with (folder / "rope.py").open("a") as file:
-        file.write("\ndef off(x, positions):\n    return right(x, positions + 1)\n")
-    assert main(["check", "rope.py:off", "--dtype", "fp32", "--up-to", "512"]) == 1
-    notes = [line for line in capsys.readouterr().err.splitlines() if ": note: " in line]
-    assert "rope.py:off: called as " in notes[0]
-    assert notes[-1] == f"ropeaudit: note: {int(notes[-1].split()[2])} more notes; -f json has all"
 
 
 def test_a_checkpoint_that_runs(folder: Path) -> None:

@@ -27,12 +27,6 @@ def test_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
     )
 
 
-def test_a_manifest_names_its_case(tmp_path: Path, capsys) -> None:
-    read = case(tmp_path / "case")
-    out = written(read, tmp_path / "out", rotated(read))
-    assert check(capsys, read.folder / "manifest.json", "--returned", out)[0] == 0
-
-
 def test_a_wrong_one_fails_and_a_report_goes_beside_it(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
     out = written(read, tmp_path / "out", rotated(read, seen=lambda at: at % 65536))

@@ -2,7 +2,7 @@
 
 import damaged_tables
 import pytest
-from damaged_tables import BASE, DAMAGES, HARDER, HOLDERS
+from damaged_tables import BASE, DAMAGES, HOLDERS
 from optional import needs
 
 import ropeaudit
@@ -10,7 +10,6 @@ from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import codes
 
 pytestmark = needs("onnx")
-FAST = ("safetensors", "onnx")
 
 
 def audited(folder, holder, damage, base):
@@ -45,28 +44,17 @@ def cases(damages, fast):
     ]
 
 
-@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, FAST))
+@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("safetensors",)))
 def test_damage_is_named(holder, name, tmp_path) -> None:
     audit = named(tmp_path, holder, DAMAGES[name], BASE)
     assert audit.wrong
 
 
-@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("ir",)))
+@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("onnx",)))
 def test_damage_is_named_without_a_base(holder, name, tmp_path) -> None:
     """What is that of a base at other positions is named, and without a base it is not judged."""
     audit = named(tmp_path, holder, DAMAGES[name], None)
     assert audit.wrong or not audit.judged
-
-
-@pytest.mark.parametrize(("holder", "name"), cases(HARDER, ("ir",)))
-def test_harder_damage_is_named(holder, name, tmp_path) -> None:
-    assert named(tmp_path, holder, HARDER[name], BASE).wrong
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, damage in HARDER.items() if damage.guessed != ()])
-def test_harder_damage_is_named_without_a_base(name, tmp_path) -> None:
-    assert named(tmp_path, "safetensors", HARDER[name], None).wrong
 
 
 @pytest.mark.parametrize("base", [BASE, None])

@@ -15,7 +15,6 @@ from optional import needs
 
 import ropeaudit
 from ropeaudit.main import main
-from ropeaudit.recognition.diagnosis import codes
 
 pytestmark = needs("gguf")
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -243,9 +242,6 @@ def test_a_mistake_of_conversion_is_named(name, changes, code, where, tmp_path, 
     assert first["where"].startswith(where)
     if "attention.key_length" not in changes:
         assert len(failed) == 1, failed
-    audit = ropeaudit.module(str(path))
-    assert audit.wrong
-    assert codes(audit.lost[0].diagnosis) == first["diagnosis"]
 
 
 def test_what_nothing_judges_is_said_and_fails(tmp_path, capsys) -> None:
@@ -318,7 +314,7 @@ def test_damage_is_never_a_traceback(tmp_path, capsys) -> None:
 
     whole = written(tmp_path, "llama3").read_bytes()
     codes_seen = set()
-    for number in range(60):
+    for number in range(30):
         path = tmp_path / "damaged.gguf"
         path.write_bytes(damaged("x.bin", whole, random.Random(number)))
         code = main(["module", str(path), "-f", "csv", "-q"])

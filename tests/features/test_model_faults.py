@@ -7,23 +7,19 @@ import sys
 
 import pytest
 import torch
-from tiny_models import change_config
 
 from ropeaudit.features.model import float64_mode, held
 from ropeaudit.features.model import load as model_load
-from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
 from ropeaudit.main import main
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Diagnosis, codes
+from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
 PLAIN = ["llama", "deepseek_v3", "gpt_neox", "phi3"]  # as most, latent attention, partial, fused projections
-TWELVE = ["llama", "llama, llama3", "deepseek_v3, yarn", "gpt_neox", "phi3, longrope", "qwen3", "gemma3_text"]
-TWELVE += ["glm", "mixtral", "smollm3", "cohere2", "gptj", "granitemoehybrid, rope", "olmo2"]
 
 
 def audited(loads, folder, plant, *, dtypes="bf16", offset=1000):
@@ -91,25 +87,22 @@ LOADED = {
 }
 
 
-@pytest.mark.parametrize("code", LOADED)
-@pytest.mark.parametrize("name", PLAIN)
-def test_frequencies_that_loading_spoilt_are_the_first_line(name, code, built, loads) -> None:
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("llama", "wrong-base", "base 500000 instead of 10000 (model.rotary_emb.inv_freq, float32). A shift"),
+        ("deepseek_v3", "uninitialised", "uninitialised: 1.1e+24 (model.rotary_emb.inv_freq, "),
+        ("gpt_neox", "narrow-frequencies", "bfloat16 frequencies ("),
+        ("phi3", "wrong-base", "base 500000 instead of 10000 ("),
+    ],
+)
+def test_frequencies_that_loading_spoilt_are_the_first_line(name, code, told, built, loads) -> None:
     one, said = audited(loads, built(name), LOADED[code], dtypes="fp32")
     assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", code)
     assert wrong_layers(one) == {0, 1, 2, 3}
-    assert said.headline.startswith("The loaded frequencies are not those of its config: ")
+    assert said.headline.startswith(f"The loaded frequencies are not those of its config: {told}")
     assert "Precision" not in said.headline
     assert one.held[0].name.endswith("rotary_emb.inv_freq")
-
-
-def test_the_first_line_has_both_numbers(built, loads) -> None:
-    _, said = audited(loads, built("llama"), LOADED["wrong-base"], dtypes="fp32")
-    assert said.headline.startswith(
-        "The loaded frequencies are not those of its config: base 500000 instead of 10000 "
-        "(model.rotary_emb.inv_freq, float32). A shift of the positions shows no more of it than a change of "
-    )
-    _, said = audited(loads, built("llama"), LOADED["uninitialised"], dtypes="fp32")
-    assert "its config: uninitialised: 1.1e+24 (model.rotary_emb.inv_freq" in said.headline
 
 
 def test_a_buffer_that_nothing_reads_is_a_note(built, loads) -> None:
@@ -127,22 +120,12 @@ def test_a_buffer_that_nothing_reads_is_a_note(built, loads) -> None:
     assert note in said.notes
 
 
-@pytest.mark.parametrize("value", [4.6e-41, 0.0, float("nan"), -float("inf")])
+@pytest.mark.parametrize("value", [0.0, float("nan")])
 def test_numbers_that_no_model_has_are_named_so(value, built, loads) -> None:
     plant = filled(lambda old: torch.full_like(old, value))
     one, _ = audited(loads, built("llama"), plant, dtypes="fp32")
     expected = "uninitialised" if abs(value) < 1 else "nonfinite"
     assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", expected)
-
-
-def test_a_single_wild_number_is_seen(built, loads) -> None:
-    def change(old):
-        new = old.clone()
-        new[-1] = 4.6e-41
-        return new
-
-    one, _ = audited(loads, built("llama"), filled(change), dtypes="fp32")
-    assert wording.sentence(one.diagnosis) == "uninitialised: 4.6e-41"
 
 
 def test_each_of_two_tables_is_compared_with_its_own(built, loads) -> None:
@@ -168,7 +151,7 @@ def test_a_factor_that_loading_dropped(name, built, loads) -> None:
     assert said.headline.startswith("The loaded tables or factors are not those of its config: ")
 
 
-@pytest.mark.parametrize("name", ["llama, yarn", "deepseek_v3, yarn", "llama, llama3"])
+@pytest.mark.parametrize("name", ["deepseek_v3, yarn", "llama, llama3"])
 def test_a_scaling_of_another_original_length(name, built, loads) -> None:
     one, _ = audited(loads, built(name), of_original(2048), dtypes="fp32")
     assert one.word == "wrong_frequencies"
@@ -179,7 +162,7 @@ def test_a_scaling_of_another_original_length(name, built, loads) -> None:
 def test_the_model_s_own_module_of_one_layer(built, loads) -> None:
     """A layer that has a rotary module of its own, with frequencies of another base."""
     plant = own_module(LOADED["wrong-base"])
-    for name in PLAIN:
+    for name in PLAIN[::2]:
         one, said = audited(loads, built(name), plant, dtypes="fp32")
         assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", "wrong-base")
         assert one.diagnosis.where.layers == (LAYER,)
@@ -284,8 +267,7 @@ ROTATED = {
 }
 
 
-@pytest.mark.parametrize("code", ROTATED)
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(("name", "code"), [*zip(PLAIN, ROTATED, strict=False), ("phi3", "positions-off")])
 def test_a_layer_that_rotates_otherwise_is_named(name, code, built, loads) -> None:
     one, said = audited(loads, built(name), ROTATED[code])
     assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", code)
@@ -295,8 +277,7 @@ def test_a_layer_that_rotates_otherwise_is_named(name, code, built, loads) -> No
     assert "Precision" not in said.headline
 
 
-@pytest.mark.parametrize("offset", [1000, 32768])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(("name", "offset"), [("deepseek_v3", 1000), ("gpt_neox", 32768)])
 def test_positions_cast_in_the_model_are_precision_with_their_code(name, offset, built, loads) -> None:
     one, said = audited(loads, built(name), cast_positions, offset=offset)
     assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "narrow-positions")
@@ -332,21 +313,14 @@ def first_layer(folder, *, rotates):
     return config.layer_types.index("sliding_attention" if rotates else "full_attention")
 
 
-@pytest.mark.parametrize("name", UNASKED)
-def test_a_layer_without_rope_that_rotates(name, built, loads) -> None:
-    layer, values = first_layer(built(name), rotates=False), UNASKED[name][0]
+@pytest.mark.parametrize(("name", "asked"), list(zip(UNASKED, (False, True, False, True), strict=True)))
+def test_a_layer_that_rotates_unasked_or_does_not(name, asked, built, loads) -> None:
+    layer, values = first_layer(built(name), rotates=asked), UNASKED[name][asked]
     one, _ = audited(loads, built(name), lambda model: vars(attention(model, layer)).update(values))
-    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "rotation-unasked")
+    code = "no-rotation" if asked else "rotation-unasked"
+    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", code)
     assert wrong_layers(one) == {layer}
-    assert wording.sentence(one.diagnosis) == f"layer {layer}: rotates, though it is a layer without RoPE"
-
-
-@pytest.mark.parametrize("name", UNASKED)
-def test_a_layer_that_should_rotate_and_does_not(name, built, loads) -> None:
-    layer, values = first_layer(built(name), rotates=True), UNASKED[name][1]
-    one, _ = audited(loads, built(name), lambda model: vars(attention(model, layer)).update(values))
-    assert (one.word, codes(one.diagnosis)) == ("wrong_rotation", "no-rotation")
-    assert wrong_layers(one) == {layer}
+    assert wording.sentence(one.diagnosis).startswith(f"layer {layer}: ")
 
 
 # ---------------------------------------------------------------------------- positions of decode
@@ -392,8 +366,7 @@ DECODED = {  # what is wrong -> how, by how many tokens, in which row
 MOVED = {"left padding ignored": without_padding, "positions of the first row": first_row}
 
 
-@pytest.mark.parametrize("fault", DECODED)
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(("name", "fault"), list(zip(["deepseek_v3", "phi3"], DECODED, strict=True)))
 def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, loads) -> None:
     change, by, way = DECODED[fault]
     one, said = audited(loads, built(name), given_positions(change), dtypes="fp32")
@@ -406,8 +379,7 @@ def test_positions_of_decode_are_compared_with_one_pass(name, fault, built, load
     assert any(f"decode of a row {way} is not one pass" in note for note in said.notes)
 
 
-@pytest.mark.parametrize("fault", MOVED)
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(("name", "fault"), list(zip(["llama", "gpt_neox"], MOVED, strict=True)))
 def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, built, loads) -> None:
     """Scores depend on distances: no logit changes, whatever the padding is taken for."""
     one, said = audited(loads, built(name), given_positions(MOVED[fault]), dtypes="fp32")
@@ -419,7 +391,7 @@ def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, 
     ) in said.notes
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", ["llama", "gpt_neox"])
 def test_one_layer_of_decode_at_other_positions(name, built, loads) -> None:
     def plant(model):
         module, key = next(frequencies(model))
@@ -492,8 +464,7 @@ def in_decode(q_by, k_by, layers=range(99)):
     return change
 
 
-@pytest.mark.parametrize("side", ["q", "k"])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(("name", "side"), [("deepseek_v3", "q"), ("phi3", "k")])
 def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, rotates) -> None:
     rotates(built(name), in_decode(int(side == "q"), int(side == "k")))
     one, said = reported(built(name))
@@ -596,8 +567,7 @@ def test_a_harmless_move_of_a_row_is_no_cause_of_its_logits(built, loads, monkey
     assert (one.decoded.position, one.decoded.layer) == (15, None)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf"])
-@pytest.mark.parametrize("row", ["all", "padded"])
+@pytest.mark.parametrize(("value", "row"), [("nan", "all"), ("inf", "padded")])
 def test_decode_that_is_nan_is_not_one_pass(value, row, built, monkeypatch) -> None:
     def change(v, is_decode, layer):
         if not is_decode or layer != 3 or (row == "padded" and len(v) == 1):
@@ -628,8 +598,7 @@ GENERATES = {
 }
 
 
-@pytest.mark.parametrize("fault", [0, 1])
-@pytest.mark.parametrize("name", GENERATES)
+@pytest.mark.parametrize(("name", "fault"), [(name, n % 2) for n, name in enumerate(GENERATES)])
 def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(name, fault, built, tmp_path, rotates) -> None:
     """Beams were taken for rows; an end token, a time and two calls a step let nothing be compared."""
     folder = shutil.copytree(built("llama"), tmp_path / "copied")
@@ -655,8 +624,7 @@ def test_generation_that_stops_early_is_not_compared(built, loads) -> None:
     assert "decode with a cache was not compared: `generate` stopped after 2 of 4 tokens" in said.notes
 
 
-@pytest.mark.parametrize("name", PLAIN[:1])
-def test_decode_that_is_another_without_other_positions_begins_the_headline(name, built, loads) -> None:
+def test_decode_that_is_another_without_other_positions_begins_the_headline(built, loads) -> None:
     """Nobody takes "precision, not structure" for the whole answer."""
 
     def plant(model):
@@ -665,7 +633,7 @@ def test_decode_that_is_another_without_other_positions_begins_the_headline(name
 
         attention(model, LAYER).register_forward_hook(larger)
 
-    one, said = audited(loads, built(name), plant, dtypes="fp32")
+    one, said = audited(loads, built("llama"), plant, dtypes="fp32")
     assert (one.decoded.differs, one.decoded.wrong) == (True, None)
     begin = "Decode of a row with a cache is not one pass over its tokens: float64 logits, of up to "
     assert said.headline.startswith(begin)
@@ -694,10 +662,9 @@ def test_decode_of_too_few_tokens_is_said_not_to_be_compared(built) -> None:
     assert "decode with a cache was not compared: it takes 12 tokens; give --tokens 12 or more" in said.notes
 
 
-@pytest.mark.parametrize("name", ["bert", "xlm"])
-def test_decode_of_a_model_whose_tokens_see_those_behind_them_is_not_compared(name, built) -> None:
+def test_decode_of_a_model_whose_tokens_see_those_behind_them_is_not_compared(built) -> None:
     """One pass over a longer text is another for its first tokens too."""
-    audit = model_audit(str(built(name)), 3, "fp32", tokens="24")
+    audit = model_audit(str(built("bert")), 3, "fp32", tokens="24")
     [one] = audit
     assert (one.decoded, one.diagnosis) == (None, None)
     said = report([audit], None, {}, shifted=[one])
@@ -743,23 +710,6 @@ def test_check_notes_decode_that_is_another_without_other_positions(built, monke
     assert rows["model decode"]["measured"] > rows["model decode"]["allowed"]
 
 
-# ------------------------------------------------------------------------------------ nothing is wrong
-
-
-@pytest.mark.parametrize("name", TWELVE)
-def test_a_right_model_gets_no_alarm(name, built) -> None:
-    offsets = (3, 1000) if name == "gptj" else (1000, 32768)
-    for one in model_audit(str(built(name)), offsets, ("fp32", "bf16"), tokens="24"):
-        assert (one.held, one.diagnosis) == ((), None)
-        assert one.word not in WRONG
-        assert one.decoded is None or one.decoded.way == ""
-        if one.dtype.name == "float32" and not one.rerouted:
-            change = one.change
-            size = change.rms(change.reference_squares)
-            assert change.rms(change.base_error_squares) < 1e-5 * size
-            assert change.rms(change.error_squares) < 1e-3 * size  # angles at 32768 are off by 2^-9
-
-
 def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
     arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "fp32", "-f"]
     assert main([*arguments, "json"]) == 0
@@ -778,78 +728,6 @@ def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
 
 
 # ------------------------------------------------------------------------------------- held, by itself
-
-
-OWN_CODE = """
-import torch
-from transformers import LlamaForCausalLM, LlamaModel
-
-class OwnRotary(torch.nn.Module):
-    def __init__(self, dims):
-        super().__init__()
-        self.dims = dims
-        self.register_buffer("inv_freq", self.built(), persistent=False)
-
-    def built(self):
-        return 1.0 / 10000.0 ** (torch.arange(0, self.dims, 2).float() / self.dims)
-
-    @torch.no_grad()
-    def forward(self, x, position_ids):
-        angles = position_ids[..., None].float() * self.inv_freq
-        angles = torch.cat((angles, angles), -1)
-        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-class OwnForCausalLM(LlamaForCausalLM):
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = OwnModel(config)
-
-class OwnModel(LlamaModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.rotary_emb = OwnRotary(config.head_dim)
-"""
-INITIALISED = """
-    def _init_weights(self, module):
-        super()._init_weights(module)
-        if isinstance(module, OwnRotary):
-            module.inv_freq.copy_(module.built())
-"""
-
-
-@pytest.mark.parametrize("initialised", [False, True])
-def test_a_model_s_own_code_whose_buffer_loading_never_writes(
-    initialised, built, tmp_path, monkeypatch, capsys
-) -> None:
-    """It is made on `meta`; memory as it was is filled with nan here, so that it is the same each time."""
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    folder = shutil.copytree(built("llama"), tmp_path / f"own{initialised}")
-    (folder / "modeling_own.py").write_text(OWN_CODE + (INITIALISED if initialised else ""))
-    own = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
-    change_config(folder, **own, architectures=["OwnForCausalLM"])
-    torch.use_deterministic_algorithms(True)
-    try:
-        options = [
-            "--tokens",
-            "24",
-            "--offset",
-            "1000",
-            "--dtype",
-            "fp32",
-            "--trust-remote-code",
-            "-f",
-            "json",
-        ]
-        code = main(["model", str(folder), *options])
-    finally:
-        torch.use_deterministic_algorithms(False)
-    said = json.loads(capsys.readouterr().out)
-    verdicts = [(row["verdict"], row["diagnosis"]) for row in said["records"]]
-    if initialised:
-        assert (code, verdicts) == (0, [("precision", None)])
-    else:
-        assert (code, verdicts) == (1, [("wrong_frequencies", "nonfinite")])
-        assert said["headline"].startswith("The loaded frequencies are not those of its config: nan or inf")
 
 
 class Rotary(torch.nn.Module):
@@ -876,11 +754,3 @@ def test_a_module_that_cannot_be_built_is_compared_with_the_config(tmp_path) -> 
     [one] = of_own_code(tmp_path, 1e4)
     assert (one.name, one.layer, one.diagnosis.code) == ("layers.1.inv_freq", 1, "wrong-base")
     assert held.together((one,)).where.layers == (1,)
-
-
-def test_layers_that_share_a_fault_are_named_together() -> None:
-    same, other = Diagnosis("nonfinite"), Diagnosis("uninitialised", {"value": 1e24})
-    two = (held.Held("layers.1.a", same), held.Held("layers.0.a", same), held.Held("layers.3.a", other))
-    assert held.together(two).where.layers == (0, 1)
-    assert held.together((held.Held("rotary.inv_freq", same), *two)).where.layers == ()
-    assert held.together(()) is None

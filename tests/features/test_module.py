@@ -137,14 +137,6 @@ def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:
     assert len(names) == 5
 
 
-def test_state_dicts_inside_each_other_are_looked_through(tmp_path, capsys) -> None:
-    theta = torch.from_numpy(1e4 ** (-np.arange(64) / 64)).float()
-    inner = {"model": {"state": {"decoder": {"rotary": {"inv_freq": theta}}}}}
-    torch.save(inner, tmp_path / "a.pt")
-    (row,) = audited(capsys, tmp_path / "a.pt")["records"]
-    assert row["buffer"] == "model.state.decoder.rotary.inv_freq"
-
-
 @pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
 def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> None:
     """The exact recipe with frequencies of that format alone, on Gaussian q and k; e^(iD theta) by hand."""
@@ -220,13 +212,6 @@ def test_a_config_that_is_not_understood_is_a_note(tmp_path, capsys) -> None:
     result = audited(capsys, folder)
     assert "is not understood" in result["notes"][0]
     assert result["records"][0]["against"] == "base 10000 (guessed)"
-
-
-def test_the_table(spec, capsys, snapshot) -> None:
-    assert main(["module", spec("bf16_back")]) == 1
-    seen = capsys.readouterr()
-    assert seen.out == snapshot
-    assert "casting back does not heal: recompute the values in float32 after the last cast" in seen.err
 
 
 def refused(capsys, *arguments):

@@ -140,7 +140,6 @@ def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
     assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
     assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
     assert ("in several dtypes" in err) == (case == "two ways")
-    assert ("at every offset" in err) == (kind != "none")
 
 
 def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
@@ -170,11 +169,10 @@ def test_tables_in_onnx(dtype, code, tmp_path, capsys) -> None:
     tables = {"a": np.cos(ANGLES), "b": np.sin(ANGLES), "c": ANGLES}
     constants = [tensor(table.astype(dtype), name) for name, table in tables.items()]
     (tmp_path / "x.onnx").write_bytes(model([times("a")], constants).SerializeToString())
-    result, err = audited(capsys, tmp_path / "x.onnx", "--base", "10000", code=code)
+    result, _ = audited(capsys, tmp_path / "x.onnx", "--base", "10000", code=code)
     rows = {row["buffer"]: (row["what"], row["cast"]) for row in result["records"]}
     kind = "float16" if code else "none"
     assert rows == {"a": ("cos", kind), "b": ("sin", kind), "c": ("angles", kind)}
-    assert "at every offset" not in err  # a row's error is its own
 
 
 def test_external_data_is_read(tmp_path, capsys) -> None:
@@ -225,13 +223,6 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("ropeaudit.tensor_files.onnx_graphs.find_spec", lambda name: None)
     assert main(["module", str(tmp_path / "x.onnx")]) == 2
     assert "pip install 'ropeaudit[onnx]'" in capsys.readouterr().err
-
-
-def test_a_graph_that_does_not_fit_is_refused(tmp_path, capsys, monkeypatch) -> None:
-    (tmp_path / "x.onnx").write_bytes(bytes(1000))
-    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2999)
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "takes about 0.0 GiB, and 0.0 GiB are free; save it with its weights in" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- faults of tables

@@ -1,6 +1,5 @@
 """RoPE modules that are run in each way of loading: what they return, and that correct ones are silent."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +8,9 @@ import torch
 from test_module import audited, refused
 
 from ropeaudit import module
-from ropeaudit.features.module import loading, measurement
+from ropeaudit.features.module import loading
 from ropeaudit.features.module.outputs import places
-from ropeaudit.features.module.run_report import COLUMNS, explained
+from ropeaudit.features.module.run_report import COLUMNS
 from ropeaudit.main import main
 
 MODULES = """
@@ -388,12 +387,6 @@ def test_values_that_are_no_rotation_are_not_taken_for_one() -> None:
         assert np.allclose(found.points(found.planes(returned, 67)), np.exp(1j * angles))
 
 
-def test_json_has_both_tables(spec, capsys) -> None:
-    assert main(["module", spec("Llama"), "-f", "json", "-q", "--loaded", "built"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["buffers"][0]["what"] == "inv_freq"
-
-
 def test_dynamic_scaling_goes_by_the_positions_of_the_call(spec, capsys) -> None:
     """Beyond the maximum a plain module is off, and one that follows the length is not."""
     case = ("--loaded", "built", "--base", "10000", "--scaling", "dynamic:factor=8,maximum=256", "--up-to")
@@ -405,21 +398,6 @@ def test_dynamic_scaling_goes_by_the_positions_of_the_call(spec, capsys) -> None
         "held to what scaling dynamic makes of a call with 1024 positions" in one for one in plain["notes"]
     )
     assert audited(capsys, spec("Llama"), *case, "256")["records"][0]["result"] == "within"
-
-
-@pytest.mark.parametrize(("free", "expected"), [(True, [4096] * 4 + [4]), (False, [16388])])
-def test_positions_are_run_in_calls_of_some_thousand_where_they_may_be(free, expected) -> None:
-    """Each position once, and none beyond the last."""
-    runs: list[tuple[int, int]] = []
-    call = SimpleNamespace(free=free, run=lambda module, start, stop, dtype: runs.append((start, stop)))
-    held = SimpleNamespace(
-        planes=lambda returned, count: [np.arange(count)], dtype=lambda returned: "float32"
-    )
-    parts = list(measurement._chunks(None, call, held, 16388, None))
-    assert [stop - start for start, stop in runs] == expected
-    assert [(start, plane.size) for start, [plane], _ in parts] == [(4096 * n, 4096) for n in range(4)] + [
-        (16384, 4)
-    ]
 
 
 class _Saved:
@@ -446,17 +424,3 @@ def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatc
     monkeypatch.setattr(loading, "_holder", lambda library, builder: _Saved())
     held = SimpleNamespace(spec="part", build=part)
     assert loading.loaded(held, "from-pretrained", dtype) == ("the module", loading.HELD)
-
-
-def test_errors_of_inferred_frequencies_are_named_where_they_count() -> None:
-    seen = SimpleNamespace(
-        returns="angles",
-        usual="float32",
-        returned="float32",
-        of_frequencies=False,
-        allowed=1e-3,
-        uncertain=1e-4,
-    )
-    assert explained(seen) == "float32 angles and frequencies that are inferred from it (up to 1.00e-04)"
-    seen.uncertain = 1e-6
-    assert explained(seen) == "float32 angles"

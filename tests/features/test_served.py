@@ -1,7 +1,6 @@
 """Up to where: the range of a setting is what it serves, in every command, and both its numbers are said."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from real_configs import config
 
 from ropeaudit import Case, check, explain, limit, parse, vectors
 from ropeaudit.features.explain import tracing
-from ropeaudit.features.shift import analysis as shift_analysis
 from ropeaudit.main import main
 from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import frequencies
@@ -64,22 +62,10 @@ RANGES: list[tuple[int | None, str, int | None, str]] = [
     (None, "default", None, "nothing says for how many positions"),
     (4096, "default", 4096, "4,096 positions"),
     (
-        32768,
-        "yarn:factor=4,original=32768",
-        131072,
-        "131,072 positions (factor 4 × original 32,768; max_position_embeddings 32,768)",
-    ),
-    (
         40960,
         "yarn:factor=4,original=32768",
         131072,
         "131,072 positions (factor 4 × original 32,768; max_position_embeddings 40,960)",
-    ),
-    (
-        163840,
-        "yarn:factor=40,original=4096",
-        163840,
-        "163,840 positions (max_position_embeddings, and factor 40 × original 4,096)",
     ),
     (
         200000,
@@ -98,12 +84,6 @@ RANGES: list[tuple[int | None, str, int | None, str]] = [
         "yarn:original=32768,maximum=131072",
         131072,
         "131,072 positions (max_position_embeddings, and factor 4 × original 32,768)",
-    ),
-    (
-        131072,
-        "longrope:short=1;1,long=2;4,original=4096,maximum=131072",
-        131072,
-        "131,072 positions (max_position_embeddings, and factor 32 × original 4,096)",
     ),
     (
         4096,
@@ -196,17 +176,6 @@ def test_a_scaling_by_hand_stands_before_that_of_the_model() -> None:
     assert Case().maximum is None
 
 
-@pytest.mark.parametrize(
-    ("name", "positions"), [("qwen2.5-7b-yarn", 131072), ("yarn-mistral-7b-128k", 131072)]
-)
-def test_yarn_is_judged_to_the_whole_of_its_range(name: str, positions: int, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config(name)))
-    case = Case(config=str(tmp_path))
-    assert case.maximum == positions
-    last = shift_analysis.usual_offsets([case], called=True)[-1]
-    assert last + 256 == positions
-
-
 def findings(**options: Any) -> dict[str, Any]:
     results = list(check(**options, under="none"))
     return {one.finding.check: one for one in results}
@@ -293,32 +262,3 @@ def test_explain_of_code_compares_up_to_the_end_of_the_range(yarn: Path, capsys)
     words = ["--config", "m.json", "--heads", "2", "--seq-len", "8", "--dtype", "fp32", "--recipe", "hf"]
     assert main(["explain", *words]) == 0
     assert SAID in capsys.readouterr().err
-
-
-def test_what_a_config_leaves_out_is_said_by_commands_that_do_not_say_what_was_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = {**YARN, "no_rope_layers": [1, 0], "dual_chunk_attention_config": {"chunk_size": 8}}
-    del given["rope_theta"]
-    (tmp_path / "m.json").write_text(json.dumps(given))
-    expected = (
-        "m: 1 of 2 layers does not rotate: 1 (no_rope_layers)",
-        "m: rope_theta missing: Qwen2Config's default 10000",
-        "m: not judged: dual_chunk_attention_config (positions are counted within chunks)",
-    )
-    small = ["--config", "m.json", "--heads", "1", "--seq-len", "8", "--dtype", "fp32"]
-    for words in (
-        ["vectors", "-o", "v"],
-        ["shift", "--recipe", "hf"],
-        ["explain", "--recipe", "hf"],
-        ["limit", "--recipe", "hf", "--up-to", "64"],
-    ):
-        assert main([*words, *small]) == 0
-        said = capsys.readouterr().err
-        assert [text for text in expected if said.count(text) != 1] == [], words
-
-
-def test_a_case_of_a_manifest_has_no_range(yarn: Path) -> None:
-    (written,) = vectors(str(yarn / "v"), config="m.json", seq_len=8, heads=2)
-    assert replace(written, maximum=None, notes=()).maximum is None

@@ -138,21 +138,3 @@ def test_the_helper_tests_each_environment_and_names_the_one_that_fails() -> Non
     with pytest.raises(UsageError, match="under goes with a function that rotates"):
         assert_shift_invariant(scores=lambda q, k, at: q @ k, under="tf32")
     assert timeout.patiently(lambda: __import__("torch").is_autocast_enabled("cpu"), "a test") is False
-
-
-@pytest.mark.slow
-def test_the_snippet_of_a_ticket_sets_the_environment(capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(KERNELS.read_text(encoding="utf-8"), encoding="utf-8")
-    lines = {
-        "by_mm": ("autocast:bf16", 'rotate = torch.autocast("cpu", dtype=torch.bfloat16)(rotate)'),
-        "positions_by_default": ("default-dtype:bf16", "torch.set_default_dtype(torch.bfloat16)"),
-    }
-    for name, (environment, line) in lines.items():
-        command = ["shift", "--impl", f"mine.py:{name}", "--under", environment, "--dtype", "bf16", "--qk"]
-        command += ["randn", "--offset", "1000", *SMALL, "--ticket", f"{name}.md"]
-        assert main(command) == 0
-        text = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
-        assert line in text
-        assert "It prints `drift_rms" in text
-    capsys.readouterr()

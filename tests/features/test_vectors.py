@@ -114,8 +114,10 @@ def test_a_case_has_the_version_that_a_reader_needs(tmp_path: Path, capsys) -> N
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (2, 2), (3, 1), (6, 3), (40, 8)])
-@pytest.mark.parametrize(("seq_len", "offsets"), [(48, 0), (49, (0, 7)), (256, 2**20)])
+@pytest.mark.parametrize(
+    ("heads", "seq_len", "offsets"),
+    [((1, 1), 48, 0), ((3, 1), 49, (0, 7)), ((40, 8), 256, 2**20)],
+)
 def test_served_calls_are_within_what_is_given(heads, seq_len: int, offsets, tmp_path: Path) -> None:
     q, k = heads
     sizes = {"heads": q, "kv_heads": k, "seq_len": seq_len, "head_dim": 4}
@@ -137,22 +139,10 @@ def test_the_manifest_holds_the_attention_factor(tmp_path: Path) -> None:
     assert content["attention_factor"] == pytest.approx(0.1 * math.log(32) + 1)
 
 
-@pytest.mark.parametrize("want", ["rotated", "gradient"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp8_e5m2", "fp64"])
+@pytest.mark.parametrize(("want", "dtype"), [("rotated", "bf16"), ("gradient", "fp8_e5m2")])
 def test_the_same_options_write_the_same_bytes(want: str, dtype: str, tmp_path: Path, capsys) -> None:
     first, again = tmp_path / "case", tmp_path / "again"
-    options = [
-        "--offset",
-        "77",
-        "--dtype",
-        dtype,
-        "--want",
-        want,
-        "--seed",
-        "5",
-        "--scaling",
-        "linear:factor=2.5",
-    ]
+    options = f"--offset 77 --dtype {dtype} --want {want} --seed 5 --scaling linear:factor=2.5".split()
     assert vectors(first, *options) == 0
     assert vectors(again, *options) == 0
     assert contents(first) == contents(again)
@@ -204,22 +194,8 @@ def test_several_cases_go_into_folders_of_their_own(tmp_path: Path, capsys) -> N
 
 
 def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
-    assert (
-        main(
-            [
-                "vectors",
-                "--model",
-                "usual",
-                "--seq-len",
-                "16",
-                "--offset",
-                "0,2000",
-                "-o",
-                str(tmp_path / "cases"),
-            ]
-        )
-        == 0
-    )
+    line = "vectors --model usual --seq-len 16 --offset 0,2000 -o"
+    assert main([*line.split(), str(tmp_path / "cases")]) == 0
     folders = sorted((tmp_path / "cases").iterdir())
     settings = {vector_case.read(folder).spec.setting for folder in folders}
     assert len(folders) == len(settings) == 10

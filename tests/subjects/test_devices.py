@@ -13,13 +13,10 @@ import tiny_models
 import torch
 from pretended_device import NAME, PLACE, alone, only_here
 
-from ropeaudit.audits.audit import Audit
-from ropeaudit.audits.cases import Case
 from ropeaudit.audits.identity import case_of
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import config_target
 from ropeaudit.main import main
-from ropeaudit.reports.tickets import drift as tickets
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import devices
 from ropeaudit.testing import assert_shift_invariant
@@ -396,16 +393,6 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
     assert main([*common, "--offset", "0", "--resume"]) == 2
     assert "on cpu); ask for them too, or give another -o" in capsys.readouterr().err
     assert again < first
-
-
-def test_the_snippet_of_a_ticket_moves_what_it_gives() -> None:
-    case = Case(qk="randn", heads=1, seq_len=16, head_dim=64)
-    audit = Audit((case,), (), ("bf16",), (100,), implementations=(own("both"),), device=NAME)
-    [record] = audit.run()
-    snippet = tickets.snippet(record, audit.factories()[0].make(record.setting, None))
-    there = f".to('{PLACE}')"
-    call = f"own.both(q=y{there}, k=y{there}, position_ids=at[None]{there})"
-    assert f"    return ({call}[0][0].cpu(), {call}[1][0].cpu())" in snippet.lines
 
 
 # ---------------------------------------------------------------------------- jax, numba, Triton

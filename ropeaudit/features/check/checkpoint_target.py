@@ -11,7 +11,7 @@ from ropeaudit.conformance.finding import Finding, Status, not_applicable, noted
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
-from ropeaudit.features.model import decode_words, load
+from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
@@ -122,12 +122,11 @@ def _decode(shifted: Shifted) -> Finding:
     one = shifted.decoded
     if one is None:
         return not_applicable("model decode", "it was not compared: see the notes")
-    said = decode_words.notes(one)
     status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
     return Finding(
         "model decode",
         status,
-        said[0] if said else "decode with a cache, of two rows, one padded on the left, is one pass",
+        one.words or "decode with a cache, of two rows, one padded on the left, is one pass",
         measured=one.change,
         allowed=one.allowed,
         unit="logit",

@@ -164,7 +164,7 @@ def check(
     def made() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
 
-        return check_ticket(checked, cases[0], requested, columns)
+        return check_ticket(checked, cases[0], requested)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,

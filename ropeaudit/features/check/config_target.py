@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +12,16 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import FULL, Case
-from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
+from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.targets import Kind
+from ropeaudit.features.limit import analysis as limit_analysis
+from ropeaudit.features.limit.limit_result import Limit
+from ropeaudit.features.limit.sentences import sentence
+from ropeaudit.features.limit.tolerance import TOLERANCE, tolerance
 from ropeaudit.features.module.drift import NEAR, drifts
+from ropeaudit.recipes import Resolved
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope import hf_json
@@ -32,6 +37,14 @@ from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files.tables import Dump
 
+LIMIT, MARGIN = "limit", "times its maximum"  # measured is at least what is allowed
+_STATUS: dict[str, Status] = {
+    "holds": "pass",
+    "unseen": "pass",
+    "fails": "fail",
+    "partly": "info",
+    "unjudged": "info",
+}
 DTYPES = ("bf16", "fp16", "fp32")
 RECIPE = "hf"  # what most code does
 _ORIGINAL = "original_max_position_embeddings"
@@ -209,7 +222,7 @@ def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Prog
         case = replace(case, length="shifted")
     dtypes: tuple[Format, ...] = options.dtypes or tuple(map(parse, DTYPES))
     recipe = recipes.load(options.recipe or RECIPE)
-    found = limits.findings(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
+    found = limits(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:
@@ -218,7 +231,39 @@ def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Prog
     yield target.checked(_switch_finding(setting), case=case)
 
 
-CAST_RECIPE = "hf-model-cast"  # frequencies in the dtype, everything else as `hf`
+def limits(
+    case: Case, recipes: Sequence[Resolved], up_to: int | None, progress: Progress
+) -> Iterator[Finding]:
+    """Yield how far each recipe holds. up_to: number of positions that are looked at, None for `limit`'s.
+
+    measured is `margin` of `ropeaudit limit`: nan where there is no maximum. Raises: see `limit`.
+    """
+    seq_len = case.outline()[0].seq_len
+    largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
+    accepted = [tolerance(TOLERANCE)]
+    for limit in limit_analysis.run([case], recipes, accepted, largest, None, progress):
+        margin = limit.margin
+        allowed, unit = (1.0, MARGIN) if limit.within is not None else (math.nan, "")
+        yield Finding(
+            LIMIT,
+            _STATUS[limit.standing],
+            sentence(limit).rstrip("."),
+            measured=math.nan if margin is None else margin,
+            allowed=allowed,
+            unit=unit,
+            where=f"{limit.at_zero.implementation}: {_where(limit)}",
+        )
+
+
+def _where(limit: Limit) -> str:
+    """Return up to which position nothing fails, and what that is worth."""
+    failing = limit.last_position(limit.first_failure_seen)
+    if limit.standing == "fails" and failing is not None:
+        return f"fails at position {failing:,}"
+    if limit.standing == "holds":
+        return f"proved to position {limit.last_position(limit.proved_up_to):,}"
+    seen = limit.last_position(max(limit.boundary.proved, limit.boundary.held_up_to))
+    return f"no failure seen to position {seen:,}"
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
@@ -232,7 +277,7 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
         effect += f" and {percent(distant)} at a distance of {far:,}"
     return noted(
         "cast module",
-        f".to({dtype.name}) would round inv_freq too ({CAST_RECIPE}): expected drift {effect}, for "
+        f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
         "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
         measured=distant if distant is not None else float("nan"),
         unit="of the scores' RMS",

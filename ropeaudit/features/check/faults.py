@@ -43,7 +43,7 @@ def _rule(diagnosis: Diagnosis | None, check: str) -> str:
 def place(one: Checked) -> tuple[str, int]:
     """Return the file of a target and the line of its function; empty and 0 where they are not known.
 
-    That is where its name is bound by something else than an import: of all names of it the same place.
+    That is where the file that the target names binds its name, by an import if by nothing else.
     """
     if one.kind == "code":
         return _of_code(one.target)
@@ -55,78 +55,24 @@ def place(one: Checked) -> tuple[str, int]:
 
 def _of_code(target: str) -> tuple[str, int]:
     where, _, name = target.rpartition(":")
-    files = [Path(where)] if where.endswith(".py") else _absolute(where, "")
-    path = next((path for path in files if path.is_file()), None)
+    path = next((path for path in _files(where) if path.is_file()), None)
     if path is None:  # an installed package, or a name of `list implementations`
         return "", 0
-    return _bound(path, name.split("."), set()) or (_relative(path), 0)
-
-
-def _bound(path: Path, parts: Sequence[str], seen: set[tuple[str, ...]]) -> tuple[str, int] | None:
-    """Return the file that binds a dotted name, and the line of the innermost part that it defines.
-
-    Imports are followed to the files of this folder; that of a name from elsewhere is where it is bound.
-    seen: the files and names on the way.
-    """
-    here = (str(path.resolve()), *parts)
-    if here in seen:
-        return None
-    seen.add(here)
     try:
-        statements = list(_defined(ast.parse(path.read_bytes())))
+        return _relative(path), _line(ast.parse(path.read_bytes()), name.split("."))
     except (OSError, SyntaxError, ValueError):
-        return None
-    for node in reversed(statements):
-        if _names(node, parts[0]):
-            return _relative(path), _line(node, parts[1:]) or node.lineno
-        for file, names in _imported(node, path, parts):
-            found = _bound(file, names, seen)
-            if found is not None and not os.path.isabs(found[0]):  # other files are none of the repository's
-                return found
-        if isinstance(node, ast.ImportFrom) and any(
-            (one.asname or one.name) == parts[0] for one in node.names
-        ):
-            return _relative(path), node.lineno
-    return None
+        return _relative(path), 0
 
 
-def _imported(node: ast.stmt, path: Path, parts: Sequence[str]) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the files that a statement may import a dotted name from, each with its name there."""
-    if isinstance(node, ast.Import) and len(parts) > 1:
-        modules = [one.name for one in node.names if one.asname == parts[0]]
-        yield from ((file, list(parts[1:])) for name in modules for file in _files(name, 0, path))
-    if not isinstance(node, ast.ImportFrom):
-        return
-    for one in node.names:
-        if one.name == "*" or (one.asname or one.name) == parts[0]:
-            module, name = node.module or "", parts[0] if one.name == "*" else one.name
-            yield from ((file, [name, *parts[1:]]) for file in _files(module, node.level, path))
-            if len(parts) > 1:
-                submodule = f"{module}.{name}".lstrip(".")
-                yield from ((file, list(parts[1:])) for file in _files(submodule, node.level, path))
-
-
-def _files(module: str, level: int, path: Path) -> Iterator[Path]:
-    """Yield the files that a module may be in which a file imports; level: of dots before its name."""
-    folders = path.resolve().parents
-    if level:
-        yield from (file for one in folders[level - 1 : level] for file in _module(one, module))
-        return
-    root = next(folder for folder in folders if not (folder / "__init__.py").is_file())
-    for folder in dict.fromkeys((str(root), "", str(folders[0]))):
-        yield from _absolute(module, folder)
-
-
-def _absolute(module: str, folder: str) -> Iterator[Path]:
-    own = own_modules.of_module(module, folder) if module else None
-    if own is not None:
-        yield from _module(Path(own.folder), module)
-
-
-def _module(folder: Path, name: str) -> Iterator[Path]:
-    place = folder.joinpath(*name.split("."))
-    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
-    yield from (file for file in files if file.is_file())
+def _files(where: str) -> list[Path]:
+    """Return the files that a target's code may be in: it is a file's path, or a module's name."""
+    if where.endswith(".py"):
+        return [Path(where)]
+    own = own_modules.of_module(where, "")
+    if own is None:
+        return []
+    place = Path(own.folder).joinpath(*where.split("."))
+    return [place / "__init__.py", place.with_name(f"{place.name}.py")]
 
 
 def _line(tree: ast.AST, parts: Sequence[str]) -> int:
@@ -150,9 +96,11 @@ def _defined(tree: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt, name: str) -> bool:
-    """Return whether a statement defines a name, or assigns to it."""
+    """Return whether a statement defines a name, imports it or assigns to it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return node.name == name
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return name in [one.asname or one.name for one in node.names]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 

@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 from ropeaudit.audits import records
 from ropeaudit.conformance.finding import Status
-from ropeaudit.features.check import faults, limits
+from ropeaudit.features.check import faults
 from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.features.check.config_target import MARGIN
 from ropeaudit.features.check.sentences import headline, notes
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, Row
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
@@ -135,13 +135,12 @@ def report(
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
         folded=None if columns else folded(rows),
-        further={} if columns else _read(results),
         faults=faults.of_checks(results),
     )
 
 
 def _legend(results: Sequence[Checked]) -> str:
-    margins = any(one.finding.unit == limits.UNIT for one in results)
+    margins = any(one.finding.unit == MARGIN for one in results)
     passed = any(one.finding.status == "pass" for one in results)
     noted = any(one.finding.status == "info" for one in results)
     second = " ".join(line for line, there in ((_MARGIN, margins), (_NOTE, noted)) if there)
@@ -178,49 +177,4 @@ def _together(rows: Sequence[Row]) -> Row:
         **rows[0],
         "check": listed if len(listed) <= _LONGEST or len(names) == 1 else f"{len(names)} checks",
         "layer": layers.pop() if len(layers) == 1 else NONE,
-    }
-
-
-of_read = Declare[Checked]()
-
-
-def _of(one: Checked) -> RopeSetting:
-    return one.setting or RopeSetting()
-
-
-class SettingColumns:
-    """The columns of what was read."""
-
-    target: str = of_read("what was read", shown=True)
-    layer: str = of_read("layer type", shown=True)
-    base: float = of_read("theta of the frequencies", lambda one: _of(one).base, style="setting", shown=True)
-    head_dim = of_read.like(records.COLUMNS["head_dim"], lambda one: _of(one).head_dim, shown=True)
-    rotary_dim = of_read.like(records.COLUMNS["rotary_dim"], lambda one: _of(one).rotary_dim, shown=True)
-    layout = of_read.like(records.COLUMNS["layout"], lambda one: _of(one).layout, shown=True)
-    scaling: str = of_read("kind of scaling", lambda one: _of(one).scaling.kind, shown=True)
-    softmax_scale: float = of_read("multiplies q·k", lambda one: _of(one).scale, style="setting", shown=True)
-    maximum: int | None = of_read(
-        "positions that it declares", lambda one: one.up_to or None, unit="tokens", shown=True
-    )
-
-
-_VARYING = ("target", "layer")
-SETTINGS = of_read.columns(SettingColumns)
-
-
-def _read(results: Sequence[Checked]) -> dict[str, Report]:
-    """Return the table by name, nothing where no target is a model or a config that could be read."""
-    read = [one for one in results if one.finding.check == "config" and one.setting is not None]
-    if not read:
-        return {}
-    rows = [SETTINGS.row(one) for one in read]
-    varying = {name for name in _VARYING if len({row[name] for row in rows}) > 1}
-    return {
-        "settings": Report(
-            rows=rows,
-            columns=list(SETTINGS),
-            screen=[name for name in SETTINGS.screen(read) if name not in _VARYING or name in varying],
-            headline="What was read:",
-            declared=SETTINGS,
-        )
     }

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding
-from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.features.check.config_target import LIMIT, MARGIN
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.reports.numbers import counted, short
 
@@ -119,7 +119,7 @@ def _passed(judged: Sequence[Checked], targets: Sequence[str]) -> str:
 
 def _margin(judged: Sequence[Checked], several: bool) -> str:
     """Return the smallest margin of configs, and whether it is proved."""
-    margins = [one for one in judged if one.finding.check == limits.CHECK and one.finding.status == "pass"]
+    margins = [one for one in judged if one.finding.check == LIMIT and one.finding.status == "pass"]
     if not margins:
         return ""
     least = min(margins, key=lambda one: one.finding.measured)
@@ -174,7 +174,7 @@ def measured_words(finding: Finding) -> str:
     """Return what was measured and what is allowed; nothing where there is no number."""
     if math.isnan(finding.measured):
         return ""
-    word = "needed" if finding.unit == limits.UNIT else "allowed"
+    word = "needed" if finding.unit == MARGIN else "allowed"
     shown = "{:,.0f}".format if finding.unit == "positions" else short
     allowed = "" if math.isnan(finding.allowed) else f", {word} {shown(finding.allowed)}"
     return f"{shown(finding.measured)} {finding.unit}{allowed}"

@@ -15,19 +15,16 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
-from ropeaudit.reports.tickets.reproduction import Reproduction
-from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name
+from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 
 _OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow less than a row's tolerance
 _TOKENS = 256  # of the sequences whose drift is measured
 
 
-def check_ticket(
-    results: Sequence[Checked], case: Case, options: CheckOptions, columns: Sequence[str] | None
-) -> Ticket | None:
+def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
     """Return the ticket of the first target that fails; None where none does. Runs a snippet.
 
-    case: the RoPE setting of the options. columns: those of the report.
+    case: the RoPE setting of the options.
     """
     # an option of this program is nothing to who reads a ticket
     results = [replace(one, finding=replace(one.finding, option="")) for one in results]
@@ -38,7 +35,7 @@ def check_ticket(
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     ticket = Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
-        report(sorted(own, key=lambda one: not one.finding.failed), columns, {}),
+        report(sorted(own, key=lambda one: not one.finding.failed), None, {}),
         COLUMNS.row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
         Reproduction(None, missing=f"no code was called, {first.target} is a {first.kind}"),
@@ -53,7 +50,17 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
     shown = next((one for one in failed if one.dtype != NONE and one.setting is not None), None)
     if shown is None:
         return replace(ticket, reproduction=Reproduction(None, missing="no number format fails"))
-    audit = _audit(shown, case, options)
+    up_to = shown.up_to or options.up_to or _TOKENS
+    audit = Audit(
+        (replace(case, seed=options.seed),),
+        (),
+        (shown.dtype,),
+        tuple(dict.fromkeys((0, max(0, up_to - _TOKENS)))),
+        implementations=(shown.target,),
+        order=options.order,
+        device=options.device,
+        environments=environments.of_check(shown.finding.check),
+    )
     rows = list(audit.run())
     record = drift.worst(rows) or max(rows, key=lambda row: row.drift_relative)
     if record.within_tolerance == "no" or any(one.finding.check in _OF_DRIFT for one in failed):
@@ -66,18 +73,3 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
         reproduction = Reproduction(None, missing=missing)
     notes = [*ticket.report.notes, f"shift, at these positions: {verdicts.sentence(record)}"]
     return replace(ticket, report=replace(ticket.report, notes=notes), reproduction=reproduction)
-
-
-def _audit(one: Checked, case: Case, options: CheckOptions) -> Audit:
-    """Return the audit of code in the dtype that fails, at the first and the last positions."""
-    up_to = one.up_to or options.up_to or _TOKENS
-    return Audit(
-        (replace(case, seed=options.seed),),
-        (),
-        (one.dtype,),
-        tuple(dict.fromkeys((0, max(0, up_to - _TOKENS)))),
-        implementations=(one.target,),
-        order=options.order,
-        device=options.device,
-        environments=environments.of_check(one.finding.check),
-    )

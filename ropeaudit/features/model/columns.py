@@ -1,10 +1,10 @@
-"""The rows of a model's audit and their columns: of a run, the scores of some heads, a head, a pair."""
+"""The rows of a model's audit and their columns: of a run, the scores of a layer, a pair of a head."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.layers import HeadDrift
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.runtime.columns import Column, Columns, Declare, Together
+from ropeaudit.runtime.columns import Column, Columns, Declare
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.logits import Change
@@ -54,7 +54,8 @@ class ModelRun:
     @property
     def rotation_excess(self) -> float | None:
         """The largest of its layers; nan is larger than any, None where none is seen."""
-        return max((one.excess for one in self.shifted.places.values()), key=_size, default=None)
+        sizes = [one.excess for one in self.shifted.places.values()]
+        return max(sizes, key=lambda size: math.inf if math.isnan(size) else size, default=None)
 
     @property
     def scores(self) -> HeadScores | None:
@@ -107,56 +108,20 @@ class PairDrift:
     pair: int
 
 
-def _size(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def by_layer(one: Shifted) -> dict[int, list[HeadDrift]]:
-    """Return layer -> its heads."""
-    results: dict[int, list[HeadDrift]] = {}
-    for head in one.heads:
-        results.setdefault(head.layer, []).append(head)
-    return results
-
-
 def first_layer(one: Shifted, threshold: float) -> int | None:
     """Return the first layer in which some score changes by more than the threshold."""
     over = [head.layer for head in one.heads if not head.largest <= threshold]
     return min(over) if over else None
 
 
-def drift_pair(head: HeadDrift) -> int | None:
-    """Return the pair that adds most to the change."""
-    squares = float(np.sum(head.pair_rms**2))
-    return int(np.argmax(head.pair_rms)) if head.pair_rms.size and squares > 0 else None
-
-
-def drift_share(head: HeadDrift) -> float | None:
-    """Return the share of that pair in the mean squares of all."""
-    pair = drift_pair(head)
-    return None if pair is None else float(head.pair_rms[pair] ** 2 / float(np.sum(head.pair_rms**2)))
-
-
-def usage_pair(head: HeadDrift) -> int | None:
-    """Return the pair with the largest product of mean norms."""
-    usage = head.q_norm * head.k_norm
-    return int(np.argmax(usage)) if usage.size else None
-
-
 def _exp(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def _at(values: Any, pair: int | None) -> float | None:
-    return None if pair is None else float(values[pair])
-
-
 of_run = Declare[ModelRun]()
 of_layer = Declare[HeadScores]()
-of_head = Declare[HeadDrift]()
 of_pair = Declare[PairDrift]()
 _LAYER = "number of the layer, from 0"
-_HEAD = "number of the query head"
 
 
 class ModelColumns:
@@ -305,9 +270,10 @@ class RunColumns:
     )
 
 
-class ScoreColumns:
-    """The columns about the scores of a layer, or of a head."""
+class LayerColumns:
+    """The columns of rows by layer."""
 
+    layer: int = of_layer(_LAYER, lambda one: one.heads[0].layer, shown=True)
     scores: int = of_layer("how many scores were compared, those that the mask shows", lambda one: one.count)
     reference_rms: float = of_layer(
         "RMS of the scores at offset 0, scaled, before softmax", unit="score", shown=True
@@ -324,16 +290,6 @@ class ScoreColumns:
     score_drift_relative: float = of_layer(
         "score_drift_rms / reference_rms", lambda one: one.drift_relative, shown=True
     )
-
-
-SCORES = of_layer.columns(ScoreColumns)
-
-
-class LayerColumns:
-    """The columns of rows by layer."""
-
-    layer: int = of_layer(_LAYER, lambda one: one.heads[0].layer, shown=True)
-    scores = Together[HeadScores](list(SCORES.values()), SCORES.row)
     rotation_excess: float | None = of_layer(
         "the largest rotation error ÷ allowed: above 1 the layer does not rotate as config.json says; empty "
         "where q and k are not seen before rotation, and after two layers that nothing explains",
@@ -352,55 +308,11 @@ class LayerColumns:
     )
 
 
-class HeadColumns:
-    """The columns of rows by head."""
-
-    layer: int = of_head(_LAYER, shown=True)
-    head: int = of_head(_HEAD, shown=True)
-    scores = Together[HeadDrift](
-        [replace(one, shown=one.name == "score_drift_rms") for one in SCORES.values()],
-        lambda head: SCORES.row(HeadScores([head])),
-    )
-    drift_pair: int | None = of_head(
-        "pair that adds most to the change; empty where nothing is rotated or changes",
-        drift_pair,
-        shown=True,
-    )
-    drift_wavelength: float | None = of_head(
-        "tokens of its whole turn",
-        lambda head: _at(head.wavelength, drift_pair(head)),
-        unit="tokens",
-        shown=True,
-    )
-    drift_share: float | None = of_head("its share of the mean squares of all pairs", drift_share, shown=True)
-    usage_pair: int | None = of_head(
-        "pair with the largest product of mean norms of q's and k's chunks", usage_pair, shown=True
-    )
-    usage_wavelength: float | None = of_head(
-        "tokens of its whole turn",
-        lambda head: _at(head.wavelength, usage_pair(head)),
-        unit="tokens",
-        shown=True,
-    )
-    usage_q: float | None = of_head(
-        "mean norm of its chunk of q (frequency usage of arXiv 2410.06205)",
-        lambda head: _at(head.q_norm, usage_pair(head)),
-        shown=True,
-        leaves=2,
-    )
-    usage_k: float | None = of_head(
-        "mean norm of its chunk of k",
-        lambda head: _at(head.k_norm, usage_pair(head)),
-        shown=True,
-        leaves=1,
-    )
-
-
 class PairColumns:
     """The columns of rows by frequency pair."""
 
     layer: int = of_pair(_LAYER, lambda one: one.head.layer, shown=True)
-    head: int = of_pair(_HEAD, lambda one: one.head.head, shown=True)
+    head: int = of_pair("number of the query head", lambda one: one.head.head, shown=True)
     pair: int = of_pair("number of the pair, from 0, the fastest first", shown=True)
     wavelength: float = of_pair(
         "tokens of a whole turn", lambda one: float(one.head.wavelength[one.pair]), unit="tokens", shown=True
@@ -425,7 +337,6 @@ COMMON = of_run.columns(ModelColumns)
 OWN: dict[str, Columns[Any]] = {
     "summary": of_run.columns(RunColumns),
     "layer": of_layer.columns(LayerColumns),
-    "head": of_head.columns(HeadColumns),
     "pair": of_pair.columns(PairColumns),
 }
 KINDS = tuple(OWN)

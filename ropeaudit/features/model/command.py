@@ -8,7 +8,7 @@ from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, Rare, number, one_of
 
-_KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
+_KINDS = ("summary", "layer", "pair")  # of model/columns.py, not loaded for --help
 
 
 @command(

@@ -8,6 +8,7 @@ that is no padding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -21,7 +22,9 @@ from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.model import load
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
 from ropeaudit.features.model.layers import NEAR, LayerVectors, RotatedPairs, as_array
+from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.reports.numbers import short
 from ropeaudit.runtime import process_state, streams
 
 _Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
@@ -52,6 +55,32 @@ class Decoded:
     differs: bool = False
     layers: int = 0
     allowed: float = 0.0
+
+    @property
+    def apart(self) -> str:
+        """How far logits are off, in words."""
+        infinite = not math.isfinite(self.change)
+        return "are nan or infinite in part" if infinite else f"are off by up to {short(self.change)}"
+
+    @property
+    def words(self) -> str:
+        """How decode differs from one pass, in words; empty where it does not."""
+        if not self.way:
+            return ""
+        begin = f"decode of a row {self.way}"
+        if not self.differs:
+            both = self.diagnosis is not None and not self.diagnosis.where.sides
+            return (
+                f"{begin} rotates otherwise than one pass over its tokens, "
+                f"{wording.sentence(self.diagnosis)}; {'scores depend on distances, and ' * both}"
+                "float64 logits stay"
+            )
+        seen = "in" if self.diagnosis else "seen in q or k of"
+        layer = "" if self.layer is None else f", first {seen} layer {self.layer}"
+        return (
+            f"{begin} is not one pass over its tokens: float64 logits {self.apart}, from position "
+            f"{self.position} on{layer}"
+        )
 
     @property
     def wrong(self) -> Diagnosis | None:

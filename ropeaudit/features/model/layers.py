@@ -222,11 +222,6 @@ class HeadDrift:
     pair_rms: Array
     wavelength: Array
 
-    @property
-    def rms(self) -> float:
-        """RMS change of the scores."""
-        return float(np.sqrt(self.squares / max(self.scores, 1)))
-
 
 def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ropeaudit.errors import UnknownName
-from ropeaudit.features.model import decode_words, load
+from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.columns import (
     COLUMNS,
@@ -19,7 +19,6 @@ from ropeaudit.features.model.columns import (
     HeadScores,
     ModelRun,
     PairDrift,
-    by_layer,
 )
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
@@ -30,8 +29,6 @@ _LEGENDS = {
     "RoPE, scaled, before\nsoftmax; first layer: the first where some score drifts by more than {threshold}.",
     "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.\n"
     "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
-    "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
-    "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
 }
 _REMEDY = {
@@ -64,15 +61,15 @@ def report(
     rows = {
         name: [COMMON.row(run) | OWN[name].row(item) for run in runs for item in _items(name, run)]
         for name in KINDS
-        if name in (kind, *KINDS[:3])
+        if name in (kind, *KINDS[:2])
     }
-    plural = {"summary": "summary", "layer": "layers", "head": "heads"}
+    plural = {"summary": "summary", "layer": "layers"}
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=" ".join(filter(None, [fault(rows["summary"]), headline(audit, rows["summary"])])),
+        headline=" ".join(filter(None, [fault(audit, rows["summary"]), headline(audit, rows["summary"])])),
         notes=notes(audit, rows["summary"], measured),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": versions},
@@ -87,14 +84,12 @@ def _items(kind: str, run: ModelRun) -> Iterable[Any]:
     if kind == "summary":
         return [run]
     if kind == "layer":
-        places = run.shifted.places
-        return [HeadScores(heads, places.get(layer)) for layer, heads in by_layer(run.shifted).items()]
-    if kind == "head":
-        return heads
+        layers, places = dict.fromkeys(head.layer for head in heads), run.shifted.places
+        return [HeadScores([one for one in heads if one.layer == n], places.get(n)) for n in layers]
     return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
 
 
-def fault(summary: Sequence[Mapping[str, Any]]) -> str:
+def fault(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
     """Return what is wrong with the model itself, which a shift leaves as it is; empty where nothing is."""
     row = next((row for row in summary if row["verdict"] in WRONG), None)
     if row is None:
@@ -105,9 +100,8 @@ def fault(summary: Sequence[Mapping[str, Any]]) -> str:
     if row["verdict"] == "wrong_rotation":
         return f"Wrong rotation {_where(row)}, {row['resembles']}."
     if row["verdict"] == "wrong_decode":
-        return (
-            f"Wrong positions in decode, {row['resembles']}; logits {decode_words.apart(row['decode_max'])}."
-        )
+        apart = audit.decoded.apart if audit.decoded else ""
+        return f"Wrong positions in decode, {row['resembles']}; logits {apart}."
     return (
         f"Float32 is not the float64 run: {_where(row)} logits are off by {short(row['error_rms'])} RMS, at "
         f"offset 0 by {short(row['base_error_rms'])}, of {short(row['logits_rms'])}; nothing that is known "
@@ -129,7 +123,7 @@ def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
         return _of_shift(summary)
     shift = _of_shift(summary)
     begin = f"Decode of a row {one.way} is not one pass over its tokens"
-    off = f"float64 logits, of up to {short(one.size)}, {decode_words.apart(one.change)}"
+    off = f"float64 logits, of up to {short(one.size)}, {one.apart}"
     return f"{begin}: {off}. Under a shift, {shift[:1].lower()}{shift[1:]}"
 
 
@@ -186,12 +180,6 @@ def _text(row: Mapping[str, Any]) -> str:
     return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
 
 
-def past_maximum(audit: ModelAudit, offset: int) -> bool:
-    """Return whether the last token at an offset stands past the positions that the model declares."""
-    maximum = audit.folder.maximum
-    return maximum is not None and offset + len(audit.tokens.ids) > maximum
-
-
 def runs(numbers: Sequence[int]) -> str:
     """Return layers in words: "layers 0 to 2, 5"."""
     spans: list[list[int]] = []
@@ -244,16 +232,12 @@ def notes(
         )
     if not any(row["verdict"] in WRONG for row in summary):
         message += unseen(audit, results)
-    if summary and not any(row["score_drift_max"] is not None for row in summary):
-        message.append(
-            "q and k could not be seen: this model's attention does not go through transformers' interface"
-        )
-    beyond = [row["offset"] for row in summary if past_maximum(audit, row["offset"])]
+    maximum = audit.folder.maximum
+    beyond = [row["offset"] for row in summary if maximum and row["offset"] + row["tokens"] > maximum]
     if beyond:
-        message.append(
-            f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
-        )
-    message += decode_words.notes(audit.decoded)
+        message.append(f"offset {beyond[0]} is past the {maximum:,} positions that the model declares")
+    if audit.decoded is not None and audit.decoded.way:
+        message.append(audit.decoded.words)
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(

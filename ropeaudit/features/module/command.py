@@ -108,7 +108,7 @@ def module(
         )
         tickets.write(
             file,
-            lambda: module_ticket(audit, columns),
+            lambda: module_ticket(audit),
             "no buffer is wrong, and nothing that was run is off",
         )
     return code

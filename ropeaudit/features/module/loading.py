@@ -51,10 +51,10 @@ def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
         if way == "to":
             return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
         try:
-            model, place = patiently(
+            found: tuple[Any, str] = patiently(
                 lambda: _from_pretrained(builder, module, dtype), f"{builder.spec} from-pretrained"
             )
-            return model, place
+            return found
         except (RopeAuditError, NotLoadable):
             raise
         except Exception as error:  # whatever other people's code raises

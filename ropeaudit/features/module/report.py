@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,9 @@ from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.source import Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes, kinds
-from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.model_notes import setting_words
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports.numbers import percent
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.runtime.columns import Columns, Declare
 
@@ -115,15 +114,6 @@ def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
     return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """A table, its name beside the others, and whether anything in it is wrong."""
-
-    name: str
-    table: Report
-    wrong: bool
-
-
 def report(
     results: Sequence[ModuleAudit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
@@ -132,34 +122,28 @@ def report(
     Its rows are buffers, or runs where ways of loading were requested; the others are a further table. The
     first finding that is wrong makes the headline, and what is right in runs is a note beside wrong buffers.
     """
-    audit, runs = only(results), None
-    buffers = _Finding(
-        "buffers", buffers_report(audit, columns, metadata), any(buffer.wrong for buffer in audit.buffers)
-    )
+    audit = only(results)
+    buffers, runs = buffers_report(audit, columns, metadata), runs_report(audit, columns, metadata)
+    wrong = {
+        "buffers": any(one.wrong for one in audit.buffers),
+        "runs": any(one.wrong for one in audit.runs),
+    }
+    tables = {"buffers": buffers, **({"runs": runs} if audit.runs else {})}
+    shown = "runs" if audit.ways else "buffers"
     notes, further = list(audit.source.notes), dict[str, Report]()
-    if buffers.wrong or not audit.ways:
-        notes += buffers.table.notes
-    if audit.runs:
-        runs = _Finding("runs", runs_report(audit, columns, metadata), any(run.wrong for run in audit.runs))
-    elif audit.source.dumped:
-        notes += _of_hypotheses(audit.buffers)
+    if wrong["buffers"] or not audit.ways:
+        notes += buffers.notes
+    if audit.source.dumped:
         further = _of_pairs(audit.buffers)
-    requested_first = (runs, buffers) if audit.ways else (buffers, runs)
-    shown, *others = findings = [finding for finding in requested_first if finding is not None]
-    worst = min(findings, key=lambda finding: not finding.wrong)
-    if runs is not None and runs is not worst and not runs.wrong:
-        notes.append(runs.table.headline)
-    said = worst.table.headline if audit.judged else _nothing_judged(audit)
+    worst = min(tables, key=lambda name: (not wrong[name], name != shown))
+    if audit.runs and worst != "runs" and not wrong["runs"]:
+        notes.append(runs.headline)
+    said = tables[worst].headline if audit.judged else _nothing_judged(audit)
     if audit.source.gguf is not None:
         said = _of_gguf(audit.source.gguf, audit) or said
-    for finding in others:
-        further[finding.name] = finding.table if finding.wrong else replace(finding.table, headline="")
-    return replace(
-        shown.table,
-        headline=said,
-        notes=notes,
-        further=further,
-    )
+    for name in tables.keys() - {shown}:
+        further[name] = tables[name] if wrong[name] else replace(tables[name], headline="")
+    return replace(tables[shown], headline=said, notes=notes, further=further)
 
 
 def _of_gguf(rope: GgufRope, audit: ModuleAudit) -> str:
@@ -288,7 +272,10 @@ def _beside(one: Buffer) -> str:
 
 
 def _effect(one: Buffer) -> str:
-    used = _used(one) if one.stored.use is not None else ""
+    use, used = one.stored.use, ""
+    if use is not None:
+        none = "no node of the graph that was followed uses it"
+        used = f"; it is used by {use.words}" if use.nodes else f"; {none}"
     if one.error is None or one.drift_near is None:
         return used
     listed = one.what in FREQUENCIES
@@ -338,37 +325,16 @@ def _positions(one: Buffer) -> str:
     )
 
 
-def _used(one: Buffer) -> str:
-    """Return which node uses a constant, for the end of a sentence."""
-    use = one.stored.use
-    if use is None or not use.nodes:
-        return "; no node of the graph that was followed uses it"
-    return f"; it is used by {use.words}"
-
-
 def _of_graphs(results: Sequence[Buffer]) -> list[str]:
     """Return notes on constants that were cast, each said of the first that it is true of."""
     cast = [one for one in results if one.stored.use is not None and one.cast != "none"]
-    said = [*map(_everywhere, cast)][:1] + [*filter(None, map(_conversion, cast))][:1]
+    said = [*filter(None, map(_conversion, cast))][:1]
     mixed = [one for one in results if one.stored.use is not None and one.stored.use.mixed]
     said += [
         f"{one.stored.name} reaches its nodes in several dtypes, and was compared as it is stored"
         for one in mixed[:1]
     ]
-    return [text for text in said if text]
-
-
-def _everywhere(one: Buffer) -> str:
-    if one.drift_near is None or not one.times_float32:
-        return ""
-    times = one.times_float32
-    count = f"{float(f'{times:.2g}'):,.0f}" if times >= 10 else f"{times:.2g}"
-    return (
-        f"{one.stored.name} moves scores by as much at every offset, for the distance alone counts: no "
-        "comparison of scores before and after a shift of positions shows it. The same frequencies in "
-        f"float32 move them by {short(one.drift_near / times)} of their RMS within {NEAR} "
-        f"tokens: these by {count} times as much"
-    )
+    return said
 
 
 def _conversion(one: Buffer) -> str:
@@ -393,16 +359,6 @@ def _conversion(one: Buffer) -> str:
     return ""
 
 
-def _of_hypotheses(results: Sequence[Buffer]) -> list[str]:
-    """Return a line for each hypothesis, of each table the best first."""
-    return [
-        f"hypothesis {number}: {_line(hypothesis)}"
-        for one in _tables(results)
-        if one.table is not None
-        for number, hypothesis in enumerate(one.table.hypotheses, 1)
-    ]
-
-
 def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
     """Return the tables of pairs and of hypotheses; none where nothing was compared."""
     pairs: list[dict[str, Any]] = []
@@ -412,7 +368,18 @@ def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
             continue
         name = one.stored.name
         pairs += [{"buffer": name, **row, "setting": one.against} for row in one.table.rows]
-        hypotheses += [{"buffer": name, **_row(each)} for each in one.table.hypotheses]
+        hypotheses += [
+            {
+                "buffer": name,
+                "diagnosis": codes(each.diagnosis),
+                "text": wording.sentence(each.diagnosis) or "what is expected",
+                "explains": each.explains,
+                "residual": each.residual,
+                "residual_max": each.residual_max,
+                "strays": " ".join(map(str, each.strays)),
+            }
+            for each in one.table.hypotheses
+        ]
     if not pairs:
         return {}
     known = list(dict.fromkeys(name for row in pairs for name in row))
@@ -436,25 +403,3 @@ def _of_pairs(results: Sequence[Buffer]) -> dict[str, Report]:
 def _tables(results: Sequence[Buffer]) -> list[Buffer]:
     """Return one buffer a table: a cos and its sin share theirs."""
     return list({id(one.table): one for one in reversed(results)}.values())[::-1]
-
-
-def _row(one: Hypothesis) -> dict[str, Any]:
-    return {
-        "diagnosis": codes(one.diagnosis),
-        "text": _text(one),
-        "explains": one.explains,
-        "residual": one.residual,
-        "residual_max": one.residual_max,
-        "strays": " ".join(map(str, one.strays)),
-    }
-
-
-def _text(one: Hypothesis) -> str:
-    return wording.sentence(one.diagnosis) or "what is expected"
-
-
-def _line(one: Hypothesis) -> str:
-    left = f"leaves {short(one.residual)} RMS, {short(one.residual_max)} at most"
-    count = len(one.strays)
-    few = f"explains all but {count} pair{'s' if count > 1 else ''}" if one.few else "does not explain it"
-    return f"{_text(one)} ({'explains every pair' if one.explains else few}; {left})"

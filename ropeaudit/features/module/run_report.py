@@ -188,10 +188,10 @@ def unjudged(why: NotFitted) -> str:
 
 def headline(runs: Sequence[Run]) -> str:
     """Return the finding in a sentence: in how many ways it is off, and what the worst of them does."""
-    off, worst_off = [one for one in runs if one.wrong], furthest_off(runs)
+    off = [one for one in runs if one.wrong]
     ran = [one for one in runs if one.measured is not None]
-    if worst_off is not None:
-        worst = worst_off
+    if off:
+        worst = max(off, key=badness)
         if len(runs) == 1:
             return f"Off: {worst.module} {worst.way}: {finding(worst)}."
         listed = ", ".join(dict.fromkeys(one.loaded for one in off))
@@ -202,7 +202,7 @@ def headline(runs: Sequence[Run]) -> str:
     silent = list(dict.fromkeys(one.module for one in runs if one.measured is None))
     rest = f"; not judged by a run: {', '.join(silent)}" if silent else ""
     rounded = [one for one in ran if one.measured is not None and one.measured.rounded]
-    worst = max(rounded or ran, key=_badness)
+    worst = max(rounded or ran, key=badness)
     if rounded:
         count = (
             f"{len(rounded)} of {len(runs)} rows ({', '.join(dict.fromkeys(one.loaded for one in rounded))})"
@@ -216,12 +216,7 @@ def headline(runs: Sequence[Run]) -> str:
     )
 
 
-def furthest_off(runs: Sequence[Run]) -> Run | None:
-    """Return the worst of what is off; None where nothing is."""
-    return max((one for one in runs if one.wrong), key=_badness, default=None)
-
-
-def _badness(one: Run) -> tuple[float, float]:
+def badness(one: Run) -> tuple[float, float]:
     """Return what sorts runs: errors of cos, then those of buffers that were not run."""
     if one.measured is None:
         return (-1.0, one.buffer_error or 0.0)

@@ -27,7 +27,7 @@ from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.forwards import Call, Fitted, NotFitted
+from ropeaudit.subjects.calling.forwards import Fitted, NotFitted
 
 _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of frequencies
 
@@ -186,14 +186,9 @@ class RopeModule:
         return type(self.module).__name__
 
     @property
-    def forward(self) -> Call | None:
-        """How it is called; None where it is not."""
-        return self.fitted.calls[0] if isinstance(self.fitted, Fitted) else None
-
-    @property
     def call(self) -> str:
         """How it is called, in words; none where it is not."""
-        return "none" if self.forward is None else self.forward.words
+        return self.fitted.calls[0].words if isinstance(self.fitted, Fitted) else "none"
 
     @property
     def against(self) -> str:

@@ -176,12 +176,12 @@ def _stored(spec: str) -> tuple[list[RopeBuffer], int]:
         raise BadInput(f"{spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")
     files = [file for path in paths for file in checkpoints.files(path)]
     dumped = checkpoints.is_dump(paths[0])
-    tensors, count = checkpoints.read(files, _is_any if dumped else _may_be_buffer)
+    tensors, count = checkpoints.read(files, (lambda *_: True) if dumped else _may_be_buffer)
     if len(paths) == 2:
         tensors = [replace(one, name=name) for one, name in zip(tensors, ("cos", "sin"), strict=True)]
     lone = count == 1 and not checkpoints.is_graph(paths[0])
     if lone and not tensors:
-        tensors, _ = checkpoints.read(files, _is_any)
+        tensors, _ = checkpoints.read(files, lambda *_: True)
     buffers = _buffers(tensors, dumped, lone)
     if dumped and not buffers:
         held = ", ".join(f"{one.name[:40]} of shape {one.shape}" for one in tensors[:8]) or "nothing"
@@ -190,10 +190,6 @@ def _stored(spec: str) -> tuple[list[RopeBuffer], int]:
             "axis, or cos and sin of (positions, pairs), side by side or apart, for 2 positions at least"
         )
     return buffers, count
-
-
-def _is_any(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
-    return True
 
 
 def _read(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:

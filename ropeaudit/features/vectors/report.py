@@ -57,32 +57,21 @@ def report(
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     rows, screen = [COLUMNS.row(result) for result in results], COLUMNS.screen(results)
+    size = sum(one.size for one in results) / 2**20
+    folder, headline = "FOLDER", f"{len(results)} cases of vectors were written, {size:.1f} MiB."
+    if len(results) == 1:
+        [only] = results
+        number, last = len(only.spec.calls), only.spec.offsets[-1] + only.spec.seq_len - 1
+        calls = f"{number} call{'s' * (number > 1)} at positions up to {last}"
+        folder = shlex.quote(printable(only.folder))
+        headline = f"A case of vectors was written to {printable(only.folder)}: {calls}, {size:.1f} MiB."
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
-        headline=headline(results),
+        headline=headline,
         notes=notes(results),
-        legend=legend(results),
+        legend="Let a kernel read it and write what manifest.json asks for into another folder OUT, and "
+        f"type\nropeaudit check {folder} --returned OUT",
     )
-
-
-def legend(results: Sequence[WrittenCase]) -> str:
-    """Return what to do with what was written."""
-    folder = shlex.quote(printable(results[0].folder)) if len(results) == 1 else "FOLDER"
-    return (
-        "Let a kernel read it and write what manifest.json asks for into another folder OUT, and type\n"
-        f"ropeaudit check {folder} --returned OUT"
-    )
-
-
-def headline(results: Sequence[WrittenCase]) -> str:
-    """Return what was written in a sentence."""
-    size = sum(one.size for one in results) / 2**20
-    if len(results) > 1:
-        return f"{len(results)} cases of vectors were written, {size:.1f} MiB."
-    (only,) = results
-    number, last = len(only.spec.calls), only.spec.offsets[-1] + only.spec.seq_len - 1
-    calls = f"{number} call{'s' * (number > 1)} at positions up to {last}"
-    return f"A case of vectors was written to {printable(only.folder)}: {calls}, {size:.1f} MiB."
 
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:

@@ -1,7 +1,8 @@
 """The ticket of rows of code: the one that is worst out of tolerance, as the report says it.
 
-Its snippet calls own code as it was fitted, third-party code as its file says. Lines of it define
-rotate(y, at) of y (h, s, d) and positions (s,); x is that of `inputs`, the exponents.
+Its snippet calls own code as it was fitted, third-party code as its file says, and prints the RMS of scores
+minus exact ones. Lines of it define rotate(y, at) of y (h, s, d) and positions (s,).
+Letters of the snippets: q, k (h, s, d), at (s,), theta (p,), rotated pairs as complex numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.audits.records import Record
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.reports import Report, drift, verdicts
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.reports.tickets import inputs
-from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet, reproduced
-from ropeaudit.reports.tickets.ticket import Ticket, by_code, file_name
+from ropeaudit.reports.tickets.ticket import (
+    NoSnippet,
+    Reproduction,
+    Snippet,
+    Ticket,
+    by_code,
+    file_name,
+    reproduced,
+)
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.building import building_argument
@@ -26,7 +36,6 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.copies import is_module
-from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -38,6 +47,18 @@ _AXES = {
     "hsd": ("", ""),
     "shd": (".transpose(0, 1)", ".transpose(0, 1)"),
 }
+# what a line can be written for; positions and tables at once want tables of all positions
+_KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_NORMAL = """\
+import torch
+import numpy as np
+generator = np.random.default_rng({seed})
+def normal(*shape):  # numbers of 8 bits, which bfloat16 and float16 hold
+    m, e = np.frexp(generator.standard_normal(shape))
+    return torch.from_numpy(np.ldexp(np.rint(m * 256), e - 8)).half().to(torch.{dtype})
+q, k = normal({heads}, {seq_len}, {head_dim}), normal({kv_heads}, {seq_len}, {head_dim})
+"""
 
 
 def worst(results: Sequence[Record]) -> Record | None:
@@ -112,18 +133,16 @@ def snippet(record: Record, subject: Subject | None) -> Snippet:
     if record.nonfinite:
         raise NoSnippet("its scores are nan or infinite")
     code = subject.code
+    if code.environment.kind != "none" or not code.device.is_cpu:
+        raise NoSnippet(f"{verdicts.called(record)} was not called plainly on the CPU")
     lines, both, file = (
         _own(record, code) if isinstance(code, OwnCode) else (_third_party(record, code), False, "")
     )
-    made = inputs.begin(record)
-    numpy = [line for line in made if line.startswith("import ")]
-    lines = [*lines, *_environment(code.environment, code.device.name)]
-    first = [line for line in lines if line.startswith(("from ", "import ", "sys."))]
-    rest = [line for line in lines if line not in first]
     return Snippet(
         (
-            *("import torch", *numpy, *first, *made[len(numpy) :], inputs.exact(record), *rest),
-            *inputs.end(record, _scores(record, both)),
+            *_given(record),
+            *lines,
+            *_measured(record, both),
         ),
         "drift_rms",
         record.drift_rms,
@@ -132,11 +151,79 @@ def snippet(record: Record, subject: Subject | None) -> Snippet:
     )
 
 
+def _given(record: Record) -> list[str]:
+    """Return the lines that make q, k, positions and frequencies. Raises: NoSnippet."""
+    d = record.setting
+    for cannot, why in (
+        (record.sample, "its scores are a sample; leave out --sample"),
+        (record.axes != "none", "it has several position axes"),
+        (math.isfinite(d.clip), "its angles are clipped"),
+        (record.dtype not in _DTYPES, f"torch has no {record.dtype}"),
+        (
+            record.source != "gaussian",
+            f"its q and k are {record.source}, which a few lines do not make; try --qk gaussian",
+        ),
+    ):
+        if cannot:
+            raise NoSnippet(why)
+    lines = _NORMAL.format(
+        seed=record.seed or 0,
+        dtype=record.dtype,
+        heads=record.heads,
+        kv_heads=record.kv_heads,
+        seq_len=record.seq_len,
+        head_dim=record.head_dim,
+    ).splitlines()
+    if record.heads != record.kv_heads:
+        lines.append(f"k = k.repeat_interleave({record.heads // record.kv_heads}, 0)")
+    theta = f"{d.base!r} ** (-torch.arange(0, {d.rotary_dim}, 2).double() / {d.rotary_dim})"
+    if d.scaling.kind != "default":
+        exact = [float(one) for one in exact_frequencies.frequencies(d)]
+        theta = f"torch.tensor({exact!r}, dtype=torch.float64)  # exact, as scaled"
+    return [*lines, f"at = torch.arange({record.seq_len})", f"theta = {theta}"]
+
+
+def _measured(record: Record, both: bool) -> list[str]:
+    """Return the lines that print the RMS of scores minus exact ones, where the mask shows them.
+
+    The exact ones are of distances alone, in float64. both: whether rotate takes q and k and returns two.
+    Raises: NoSnippet.
+    """
+    d, product = record.setting, "(exact[0] @ exact[1].mH).real"
+    part, shifted = "y.double()", f"at + {record.offset}" if record.offset >= 0 else f"at - {-record.offset}"
+    if d.rotary_dim < d.head_dim:
+        part = f"{part}[..., :{d.rotary_dim}]"
+        rest = [f"{y}[..., {d.rotary_dim}:].double()" for y in "qk"]
+        product = f"({product} + {rest[0]} @ {rest[1]}.mT)"
+    halves = f"{part}.chunk(2, -1)" if d.layout == "half" else f"{part}.unflatten(-1, (-1, 2)).unbind(-1)"
+    scale = f"{d.head_dim} ** -0.5" if d.scale == 1.0 / math.sqrt(d.head_dim) else repr(d.scale)
+    mask, _, width = record.mask.partition(":")
+    visible = {
+        "causal": "[:, at[:, None] >= at]",
+        "full": "",
+        "window": f"[:, (at[:, None] >= at) & (at[:, None] < at + {width})]",
+    }
+    if mask not in visible:
+        raise NoSnippet(f"its mask is {record.mask}")
+    q, k = (f"rotate({y}, {shifted}){f'[{n}]' if both else ''}" for n, y in enumerate("qk"))
+    return [
+        f"turn = {_factor(d)}torch.exp(1j * at[:, None] * theta)",
+        f"exact = [torch.complex(*{halves}) * turn for y in (q, k)]",
+        f"scores = {scale} * ({q}.double() @ {k}.double().mT)",
+        f"error = scores - {scale} * {product}",
+        f'print("drift_rms", f"{{error{visible[mask]}.square().mean().sqrt():.3g}}")',
+    ]
+
+
+def _factor(d: RopeSetting) -> str:
+    """Return what multiplies cos and sin, as it stands before a product; empty for 1."""
+    value = attention_factor(d.scaling)
+    return "" if value == 1.0 else f"{value!r} * "
+
+
 def _third_party(record: Record, code: Code) -> list[str]:
     """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
     entry, d = third_party.entry_of(code.name), record.setting
-    if not code.device.is_cpu:
-        raise NoSnippet(f"{code.name} was called on {code.device.name}, where a snippet does not call it")
     if not entry.snippet:
         raise NoSnippet(f"{code.name} is called by more than a few lines")
     if d.scaling.kind != "default":
@@ -154,33 +241,6 @@ def _third_party(record: Record, code: Code) -> list[str]:
     return lines
 
 
-def _scores(record: Record, both: bool) -> str:
-    """Return the scores in float64 of what the code returns: an expression."""
-    shifted = f"at + {record.offset}" if record.offset >= 0 else f"at - {-record.offset}"
-    q, k = (f"rotate({y}, {shifted}){f'[{n}]' if both else ''}" for n, y in enumerate("qk"))
-    return f"{inputs.scale(record.setting)}({q}.double() @ {k}.double().mT)"
-
-
-def _environment(environment: Environment, device: str) -> list[str]:
-    """Return the lines behind rotate that call it in an environment. Raises: NoSnippet."""
-    if environment.kind == "none":
-        return []
-    if environment.kind == "compile":
-        return ["rotate = torch.compile(rotate)"]
-    if environment.kind == "tf32":
-        if environment.label(device) != environment.name:
-            raise NoSnippet("TF32 is emulated, by rounding the factors of matrix products")
-        return ['torch.set_float32_matmul_precision("high")']
-    name = f"torch.{environment.dtype}"
-    if environment.kind == "autocast":
-        return [f'rotate = torch.autocast("{device.partition(":")[0]}", dtype={name})(rotate)']
-    back = "torch.set_default_dtype(torch.float32)"
-    return [
-        "plain = rotate",
-        f"def rotate(y, at): torch.set_default_dtype({name}); z = plain(y, at); {back}; return z",
-    ]
-
-
 def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
     """Return the lines that import and call own code, whether it takes q and k, and the file imported.
 
@@ -192,7 +252,10 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
         (convention.engine == "jax", "the code takes jax arrays"),
         (convention.engine == "numpy", "the code takes NumPy arrays"),
         (code.changes, "--set changes the tables that the code is given"),
-        (_is_built(code.thing), "a class is built before it is called"),
+        (
+            inspect.isclass(code.thing) or (not is_module(code.thing) and signatures.is_factory(code.thing)),
+            "a class is built before it is called",
+        ),
         (convention.order not in _AXES, f"the code takes axes {convention.order}"),
         (convention.composed, "the code returns cos and sin"),
         (convention.headless, "the code takes k without an axis of heads"),
@@ -205,13 +268,9 @@ def _own(record: Record, code: OwnCode) -> tuple[list[str], bool, str]:
             raise NoSnippet(why)
     lines, file = _imported(where)
     both = "k" in convention.signature.roles
-    place = "" if code.device.is_cpu else f".to({code.device.name!r})"
-    if place and is_module(code.thing):
-        lines = [*lines, f"own.{name} = own.{name}{place}"]
     into, back = _AXES[convention.order]
-    call, back = f"own.{name}({_arguments(record, convention, place)})", back + (".cpu()" if place else "")
-    picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
-    body = f"({', '.join(picked)})" if both else picked[0]
+    call = f"own.{name}({_arguments(record, convention)})"
+    body = f"({call}[0]{back}, {call}[1]{back})" if both else f"{call}{back}"
     rows = [f"    y = y{into}"] if into else []
     return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, file
 
@@ -233,24 +292,12 @@ def _imported(place: str) -> tuple[list[str], str]:
     return ["import sys", folder, f"import {path.stem} as own"], path.name
 
 
-# what a line can be written for; positions and tables at once want tables of all positions
-_KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
-
-
-def _is_built(thing: Any) -> bool:
-    return inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
-
-
-def _arguments(record: Record, convention: Convention, place: str) -> str:
-    """Return the arguments of a call: what each role is filled with, tensors moved. Raises: NoSnippet."""
-    parts = []
-    for keyword, role in convention.signature.arguments:
-        value = _argument(role, record, convention)
-        if place and role in ("q", "k", "x", "positions", "cos", "sin", "freqs"):
-            whole = value.isidentifier() or value.endswith((")", "]"))
-            value = f"{value if whole else f'({value})'}{place}"
-        parts.append(value if keyword is None else f"{keyword}={value}")
-    return ", ".join(parts)
+def _arguments(record: Record, convention: Convention) -> str:
+    """Return the arguments of a call: what each role is filled with. Raises: NoSnippet."""
+    parts = [
+        (keyword, _argument(role, record, convention)) for keyword, role in convention.signature.arguments
+    ]
+    return ", ".join(value if keyword is None else f"{keyword}={value}" for keyword, value in parts)
 
 
 def _argument(role: str, record: Record, convention: Convention) -> str:
@@ -273,9 +320,9 @@ def _table(role: str, record: Record, convention: Convention) -> str:
     """Return a table as the audit makes it: float64 rounded once to float32. Raises: NoSnippet."""
     if convention.rank > 2:
         raise NoSnippet("the code takes tables with an axis for each of x")
-    factor = inputs.factor(record.setting)
+    factor = _factor(record.setting)
     wide = "" if record.dtype == "float64" else ".float()"
-    angles = f"(at[:, None] * {inputs.theta(record.setting)})"
+    angles = "(at[:, None] * theta)"
     if role == "freqs":
         table = f"({factor}torch.exp(1j * {angles[1:-1]}))" + ("" if not wide else ".to(torch.complex64)")
     else:
