@@ -112,6 +112,9 @@ def run(
 ) -> Iterator[DecayCurves]:
     """Yield what `decay` does. labelled: from cases to what their settings are called."""
     files = {name: inputs.from_file(name) for name in qk if inputs.is_file(name)}
+    for name in qk:
+        if name not in files:
+            inputs.check_kind(name, inputs.WHOLE)
     for captured in files.values():  # its head_dim counts where nothing else says one
         alone = [(case.head_dim, case.model, case.config) == (None, None, None) for case in cases]
         size = captured.q.shape[2]
