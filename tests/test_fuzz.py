@@ -69,8 +69,5 @@ def test_files_of_another_kind(folder) -> None:
         spec = "other.npy,other.npy" if suffix == ".npy" else f"other{suffix}"
         for content in contents:
             Path(f"other{suffix}").write_bytes(content)
-            assert fuzz.run(["shift", flag, spec, *"--dtype fp32 --offset 7 -q -f jsonl".split()]) in (
-                "0",
-                "2",
-            )
+            assert fuzz.run(["shift", flag, spec, "--dtype", "fp32", "--offset", "7", "-q"]) in ("0", "2")
     fuzz.restore(folder)
