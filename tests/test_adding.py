@@ -19,6 +19,7 @@ import pytest
 from ropeaudit.main import main
 
 ROOT = Path(__file__).parent.parent
+TOY_FILES = "-o c.csv -o c.json -o c.jsonl -o c.parquet -o c.html -o c.txt"
 SMALL = "--heads 1 --seq-len 8 --head-dim 8 --dtype fp32 -q --offset 0,7"
 
 
@@ -278,6 +279,10 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
             "list columns -f csv": "\ntoy,detail,three times the scores",
             f"shift --recipe hf {SMALL} --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
             f"shift --recipe hf {SMALL} --fail-if toy>1000 -f csv": ",sound,,,",
+            f"shift --recipe hf {SMALL} --columns core,toy {TOY_FILES} -f markdown": "| toy |",
+            "report c.csv c.jsonl --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
+            "report c.json --by dtype --column toy --worst -f csv": ",108,",
+            "report c.parquet --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
         },
     ),
     "check": (

@@ -118,6 +118,17 @@ def unknown(arguments: list[str]) -> list[str]:
     return [flag for flag in flags if flag not in known]
 
 
+def command(text: str) -> list[str]:
+    """Return the arguments of a block that is one call of ropeaudit; none of any other block.
+
+    Of the line that installs it, that is its last part.
+    """
+    line = text.replace("\\\n", "").strip()
+    line = line.rpartition("&& .venv/bin/")[2] if line.startswith("python3 -m venv ") else line
+    one = line.startswith("ropeaudit ") and not re.search(r"[;|&><$\n]", re.sub(r"'[^']*'", "", line))
+    return shlex.split(line)[1:] if one else []
+
+
 def shell(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a folder, with this environment's commands and what the folder holds importable.
 

@@ -109,14 +109,14 @@ def test_what_is_wrong_at_several_offsets_is_one_note_of_the_worst(tmp_path, cap
         "import numpy as np\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"
     )
     command = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--layout", "half"]
-    command += ["--dtype", "fp64,fp16", "--offset", "0-5+1", "--impl", f"{tmp_path / 'mine.py'}:turn"]
+    command += ["--dtype", "fp64,fp16", "--offset", "0,1,2", "--impl", f"{tmp_path / 'mine.py'}:turn"]
     assert main([*command, "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     notes = [note for note in report["notes"] if "wrongly" in note]
     for note, dtype in zip(notes, ("float64", "float16"), strict=True):
         same = [row for row in report["records"] if row["dtype"] == dtype]
         worst = max(same, key=lambda row: row["rotation_excess"])
-        assert f"turn in {dtype} at offset {worst['offset']} (and at 5 others, no worse) rotates pair" in note
+        assert f"turn in {dtype} at offset {worst['offset']} (and at 2 others, no worse) rotates pair" in note
 
 
 def test_rows_are_one_note_only_where_all_that_is_said_of_them_is_the_same(tmp_path, capsys) -> None:
@@ -200,8 +200,7 @@ def test_growth_is_over_the_row_of_offset_0_or_says_that_it_is_not(capsys) -> No
         assert over[dtype, "floor"] != pytest.approx(over[dtype, "row"], rel=0.01)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8_e4m3"])
-@pytest.mark.parametrize("seq_len", [24, 4096])
+@pytest.mark.parametrize(("dtype", "seq_len"), [("fp32", 24), ("fp16", 4096), ("bf16", 24), ("fp8_e4m3", 24)])
 def test_storing_is_blamed_only_where_float64_angles_miss_the_tolerance_too(dtype, seq_len) -> None:
     case = {"heads": 1, "seq_len": seq_len, "head_dim": 32, **({"sample": 400} if seq_len > 100 else {})}
     (careful,) = shift(0, dtype, "meta", **case)
@@ -215,8 +214,7 @@ def test_storing_is_blamed_only_where_float64_angles_miss_the_tolerance_too(dtyp
             assert "fp64-angles) may meet it" in note
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8_e5m2"])
-@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e-4])
+@pytest.mark.parametrize(("dtype", "scale"), [("fp16", 1e-8), ("bf16", 1e-6), ("fp8_e5m2", 1e-4)])
 def test_careful_code_attains_what_it_is_said_to_where_scores_are_subnormal(dtype, scale) -> None:
     (record,) = shift(0, dtype, "meta", heads=2, seq_len=48, scale=scale)
     assert 0.3 < record.excess < 2
