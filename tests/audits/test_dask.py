@@ -129,15 +129,6 @@ def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkey
     assert 600 <= clock.at < 610
 
 
-def test_workers_that_come_back_begin_a_new_wait(clock) -> None:
-    notes: list[str] = []
-    patience = dask_cluster.Patience(notes.append)
-    with pytest.raises(RopeAuditError):
-        for_ever(patience, lambda: 300 < clock.at < 400)
-    assert 1000 - 10 <= clock.at < 1010
-    assert len(notes) == 2
-
-
 def test_a_slow_result_is_waited_for_as_long_as_there_are_workers(clock) -> None:
     patience = dask_cluster.Patience(lambda text: pytest.fail(text))
     while clock.at < 5000:

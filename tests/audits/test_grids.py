@@ -260,14 +260,6 @@ def test_a_sequence_loads_no_grid() -> None:
     assert "ropeaudit.rope.grids" not in loaded.split()
 
 
-def test_presets_say_where_they_were_read_and_what_computes_as_they_do() -> None:
-    for rope in axial_presets.all_presets():
-        assert rope.source.startswith(("transformers 5.23.0 ", "diffusers 0.42.1 "))
-        assert recipes.named(rope.recipe).name == rope.recipe
-        assert rope.summary
-        assert grids.parse(rope, "2x3").count == 6
-
-
 def test_axes_of_a_file_are_told_apart_by_its_content(tmp_path: Path) -> None:
     """A row of another file of the same name is no row of this one: --resume and diff go by its digest."""
     table = '[mine]\naxes = ["h", "w"]\ndims = [16, 16]\nbase = 100\nhead_dim = 32\n'

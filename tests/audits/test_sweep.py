@@ -12,23 +12,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ropeaudit import merge
-from ropeaudit.audits import records, workers
-from ropeaudit.audits import sweep as sweeps
+from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.cells import Task, measured, units
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import sweep_file
-from ropeaudit.console.progress import Progress
 from ropeaudit.engine.plan import AttentionOptions
-from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
@@ -345,57 +342,12 @@ def test_two_processes_give_the_same_bytes(whole, tmp_path) -> None:
     assert same(run(tmp_path, "--jobs", "2"), whole / "x.jsonl")
 
 
-@pytest.mark.slow
-@posix
-def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
-    killed: list[int] = []
-    usual = workers._pool
-
-    def kill_one() -> None:
-        if len(killed) < 2 and list(tmp_path.glob("*.part")):
-            for process in list(pools[-1]._processes.values())[:1]:
-                killed.append(process.pid)
-                process.kill()
-
-    pools = []
-
-    class Listening:
-        def __init__(self, jobs):
-            self.manager = usual(jobs)
-
-        def __enter__(self):
-            pools.append(self.manager.__enter__())
-            return pools[-1]
-
-        def __exit__(self, *error):
-            return self.manager.__exit__(*error)
-
-    plain = Progress.__call__
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_pool", Listening)
-        patch.setattr(Progress, "__call__", lambda self, share: (kill_one(), plain(self, share))[1])
-        assert same(run(tmp_path, "--jobs", "2", base=MANY), many)
-    assert killed
-    assert len(pools) >= 2
-
-
 @pytest.mark.parametrize(("seconds", "jobs", "count"), [(0.01, 1, 8), (0.01, 4, 25), (1.0, 1, 100)])
 def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
     tasks = [Task(Case(), (0,), (number,), (number,), seconds) for number in range(100)]
     built = units(tasks, jobs)
     assert [task for unit in built for task in unit] == tasks
     assert len(built) == count
-
-
-def test_a_run_holds_a_million_rows() -> None:
-    def audit(offsets: int) -> SimpleNamespace:
-        return SimpleNamespace(cases=range(100), factories=lambda: range(100), offsets=range(offsets))
-
-    sweeps._not_too_many(audit(100), (1, 1))
-    sweeps._not_too_many(audit(101), (1, 2))
-    message = "100 settings x 100 implementations x 101 offsets are 1,010,000 rows, and a run holds 1,000,000"
-    with pytest.raises(UsageError, match=f"{message}; .*--shard 1/2"):
-        sweeps._not_too_many(audit(101), (1, 1))
 
 
 def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeypatch, capsys) -> None:

@@ -21,6 +21,14 @@ from ropeaudit.main import main
 SMALL = "--heads 1 --seq-len 12 --head-dim 8"
 KERNEL = str(Path(__file__).parents[2] / "examples" / "kernel.py")
 SHIFT = f"shift {SMALL} --offset 0,7 --dtype fp32,bf16"
+SHORT = """
+import numpy as np
+def turn(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    if positions.max() > 100:
+        raise ValueError('too far, "really"')
+    z = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * positions[:, None] * 1e4 ** -(np.arange(4) / 4))
+    return np.concatenate([z.real, z.imag], -1).astype(x.dtype)
+"""
 REPORTS = f"""
 {SHIFT} --recipe all
 {SHIFT} --attention --softmax recipe --anchor 3
@@ -51,7 +59,7 @@ list diagnoses
 list implementations
 list environment
 list frequencies --model llama-3.1-8b --dtype bf16,fp16
-check llama-3.1-8b --dtype bf16
+check llama-3.1-8b --dtype bf16 --up-to 64
 report ROWS --by dtype --worst
 report ROWS --against ROWS --all
 report ROWS ROWS
@@ -103,8 +111,8 @@ def test_by_default_a_row_has_28_columns_and_none_is_empty_but_two() -> None:
         (SHIFT, f"{SHIFT} --offset 131072 --dtype fp16 --recipe uniform"),
         (f"{SHIFT} --attention", f"{SHIFT} --attention --offset 131072 --dtype fp16 --recipe uniform"),
         (
-            f"shift --impl {KERNEL}:apply_rope {SMALL}",
-            f"shift --impl {KERNEL}:careless {SMALL} --offset 1000",
+            f"shift --impl {KERNEL}:apply_rope {SMALL} --dtype bf16",
+            f"shift --impl {KERNEL}:careless {SMALL} --dtype bf16 --offset 1000",
         ),
     ],
 )
@@ -233,11 +241,7 @@ def test_a_data_frame_has_the_columns_of_the_request_typed() -> None:
 
 def test_a_refused_row_says_a_code_in_csv_and_a_sentence_in_json(tmp_path: Path) -> None:
     kernel = tmp_path / "short.py"
-    kernel.write_text(
-        "def turn(x, positions):\n    if positions.max() > 100:\n"
-        "        raise ValueError('too far, \"really\"')\n"
-        "    return x\n"
-    )
+    kernel.write_text(SHORT)
     line = f"shift --impl {kernel}:turn {SMALL} --offset 0,1000 --dtype fp32 -o {tmp_path}/x.json"
     found = list(csv.DictReader(io.StringIO(printed(line))))
     assert [row["refused"] for row in found] == ["", "raises"]
@@ -298,15 +302,12 @@ def test_switches_of_recipes_are_in_the_metadata(tmp_path: Path) -> None:
 
 def test_a_sentence_stands_in_the_metadata_of_a_csv(tmp_path: Path) -> None:
     kernel = tmp_path / "short.py"
-    kernel.write_text(
-        "def turn(x, positions):\n    if positions.max() > 100:\n        raise ValueError('too far')\n"
-        "    return x\n"
-    )
+    kernel.write_text(SHORT)
     line = f"shift --impl {kernel}:turn {SMALL} --dtype fp32 -o {tmp_path}/x.csv -o {tmp_path}/x.jsonl"
     printed(f"{line} --offset 0,1000")
     printed(f"{line} --offset 0,1000,2000 --resume")
     rows = [json.loads(text) for text in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [row["reason"] for row in rows] == [None, *["ValueError: too far"] * 2]
+    assert [row["reason"] for row in rows] == [None, *['ValueError: too far, "really"'] * 2]
 
 
 def test_a_condition_is_quoted_as_it_was_typed(capsys) -> None:

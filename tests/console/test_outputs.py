@@ -19,7 +19,6 @@ import pytest
 
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.console import output_files, overwriting
-from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.runtime import paths
 
@@ -82,6 +81,7 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("explain mine.py:turn", "mine.py"),
     ("module model", "model/config.json"),
     ("module f.pt --config c.json", "c.json"),
+    ("module f.pt", "config.json"),
     ("model model", "model/config.json"),
     ("model model --text t.txt", "t.txt"),
 ]
@@ -109,24 +109,6 @@ def test_no_command_writes_over_what_it_reads(how, inputs, tmp_path, capsys, mon
         if linked:
             os.unlink(target)
     assert wrong == []
-
-
-@pytest.mark.parametrize(
-    ("written", "read", "built"),
-    [
-        ("a.csv", "a.csv.meta.json", "a.csv.meta.json"),
-        ("x.csv", "x.csv.part", "x.csv.part"),
-        ("a.csv.meta.json", "a.csv", ""),
-    ],
-)
-def test_what_stands_beside_a_file_counts_too(written, read, built, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.csv", "a.csv.meta.json", "x.csv.part"):
-        Path(name).touch()
-    with pytest.raises(UsageError, match="one of the files to read") as error:
-        overwriting.refuse_inputs({"outputs": (written,), "files": (read,), "resume": False})
-    assert (f"writes {built!r} too" in str(error.value)) == bool(built)
-    overwriting.refuse_inputs({"outputs": ("y.csv", "/dev/null"), "files": (read, "/dev/null"), "n": 3})
 
 
 def test_what_own_code_may_import_is_no_output(tmp_path, monkeypatch, capsys) -> None:
@@ -610,14 +592,3 @@ def test_a_socket_is_no_place_for_a_report(tmp_path, capsys, monkeypatch) -> Non
         assert main([*SMALL, "-o", "x.csv"]) == 2
         assert "-o 'x.csv' is no file that can be replaced" in capsys.readouterr().err
     assert stat.S_ISSOCK(os.stat("x.csv").st_mode)
-
-
-def test_the_config_beside_tensors_is_read_too(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").mkdir()
-    for name in ("model/x.safetensors", "model/config.json", "config.json"):
-        Path(name).touch()
-    read = {"target": "model/x.safetensors"}
-    with pytest.raises(UsageError, match=r"one of the files to read \('model/config.json'\)"):
-        overwriting.refuse_inputs({"outputs": ("model/config.json",), **read})
-    overwriting.refuse_inputs({"outputs": ("config.json",), **read})

@@ -136,16 +136,12 @@ def test_rows_are_one_note_only_where_all_that_is_said_of_them_is_the_same(tmp_p
         "    q, k = base(q, positions), base(k, positions)\n"
         "    k = scaled(scaled(k, positions, 1000, [3, 5], 0.3), positions, 3000, [4, 7], 1.5)\n"
         "    return scaled(q, positions, 2000, [2, 6], 1.2), k\n"
-        "def bases(q, k, positions):\n"
-        "    theta = {0: 10000.0, 1: 20000.0}.get(int(positions.max()) // 1500, 30000.0)\n"
-        "    return base(q, positions, theta), base(k, positions, theta)\n"
     )
-    for name, offsets, told in (("odd", "1000,2000,3000", 3), ("bases", "1600,3200,3300", 2)):
-        command = ["shift", "--heads", "1", "--head-dim", "32", "--seq-len", "16", "--layout", "half"]
-        command += ["--dtype", "fp32", "--offset", offsets, "--impl", f"{tmp_path / 'odd.py'}:{name}"]
-        assert main([*command, "-f", "json"]) == 0
-        notes = [note for note in json.loads(capsys.readouterr().out)["notes"] if "wrongly" in note]
-        assert len(notes) == told, notes
+    command = ["shift", "--heads", "1", "--head-dim", "32", "--seq-len", "16", "--layout", "half"]
+    command += ["--dtype", "fp32", "--offset", "1000,2000,3000", "--impl", f"{tmp_path / 'odd.py'}:odd"]
+    assert main([*command, "-f", "json"]) == 0
+    notes = [note for note in json.loads(capsys.readouterr().out)["notes"] if "wrongly" in note]
+    assert len(notes) == 3, notes
 
 
 def test_each_trouble_of_several_offsets_has_a_note_of_its_own() -> None:
@@ -274,13 +270,6 @@ def test_the_headline_of_overflow_is_of_the_row_that_loses_most() -> None:
     results = list(shift([65_500, 70_000], ["fp16"], ["uniform"], **LONG))
     assert 0 < results[0].nonfinite < results[0].scores == results[1].nonfinite
     assert "at offset 70000 gives 528 of 528" in drift.headline(results)
-
-
-def test_a_subject_beside_without_a_drift_has_its_verdict_in_the_headline(tmp_path, capsys) -> None:
-    np.savez(tmp_path / "zero.npz", q=np.zeros((1, 16, 16)), k=np.ones((1, 16, 16)))
-    command = ["shift", "--qk", f"{tmp_path / 'zero.npz'}", "--dtype", "fp8_e4m3", "--offset", "0"]
-    assert main([*command, "--recipe", "uniform,meta"]) == 0
-    assert "meta there: exact" in capsys.readouterr().out
 
 
 def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
