@@ -137,32 +137,27 @@ def test_notes_and_errors_stay_off_stdout(capsys) -> None:
     assert "36 of 256 positions stay distinct; keep positions and angles in float32" in seen.err
 
 
-def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
+def on_terminal(columns: int, *more: str) -> str:
+    """Return what a command prints on a terminal of its own."""
     import pty
 
     leader, follower = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    environment |= {"TERM": "xterm-256color", "COLUMNS": "80"}
-    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q"]
+    environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q", *more]
     subprocess.run(command, stdout=follower, check=True, env=environment)
     os.close(follower)
     text = os.read(leader, 100_000).decode()
     os.close(leader)
+    return text
+
+
+def test_a_terminal_gets_colour_no_cut_numbers_and_a_report_whatever_its_width() -> None:
+    text = on_terminal(80)
     assert "\x1b[" in text
     assert "…" not in text
     assert "Hidden (terminal too narrow): change rms" in text.replace("_", " ")
-
-
-def test_a_terminal_without_a_width_still_shows_the_report() -> None:
-    import pty
-
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q", "--dtype", "fp32"]
-    subprocess.run(command, stdout=follower, check=True, env={**os.environ, "COLUMNS": "0"})
-    os.close(follower)
-    text = os.read(leader, 100_000).decode()
-    os.close(leader)
-    assert "offset" in text
+    assert "offset" in on_terminal(0, "--dtype", "fp32")
 
 
 @pytest.mark.parametrize("width", [1, 30, 50, 80, 200])

@@ -7,15 +7,14 @@ import re
 from pathlib import Path
 
 import click
-import every_command
 import pytest
-from documented import CONFIG, FACTORIES, HALF, command, furnish, language_model, report, write
+from documented import BY_NAME, CONFIG, FACTORIES, HALF, command, furnish, language_model, report, write
 
 from ropeaudit.console import help
 from ropeaudit.main import main
 
 WIDTH, MOST = 100, 45
-COMMANDS = {name: each for name, each in every_command.BY_NAME.items() if not isinstance(each, click.Group)}
+COMMANDS = {name: each for name, each in BY_NAME.items() if not isinstance(each, click.Group)}
 
 
 def worse(path: Path) -> None:
