@@ -212,11 +212,10 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
     save_file({"rotary.inv_freq": theta.astype(np.float16)}, tmp_path / "state.safetensors")
     rows = ropeaudit.report(ropeaudit.shift([0, 1000], "bf16", "uniform", **SMALL))
     (tmp_path / "a.csv").write_text(ropeaudit.render("csv", rows))
-    (tmp_path / "kernel.py").write_text("def rope(x, positions):\n    return x\n")
     after = str(tmp_path / "a.csv")
     results = {
         "dump": ropeaudit.module(str(tmp_path / "table.npy"), base=1e4, head_dim=8),
-        "explain": ropeaudit.explain(0, implementations=f"{tmp_path / 'kernel.py'}:rope", **SMALL),
+        "explain": ropeaudit.explain(0, implementations=f"{ROOT}/examples/kernel.py:apply_rope", **SMALL),
         "module": ropeaudit.module(str(tmp_path / "state.safetensors"), base=1e4, head_dim=8),
         "model": ropeaudit.model(str(make("llama", tmp_path / "model", 1)), 1000, "fp32", tokens="8"),
         "diff": ropeaudit.diff(after, after),

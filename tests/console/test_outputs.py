@@ -213,10 +213,8 @@ def test_vectors_of_a_layer_type_do_not_take_the_place_of_weights_either(tmp_pat
 def test_a_name_of_the_files_that_runs_clear_is_refused(tmp_path, capsys) -> None:
     path = tmp_path / ".x.csv.abcdefgh.ropeaudit"
     path.write_text("mine")
-    (tmp_path / "mine.py").write_text("def f(x, positions):\n    return x\n")
-    more = ["--impl", f"{tmp_path}/mine.py:f", "-o", str(tmp_path / "x.csv")]
-    more += ["--ticket", str(path)]
-    assert main([*SMALL, *more]) == 2
+    more = ["--up-to", "64", "-q", "-o", str(tmp_path / "x.csv"), "--ticket", str(path)]
+    assert main(["check", "llama-3.1-8b", "--dtype", "bf16", *more]) == 2
     assert "has a name of ropeaudit's own, which runs remove; give another" in capsys.readouterr().err
     assert path.read_text() == "mine"
 

@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
-from documented import BY_NAME
 
 import ropeaudit
 import ropeaudit.testing
 from ropeaudit.audits.records import COLUMNS
 from ropeaudit.audits.records import GROUPS as COLUMN_GROUPS
 from ropeaudit.console import help
+from ropeaudit.console.help import commands as named
 from ropeaudit.main import cli
 
+BY_NAME: dict[str, click.Command] = dict(named(cli, click.Context(cli)))
 DOCS = Path(__file__).parents[2] / "docs"
 WIDTH = 100
 _SIZE = {
