@@ -281,7 +281,7 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
             f"shift --recipe hf {SMALL} --fail-if toy>1000 -f csv": ",sound,,,",
             f"shift --recipe hf {SMALL} --columns core,toy {TOY_FILES} -f markdown": "| toy |",
             "report c.csv c.jsonl --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
-            "report c.json --by dtype --column toy --worst -f csv": ",108,",
+            "report c.json --by dtype --column toy --worst -f csv": ",108\n",
             "report c.parquet --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
         },
     ),

@@ -65,10 +65,10 @@ model model --tokens 5,6,7 --offset 9 --dtype fp32
 # As the installed command starts them, but one after the other: from a file that lies in no folder of theirs.
 STARTED = """
 import sys
-from ropeaudit.__main__ import main
+from ropeaudit.main import main
 for line in sys.stdin.read().splitlines():
     sys.argv = ["ropeaudit", *line.split()]
-    code = main()
+    code = main(sys.argv[1:])
     if code not in (0, 1):
         sys.exit(f"{line}: exit code {code}")
 """
