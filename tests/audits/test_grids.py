@@ -175,9 +175,9 @@ def test_axes_of_ones_own(tmp_path: Path) -> None:
     assert (row.model, row.rotary_dim, row.head_dim, row.seq_len) == ("mine", 12, 16, 6)
     table = '[mine]\naxes = ["h", "w"]\ndims = [16, 16]\nbase = 100\nhead_dim = 32\n'
     for text, message in {
-        "[mine]\naxes = 3": "",
-        "axes": "",
-        '[a]\naxes=["h"]\ndims=[3]\nhead_dim=4': "",
+        "[mine]\naxes = 3": "mine.toml",
+        "axes": "mine.toml",
+        '[a]\naxes=["h"]\ndims=[3]\nhead_dim=4': "mine.toml",
         f"{table}factor = -2.0": "unknown factor of axes '-2.0'",
         f"{table}[two]\naxes = []": "it has 2 tables and is to have one",
     }.items():
