@@ -95,7 +95,7 @@ _WORDS = (
 )
 WORDS = [*_WORDS.split(" "), "", " ", "\n"]
 LIKELY = ["1", "2", "4", "8", "0.5", "1e-3", "hf", "uniform", "bf16", "fp32", "0,7", "1-64*2", "full"]
-SECONDS = 20  # after which a line is given up
+SECONDS = 8  # after which a line is given up
 Seen = collections.Counter[str]
 
 
@@ -206,28 +206,14 @@ READERS = {
     "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
     "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
+    "packed.npz": ["shift --qk packed.npz --recipe hf --dtype fp16 --offset 7 -f jsonl"],
+    "old.pth": ["shift --qk old.pth --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "table.npz": ["module table.npz --head-dim 8 -f json"],
     "module.safetensors": ["module module.safetensors -f json"],
 }
 ODD = [
-    None,
-    True,
-    [],
-    {},
-    "",
-    "x",
-    "nan",
-    -1,
-    0,
-    1.5,
-    1e308,
-    10**30,
-    2**63,
-    [1],
-    {"a": 1},
-    "\u2028",
-    "=1",
-    "\ud800",
+    *(None, True, [], {}, "", "x", "nan", -1, 0, 1.5, 1e308, 10**30, 2**63),
+    *([1], {"a": 1}, "\u2028", "=1", "\ud800"),
 ]
 
 
@@ -296,7 +282,10 @@ def prepared() -> dict[str, bytes]:
     np.savez("x.npz", q=q, k=k)
     np.save("q.npy", q)
     save_file({"q": q, "k": k}, "x.safetensors")
-    torch.save({"q": torch.from_numpy(q), "k": torch.from_numpy(k)}, "x.pt")
+    tensors = {"q": torch.from_numpy(q), "k": torch.from_numpy(k)}
+    torch.save(tensors, "x.pt")
+    torch.save(tensors, "old.pth", _use_new_zipfile_serialization=False)
+    np.savez_compressed("packed.npz", q=q, k=k)
     frequencies = (10000.0 ** (-np.arange(0, 8, 2) / 8)).astype(np.float32)
     np.savez("table.npz", inv_freq=frequencies)
     save_file({"layers.0.rotary_emb.inv_freq": frequencies}, "module.safetensors")
@@ -438,7 +427,7 @@ def _run(line: list[str], name: str, seen: Seen, report: Callable[[str], None]) 
     except Defect as defect:
         code = "defect"
         report(f"{name}: {defect}")
-    if time.monotonic() - begun > 8 and code != "long":
+    if time.monotonic() - begun > SECONDS and code != "long":
         report(f"{name}: {time.monotonic() - begun:.0f} s: {shlex.join(line)!a}")
     seen[code] += 1
 

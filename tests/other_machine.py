@@ -22,8 +22,8 @@ SWITCHES = {NUMPY}.union(*MACHINES.values())
 FIGURES_MOVE = {
     *("audits/test_acceptance.py", "audits/test_grids.py", "audits/test_guessing.py"),
     *("bounds/test_bounds.py", "bounds/test_tightness.py"),
-    *("engine/test_attention.py", "engine/test_measure.py", "engine/test_offset_batches.py"),
-    *("engine/test_sample.py", "engine/test_torch_engine.py", "reports/test_round_trip.py"),
+    *("engine/test_attention.py", "engine/test_measure.py", "engine/test_sample.py"),
+    "reports/test_round_trip.py",
     *("subjects/test_axial_classes.py", "subjects/test_implementations.py", "subjects/test_own_code.py"),
     "subjects/test_torch_native.py",
 }

@@ -23,7 +23,6 @@ FREE = (  # with NumPy alone
 )
 NEEDS_TORCH = (
     ("shift", *SMALL, "--backend", "torch"),
-    ("shift", *SMALL, "--device", "cuda"),
     ("shift", *SMALL, "--qk", "randn"),
     ("shift", "--dtype", "bf16", "--qk", "qk.pt"),
     ("shift", *SMALL, "--impl", f"{ROOT}/examples/kernel.py:apply_rope"),

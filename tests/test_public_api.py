@@ -93,29 +93,26 @@ def test_no_public_function_takes_anything() -> None:
             assert "**case: 'Any'" not in str(inspect.signature(thing)), name
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "wrong", "nearest"),
-    [
-        ("shift", (1000,), "head_dims", "head_dim"),
-        ("shift", (1000,), "recipe", "recipes"),
-        ("limit", (), "upto", "up_to"),
-        ("explain", (), "offset", "offsets"),
-        ("check", ("hf",), "upto", "up_to"),
-        ("parity", ("hf", "meta"), "dtype", "dtypes"),
-        ("shift", (), "rerotated", "rerotate"),
-        ("decay", (), "distance", "distances"),
-        ("frequencies", (), "recipe", "recipes"),
-        ("explain", (), "orders", "order"),
-        ("module", ("x.safetensors",), "configs", "config"),
-        ("model", ("x",), "token", "tokens"),
-        ("diff", ("a.csv", "b.csv"), "ratios", "ratio"),
-        ("summary", ("a.csv",), "columns", "column"),
-        ("merge", (), "file", "files"),
-    ],
-)
-def test_a_wrong_argument_names_the_nearest(name, arguments, wrong, nearest) -> None:
-    with pytest.raises(UsageError, match=f"unknown argument of {name} '{wrong}'; did you mean {nearest}"):
-        getattr(ropeaudit, name)(*arguments, **{wrong: 1})
+MISSPELT = [  # function, its arguments, one that it does not take, the one that it says
+    ("shift", (1000,), "head_dims", "head_dim"),
+    ("limit", (), "upto", "up_to"),
+    ("explain", (), "offset", "offsets"),
+    ("check", ("hf",), "upto", "up_to"),
+    ("parity", ("hf", "meta"), "dtype", "dtypes"),
+    ("decay", (), "distance", "distances"),
+    ("frequencies", (), "recipe", "recipes"),
+    ("module", ("x.safetensors",), "configs", "config"),
+    ("model", ("x",), "token", "tokens"),
+    ("diff", ("a.csv", "b.csv"), "ratios", "ratio"),
+    ("summary", ("a.csv",), "columns", "column"),
+    ("merge", (), "file", "files"),
+]
+
+
+def test_a_wrong_argument_names_the_nearest() -> None:
+    for name, arguments, wrong, nearest in MISSPELT:
+        with pytest.raises(UsageError, match=f"unknown argument of {name} '{wrong}'; did you mean {nearest}"):
+            getattr(ropeaudit, name)(*arguments, **{wrong: 1})
 
 
 def test_an_error_names_arguments_in_python_and_options_on_the_command_line(capsys) -> None:
@@ -215,11 +212,10 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
     save_file({"rotary.inv_freq": theta.astype(np.float16)}, tmp_path / "state.safetensors")
     rows = ropeaudit.report(ropeaudit.shift([0, 1000], "bf16", "uniform", **SMALL))
     (tmp_path / "a.csv").write_text(ropeaudit.render("csv", rows))
-    (tmp_path / "kernel.py").write_text("def rope(x, positions):\n    return x\n")
     after = str(tmp_path / "a.csv")
     results = {
         "dump": ropeaudit.module(str(tmp_path / "table.npy"), base=1e4, head_dim=8),
-        "explain": ropeaudit.explain(0, implementations=f"{tmp_path / 'kernel.py'}:rope", **SMALL),
+        "explain": ropeaudit.explain(0, implementations=f"{ROOT}/examples/kernel.py:apply_rope", **SMALL),
         "module": ropeaudit.module(str(tmp_path / "state.safetensors"), base=1e4, head_dim=8),
         "model": ropeaudit.model(str(make("llama", tmp_path / "model", 1)), 1000, "fp32", tokens="8"),
         "diff": ropeaudit.diff(after, after),

@@ -72,15 +72,8 @@ OF_A_SCHEMA = {
 
 def fits(schema: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("check_jsonschema")
-    command = [
-        sys.executable,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        f"vendor.{schema}",
-        *map(str, paths),
-    ]
-    return subprocess.run(command, capture_output=True, text=True)
+    tool = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    return subprocess.run([*tool, *map(str, paths)], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("schema", OF_A_SCHEMA)

@@ -144,6 +144,7 @@ class Report:
                 )
             elif part[:1].isupper():  # a sentence of its own
                 gone = False
+                text = re.sub(r";(\s*)$", r".\1", text)
             text += "" if gone else part + space
         text = text.rstrip()
         explained = f"{text[:-1]}." if text.endswith(";") else text

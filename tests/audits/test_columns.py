@@ -1,13 +1,9 @@
-"""A column is declared once: a toy one in one line is in every file, table, list, gate and reader."""
+"""A column is declared once; what a line of its own puts into files and readers: tests/test_adding.py."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -30,90 +26,6 @@ from ropeaudit.features.report.report import SUMMARY as GROUPS
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as CHANGES
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
-
-PACKAGE = Path(ropeaudit.__file__).parent
-LAST = '    reason: str | None = column("the same in a sentence", sentence=True)\n'
-TOY = (
-    '    toy: float = column("a toy", unit="score", style="percent", role="drift", shown=True, leaves=99, '
-    "nonnegative=True, compared=99, group='structure', default=0.25)\n"
-)
-USE = """
-import contextlib, io, json, sys
-from ropeaudit.main import main
-
-def run(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(list(arguments))
-    return code, out.getvalue() + err.getvalue()
-
-small = ("--heads", "1", "--seq-len", "12", "--head-dim", "8", "--recipe", "hf", "--dtype", "bf16")
-small += ("--clip", "1e9")
-files = [word for name in sys.argv[1:] for word in ("-o", name)]
-seen = {"shift": run("shift", *small, *files)}
-seen["gate"] = run("shift", *small, "--fail-if", "toy>0.1")
-seen["chosen"] = run("shift", *small, "--columns", "offset,toy", "-f", "csv")
-seen["list"] = run("list", "columns")
-seen["explained"] = run("report", "a.csv", "--by", "implementation,dtype", "--column", "toy")
-for name in sys.argv[1:]:
-    if not name.endswith(("html", "md", "txt")):
-        worst = ("--by", "implementation,dtype", "--column", "toy", "--worst")
-        seen[name] = run("report", name, *worst, "-f", "json")
-seen["merged"] = run("report", "a.csv", "a.jsonl", "-o", "b.csv")
-seen["changes"] = run("report", "b.csv", "--against", "a.csv", "--all", "-f", "csv")
-print(json.dumps(seen))
-"""
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict[str, object]:
-    """Run commands of a copy of the package in which a record has one line more."""
-    folder = tmp_path_factory.mktemp("toy")
-    shutil.copytree(PACKAGE, folder / "ropeaudit", ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "ropeaudit" / "audits" / "records.py"
-    assert path.read_text().count(LAST) == 1
-    path.write_text(path.read_text().replace(LAST, LAST + TOY))
-    (folder / "use.py").write_text(USE)
-    parquet = ["a.parquet"] if reports.find_spec("pyarrow") else []
-    files = ["a.csv", "a.json", "a.jsonl", "a.md", "a.html", "a.txt", *parquet]
-    command = [sys.executable, "use.py", *files]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    texts = {name: (folder / name).read_text() for name in files if not name.endswith("parquet")}
-    return json.loads(done.stdout) | {"text": texts, "files": files}
-
-
-def test_one_line_puts_a_column_into_every_file_and_table(seen) -> None:
-    code, text = seen["shift"]
-    assert code == 0, text
-    table = text.splitlines()
-    assert any("toy" in line for line in table)
-    assert sum("25 %" in line for line in table) == 2  # in its own style, a row for each offset
-    files = seen["text"]
-    assert files["a.csv"].splitlines()[0].endswith(",structural_max,structural_rms,toy")
-    assert files["a.csv"].splitlines()[1].endswith(",0.25")
-    assert [row["toy"] for row in json.loads(files["a.json"])["records"]] == [0.25, 0.25]
-    assert all(json.loads(line)["toy"] == 0.25 for line in files["a.jsonl"].splitlines())
-    assert all("25 %" in files[name] for name in ("a.md", "a.html", "a.txt"))
-    assert 'title="a toy"' in files["a.html"]
-
-
-def test_one_line_puts_a_column_into_lists_gates_and_choices(seen) -> None:
-    assert any(line.split() == ["toy", "structure", "a", "toy"] for line in seen["list"][1].splitlines())
-    code, text = seen["gate"]
-    assert code == 1
-    assert "failed: toy = 0.25 (toy>0.1)" in text
-    assert seen["chosen"] == [0, "offset,toy\n0,0.25\n1000,0.25\n"]
-
-
-def test_one_line_lets_readers_know_a_column(seen) -> None:
-    assert "worst, median: of toy: a toy." in seen["explained"][1]
-    for name in set(seen["files"]) - {"a.md", "a.html", "a.txt"}:
-        code, text = seen[name]
-        assert code == 0, text
-        assert json.loads(text)["records"][0]["toy"] == 0.25
-    assert seen["merged"][0] == 0
-    header = seen["changes"][1].splitlines()[0]
-    assert header.endswith("toy_before,toy_after,toy_ratio,toy_change")
 
 
 @row_class

@@ -89,8 +89,7 @@ def test_no_turn_is_the_fresh_rotation() -> None:
     assert abs(result["key_norm_growth"]) < 1e-3
 
 
-@pytest.mark.parametrize("by", [-16, 16, -1, 1000])
-@pytest.mark.parametrize("offset", [0, 5000])
+@pytest.mark.parametrize(("by", "offset"), [(-16, 0), (16, 5000), (1000, 0)])
 def test_float64_barely_drifts(by, offset) -> None:
     results = measure("fp64-angles", [1, 20], by, "fp64", offset)
     assert all(one["drift_max"] < 1e-9 for one in results)
@@ -270,17 +269,6 @@ def test_a_lost_run_is_a_finding(capsys) -> None:
     assert "rotate keys afresh" in seen.err
 
 
-def test_files_and_columns(tmp_path, capsys) -> None:
-    table, data = tmp_path / "a.txt", tmp_path / "b.csv"
-    command = [*COMMAND, "--recipe", "hf", *SMALL, "--rerotate", "1-4*2", "-q"]
-    assert main([*command, "-o", f"{table}", "-o", f"{data}"]) == 0
-    assert table.read_text(encoding="utf-8") == capsys.readouterr().out
-    written = [one["rerotated"] for one in rows(data.read_text(encoding="utf-8"))]
-    assert written == ["1 x -16", "2 x -16", "4 x -16"]
-    assert main([*command, "--columns", "rerotated", "-f", "csv"]) == 0
-    assert capsys.readouterr().out.replace("\r", "") == "rerotated\n1 x -16\n2 x -16\n4 x -16\n"
-
-
 def test_gates_resume_jobs_and_a_baseline(tmp_path, capsys) -> None:
     """The rows are those of any sweep: in processes, resumed, compared, and judged."""
     command = [*COMMAND, "--recipe", "vllm-cuda", *SMALL, "--rerotate", "1,64", "-q"]
@@ -293,22 +281,6 @@ def test_gates_resume_jobs_and_a_baseline(tmp_path, capsys) -> None:
     capsys.readouterr()
     assert rows(second.read_text(encoding="utf-8")) == rows(first.read_text(encoding="utf-8"))
     assert main([*command, "--baseline", f"{first}", "--fail-if", "drift_rms>1.1x"]) == 0
-
-
-def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = RerotatedKeys.norm_growth, []
-
-    def broken(*arguments):
-        calls.append(arguments)
-        if len(calls) > 2:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(RerotatedKeys, "norm_growth", broken)
-    assert main([*COMMAND, *SMALL, "--recipe", "hf", "--rerotate", "1,2,3,4", "-f", "csv"]) == 130
-    seen = capsys.readouterr()
-    assert len(rows(seen.out)) == 2
-    assert "interrupted: 2 rows done" in seen.err
 
 
 def test_turns_end_with_the_work_that_they_are_of() -> None:
@@ -339,11 +311,8 @@ def test_turns_end_with_the_work_that_they_are_of() -> None:
     ("options", "error_line"),
     [
         (["--rerotate", "-1"], "--rerotate -1 is not a number from 0"),
-        (["--rerotate", "1e9"], "--rerotate 1000000000"),
         (["--rerotate", "1", "--turn", "x"], "--turn 'x' is not a whole number"),
-        (["--rerotate", "1", "--turn", "2^53"], "past 2^53"),
         (["--rerotate", "1", "--clip", "10"], "leave out --clip"),
-        (["--rerotate", "1", "--impl", "transformers-llama"], "leave out --impl"),
         (["--turn", "16"], "add --rerotate 64"),
         (["--rerotate", "1", "--ticket", "t.md"], "give --impl, or leave it out"),
     ],

@@ -12,39 +12,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ropeaudit import merge
-from ropeaudit.audits import records, workers
-from ropeaudit.audits import sweep as sweeps
+from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.cells import Task, measured, units
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import sweep_file
-from ropeaudit.console.progress import Progress
 from ropeaudit.engine.plan import AttentionOptions
-from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
 SMALL = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp64,fp16", "--offset", "0,7,-3,131072"]
-MANY = [
-    "shift",
-    *SIZES,
-    "--recipe",
-    "hf,uniform",
-    "--dtype",
-    "bf16,fp16",
-    "--offset",
-    "0-199+1",
-    "--columns",
-    "all",
-]  # 1,600 cells, and as many columns as the rows that are stored have
+# 1,600 cells, and as many columns as the rows that are stored have
+MANY = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "bf16,fp16", "--columns", "all"]
+MANY += ["--offset", "0-199+1"]
 CELLS = 32
 QUIET = ["-q", "-f", "csv"]  # a table takes longer than the rows of such small cells
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and spawned processes")
@@ -129,7 +117,7 @@ def test_rows_do_not_depend_on_what_is_measured_with_them() -> None:
         assert (cell, repr(row)) == (number, together[number])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_tasks_hold_every_missing_cell_once(seed) -> None:
     chance = random.Random(seed)
     cases = [Case(heads=1, seq_len=size, head_dim=8) for size in (4, 64, 2048)]
@@ -148,16 +136,6 @@ def test_tasks_hold_every_missing_cell_once(seed) -> None:
         handed = units(tasks, 3)
         assert [task for unit in handed for task in unit] == tasks
         assert all(handed)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 100])
-def test_shards_are_neighbours_and_hold_all(count) -> None:
-    audit = Audit([Case(heads=1, seq_len=size, head_dim=8) for size in (4, 512)], offsets=range(10))
-    cells = Sweep(audit).cells
-    shards = [Sweep(audit, (number, count)).cells for number in range(1, count + 1)]
-    assert [cell for shard in shards for cell in shard] == cells
-    work = [sum(cell.seconds for cell in shard) for shard in shards]
-    assert max(work) <= sum(work) / count + max(cell.seconds for cell in cells)
 
 
 # ---------------------------------------------------------------------------- the file
@@ -218,25 +196,6 @@ def test_an_end_in_the_middle_keeps_rows_and_a_new_run_does_not_lose_them(whole,
     part.write_bytes(rows + rows[:30])  # torn
     assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
     assert not part.exists()
-
-
-def test_infinite_values_survive_the_part_file(tmp_path) -> None:
-    row = next(Audit([Case(heads=1, seq_len=4, head_dim=8)], dtypes=["fp16"]).run(1))
-    odd = records.Record(**(row.as_dict() | {"bound_max": float("inf"), "drift_max": float("nan")}))
-    file = sweep_file.SweepFile(str(tmp_path / "x.csv"), False)
-    file.append(odd)
-    file.close()
-    again = sweep_file.SweepFile(str(tmp_path / "x.csv"), True)
-    assert list(map(repr, again.rows)) == [repr(odd)]
-    again.close()
-
-
-def test_two_runs_do_not_share_a_file(tmp_path, capsys) -> None:
-    file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), False)
-    run(tmp_path, code=2)
-    assert "is being written by another run" in capsys.readouterr().err
-    file.close()
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("how", ["nothing", "half a line"])
@@ -366,16 +325,8 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
 
 
 def test_merge_takes_a_row_from_the_file_that_can_hold_it(tmp_path) -> None:
-    wide = [
-        "shift",
-        *SIZES,
-        "--dtype",
-        "fp16",
-        "--offset",
-        "100000",
-        "--columns",
-        "core,bounds",
-    ]  # overflows: its bound is infinite
+    # overflows: its bound is infinite
+    wide = ["shift", *SIZES, "--dtype", "fp16", "--offset", "100000", "--columns", "core,bounds"]
     files = [str(run(tmp_path, base=wide, name=name)) for name in ("x.json", "x.csv")]
     assert "inf" in Path(files[1]).read_text()
     for order in (files, files[::-1]):
@@ -391,57 +342,12 @@ def test_two_processes_give_the_same_bytes(whole, tmp_path) -> None:
     assert same(run(tmp_path, "--jobs", "2"), whole / "x.jsonl")
 
 
-@pytest.mark.slow
-@posix
-def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
-    killed: list[int] = []
-    usual = workers._pool
-
-    def kill_one() -> None:
-        if len(killed) < 2 and list(tmp_path.glob("*.part")):
-            for process in list(pools[-1]._processes.values())[:1]:
-                killed.append(process.pid)
-                process.kill()
-
-    pools = []
-
-    class Listening:
-        def __init__(self, jobs):
-            self.manager = usual(jobs)
-
-        def __enter__(self):
-            pools.append(self.manager.__enter__())
-            return pools[-1]
-
-        def __exit__(self, *error):
-            return self.manager.__exit__(*error)
-
-    plain = Progress.__call__
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_pool", Listening)
-        patch.setattr(Progress, "__call__", lambda self, share: (kill_one(), plain(self, share))[1])
-        assert same(run(tmp_path, "--jobs", "2", base=MANY), many)
-    assert killed
-    assert len(pools) >= 2
-
-
 @pytest.mark.parametrize(("seconds", "jobs", "count"), [(0.01, 1, 8), (0.01, 4, 25), (1.0, 1, 100)])
 def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
     tasks = [Task(Case(), (0,), (number,), (number,), seconds) for number in range(100)]
     built = units(tasks, jobs)
     assert [task for unit in built for task in unit] == tasks
     assert len(built) == count
-
-
-def test_a_run_holds_a_million_rows() -> None:
-    def audit(offsets: int) -> SimpleNamespace:
-        return SimpleNamespace(cases=range(100), factories=lambda: range(100), offsets=range(offsets))
-
-    sweeps._not_too_many(audit(100), (1, 1))
-    sweeps._not_too_many(audit(101), (1, 2))
-    message = "100 settings x 100 implementations x 101 offsets are 1,010,000 rows, and a run holds 1,000,000"
-    with pytest.raises(UsageError, match=f"{message}; .*--shard 1/2"):
-        sweeps._not_too_many(audit(101), (1, 1))
 
 
 def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeypatch, capsys) -> None:
@@ -516,17 +422,11 @@ def killed_and_resumed(folder: Path, many: Path, times: int, seed: int, *more: s
     return finished
 
 
-@pytest.mark.slow
-@posix
-def test_killed_runs_are_resumed(many, tmp_path) -> None:
-    killed_and_resumed(tmp_path, many, 4, 0)
-
-
 @posix
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--jobs", "2")])
-def test_fifty_killed_runs_are_resumed(more, many, tmp_path) -> None:
-    killed_and_resumed(tmp_path, many, 50, 1, *more)
+def test_runs_that_are_killed_again_and_again_are_resumed(more, many, tmp_path) -> None:
+    killed_and_resumed(tmp_path, many, 12, 1, *more)
 
 
 @posix
@@ -548,7 +448,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("wait", [0.0, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("wait", [0.0, 0.2])
 def test_ctrl_c_while_workers_start_is_one_line(wait, tmp_path) -> None:
     command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--jobs", "2"]
     part = tmp_path / "x.jsonl.part"
@@ -566,80 +466,12 @@ def test_ctrl_c_while_workers_start_is_one_line(wait, tmp_path) -> None:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
         message = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    message = message.removeprefix(
-        "\n"
-    )  # behind the terminal's ^C, where the command line is still being read
+    message = message.removeprefix("\n")  # behind the terminal's ^C, while the command line is still read
     assert message.startswith("ropeaudit: interrupted")
     assert message.count("\n") == 1
 
 
-# ---------------------------------------------------------------------------- a disk without room
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A folder on a file system of its own, and a function that sets how many bytes it holds."""
-    import shutil
-
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not (sys.platform == "linux" and shutil.which("mount")):
-        pytest.skip("a file system of a chosen size is made by Linux's mount")
-    built = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], capture_output=True)
-    if built.returncode:
-        pytest.skip(f"this user may not mount: {built.stderr.decode().strip()}")
-
-    def resize(size: int) -> None:
-        subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
-
-    yield folder, resize
-    subprocess.run(["umount", folder], check=True)
-
-
-@posix
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--jobs", "2")])
-def test_a_disk_that_fills_up_again_and_again(more, many, disk, capsys) -> None:
-    folder, resize = disk
-    size, part = many.stat().st_size, folder / "x.jsonl.part"
-    before = b""
-    for room, resumed in ((256 << 10, ()), (256 << 10, ("--resume",)), (size // 2, ("--resume",))):
-        resize(room)
-        run(folder, *more, *resumed, base=MANY, code=2)
-        message = capsys.readouterr().err
-        assert message.count("\n") == 1
-        assert "x.jsonl.part' cannot be written: No space left on device; the rows in it are whole" in message
-        lines = part.read_bytes()
-        assert lines.startswith(before)
-        assert lines.endswith(b"\n")
-        assert all(json.loads(line)["schema"] == records.SCHEMA for line in lines.splitlines())
-        assert os.listdir(folder) == ["x.jsonl.part"]
-        before = lines
-    assert size // 3 < len(before) <= size // 2 + (64 << 10)
-    resize(size * 3 // 2)  # enough for all rows, and not for the report beside them
-    run(folder, *more, "--resume", base=MANY, code=2)
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert "x.jsonl' cannot be written: No space left on device" in message
-    assert f"the rows are in {str(part)!r}, and the same command with --resume goes on" in message
-    assert os.listdir(folder) == ["x.jsonl.part"]
-    assert part.read_bytes().count(b"\n") == len(many.read_bytes().splitlines())
-    resize(4 * size)
-    assert same(run(folder, *more, "--resume", base=MANY), many)
-    assert os.listdir(folder) == ["x.jsonl"]
-
-
 # ---------------------------------------------------------------------------- Dask
-
-
-@posix
-@pytest.mark.slow
-def test_dask_gives_the_same_bytes(many, tmp_path) -> None:
-    pytest.importorskip("distributed")
-    command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--scheduler", "local", "--jobs", "2"]
-    seen = subprocess.run([*command, "-o", str(tmp_path / "x.jsonl")], capture_output=True, text=True)
-    assert (seen.returncode, seen.stderr) == (0, "")
-    assert same(tmp_path / "x.jsonl", many)
 
 
 @posix
@@ -657,40 +489,6 @@ def test_findings_come_home_from_dask(tmp_path) -> None:
         message.append((seen.stdout, [line for line in seen.stderr.splitlines() if "mine.py:turn" in line]))
     assert message[0] == message[1]
     assert any("a call returned float64 for float16" in line for line in message[0][1])
-
-
-@posix
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_dask_survives_the_loss_of_a_worker(many, tmp_path) -> None:
-    distributed = pytest.importorskip("distributed")
-    path = tmp_path / "x.jsonl"
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        address = cluster.scheduler_address
-        command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--scheduler", address, "-o", str(path)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-            part, deadline = Path(f"{path}.part"), time.monotonic() + 60
-            while process.poll() is None and time.monotonic() < deadline:
-                if part.exists() and part.stat().st_size:
-                    break
-                time.sleep(0.01)
-            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
-            process.communicate(timeout=120)
-        assert process.returncode == 0
-    assert same(path, many)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
-    from ropeaudit.audits import dask_cluster as cluster
-
-    pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 0.2)
-    assert main([*SMALL, "--scheduler", "tcp://127.0.0.1:1"]) == 2
-    assert "no Dask scheduler answers there" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    assert main([*SMALL, "--scheduler", "local"]) == 2
-    assert "pip install 'ropeaudit[cluster]'" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- documentation
@@ -711,38 +509,3 @@ def test_the_job_array_of_the_docs_runs(whole, tmp_path) -> None:
     subprocess.run(["bash", "-c", shell + merging], cwd=tmp_path, check=True, capture_output=True)
     rows = [json.loads(line) for line in (tmp_path / "sweep.jsonl").read_text().splitlines()]
     assert rows == [json.loads(line) for line in (whole / "x.jsonl").read_text().splitlines()]
-
-
-# ---------------------------------------------------------------------------- progress
-
-
-class Stream:
-    def __init__(self, terminal: bool) -> None:
-        self.text, self.terminal = "", terminal
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def flush(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress(terminal, monkeypatch) -> None:
-    stream, now = Stream(terminal), [0.0]
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    progress = Progress(False, 200)
-    for second in range(101):
-        now[0], progress.rows = float(second), 2 * second
-        progress(second / 100)
-        if second == 59:
-            early = stream.text
-    last = "60%, 120 of 200 rows, 2 a second, 40 s to go"
-    if terminal:
-        assert f"[#######-----]  {last}" in stream.text
-    else:
-        assert (early, stream.text) == ("", f"ropeaudit:  {last}\n")

@@ -21,56 +21,49 @@ from ropeaudit.main import main
 SMALL = "--heads 1 --seq-len 12 --head-dim 8"
 KERNEL = str(Path(__file__).parents[2] / "examples" / "kernel.py")
 SHIFT = f"shift {SMALL} --offset 0,7 --dtype fp32,bf16"
-REPORTS = [
-    *("shift --offset 1000 --dtype fp16,bf16", SHIFT, f"{SHIFT} --recipe all", f"{SHIFT} --attention"),
-    *(
-        f"{SHIFT} --attention --softmax recipe --anchor 3",
-        f"{SHIFT} --columns all",
-        f"{SHIFT} --mask window:3",
-    ),
-    *(f"{SHIFT} --scaling yarn:factor=4,original=32", f"{SHIFT} --scaling linear:factor=2 --clip 3"),
-    *(
-        f"{SHIFT} --scaling dynamic:factor=4,maximum=16 --length shifted",
-        f"{SHIFT} --rotary-dim 4 --scale 0.5",
-    ),
-    *(f"{SHIFT} --set angle=fp64,table=fp32", f"{SHIFT} --qk ones", f"{SHIFT} --qk diagonal --attention"),
-    *(f"{SHIFT} --sample 50", f"{SHIFT} --layout interleaved --seed 0,1", f"{SHIFT} --base 100,1e6"),
-    *(
-        "shift --axes flux,dinov3 --grid 3x4 --axis w --heads 1 --dtype bf16",
-        f"{SHIFT} --rerotate 0,3 --turn -2",
-    ),
-    *(f"{SHIFT} --mrope 2,1,1 --axis h", f"{SHIFT} --offset 131072 --dtype fp16 --recipe uniform"),
-    *(
-        f"{SHIFT} --columns core,bounds",
-        f"{SHIFT} --columns detail",
-        f"{SHIFT} --columns structure,attention",
-    ),
-    *(f"{SHIFT} --set output=e4m3:head", f"{SHIFT} --backend torch"),
-    f"shift --model llama-3.1-8b,qwen2.5-7b {SMALL} --recipe hf --dtype bf16 --offset 0",
-    "shift --model all --heads 1 --kv-heads 1 --seq-len 4 --recipe hf --dtype bf16 --offset 0 --layer all",
-    *(f"{SHIFT} --impl {KERNEL}:apply_rope", f"{SHIFT} --impl {KERNEL}:careless --offset 1000 --recipe hf"),
-    f"{SHIFT} --impl {KERNEL}:apply_rope --under autocast:bf16",
-    *(
-        f"limit {SMALL} --dtype fp16,bf16 --up-to 99",
-        f"limit {SMALL} --model llama-3.1-8b --dtype bf16 --up-to 9",
-    ),
-    *(f"explain {SMALL} --dtype bf16 --recipe uniform --by {kind}" for kind in ("stage", "pair", "remedy")),
-    f"explain {SMALL} --dtype bf16 --recipe uniform,hf --by stage",
-    *(f"parity hf meta {SMALL}", f"parity hf[angle=fp64] uniform {SMALL} --dtype bf16"),
-    *("decay --head-dim 16 --distance 1-64*2", "decay --head-dim 16 --distance 1-64*2 --dtype bf16"),
-    *("list recipes", "list models", "list columns", "list verdicts", "list formats", "list axes"),
-    "list diagnoses",
-    *("list implementations", "list environment", "list frequencies --head-dim 16 --dtype bf16"),
-    "list frequencies --model llama-3.1-8b --dtype bf16,fp16",
-    pytest.param("check llama-3.1-8b --dtype bf16", marks=pytest.mark.slow),
-    pytest.param(f"check {KERNEL}:apply_rope --dtype bf16 --up-to 4096", marks=pytest.mark.slow),
-    *(
-        "report {rows}",
-        "report {rows} --by implementation,dtype",
-        "report {rows} --by model --column drift_max",
-    ),
-    *("report {rows} --by dtype --worst", "report {rows} --against {rows} --all", "report {rows} {rows}"),
-]
+SHORT = """
+import numpy as np
+def turn(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    if positions.max() > 100:
+        raise ValueError('too far, "really"')
+    z = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * positions[:, None] * 1e4 ** -(np.arange(4) / 4))
+    return np.concatenate([z.real, z.imag], -1).astype(x.dtype)
+"""
+REPORTS = f"""
+{SHIFT} --recipe all
+{SHIFT} --attention --softmax recipe --anchor 3
+{SHIFT} --columns all
+{SHIFT} --scaling yarn:factor=4,original=32 --mask window:3
+{SHIFT} --scaling dynamic:factor=4,maximum=16 --length shifted
+{SHIFT} --set angle=fp64,table=fp32 --clip 3
+{SHIFT} --sample 50
+shift --axes flux,dinov3 --grid 3x4 --axis w --heads 1 --dtype bf16
+{SHIFT} --rerotate 0,3 --turn -2
+{SHIFT} --mrope 2,1,1 --axis h
+{SHIFT} --offset 131072 --dtype fp16 --recipe uniform
+{SHIFT} --set output=e4m3:head
+{SHIFT} --backend torch
+shift --model all --heads 1 --kv-heads 1 --seq-len 4 --recipe hf --dtype bf16 --offset 0 --layer all
+{SHIFT} --impl {KERNEL}:careless --offset 1000 --recipe hf
+{SHIFT} --impl {KERNEL}:apply_rope --under autocast:bf16
+limit {SMALL} --model llama-3.1-8b --dtype bf16 --up-to 9
+explain {SMALL} --dtype bf16 --recipe uniform,hf --by stage
+explain {SMALL} --dtype bf16 --recipe uniform --by pair
+explain {SMALL} --dtype bf16 --recipe uniform --by remedy
+parity hf[angle=fp64] uniform {SMALL} --dtype bf16
+decay --head-dim 16 --distance 1-64*2 --dtype bf16
+list recipes
+list models
+list columns
+list diagnoses
+list implementations
+list environment
+list frequencies --model llama-3.1-8b --dtype bf16,fp16
+check llama-3.1-8b --dtype bf16 --up-to 64
+report ROWS --by dtype --worst
+report ROWS --against ROWS --all
+report ROWS ROWS
+"""
 
 
 def printed(line: str, codes: tuple[int, ...] = (0, 1)) -> str:
@@ -89,18 +82,19 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("line", REPORTS)
-def test_every_line_has_as_many_fields_as_the_header(line: str, rows: Path) -> None:
+def test_every_line_has_as_many_fields_as_the_header(rows: Path) -> None:
     """Split at commas alone, as awk -F, does; no cell of ours is quoted."""
-    text = printed(line.format(rows=rows))
-    header, *lines = text.splitlines()
-    assert lines or "report" in line
-    assert {one.count(",") for one in lines} <= {header.count(",")}
-    assert '"' not in text
-
-
-def test_sixty_reports_are_read_so() -> None:
-    assert len(REPORTS) >= 60
+    wrong = []
+    for line in REPORTS.strip().splitlines():
+        text = printed(line.replace("ROWS", str(rows)))
+        header, *lines = text.splitlines()
+        if (
+            {one.count(",") for one in lines} - {header.count(",")}
+            or '"' in text
+            or not (lines or "report" in line)
+        ):
+            wrong.append((line, text))
+    assert wrong == []
 
 
 def test_by_default_a_row_has_28_columns_and_none_is_empty_but_two() -> None:
@@ -117,8 +111,8 @@ def test_by_default_a_row_has_28_columns_and_none_is_empty_but_two() -> None:
         (SHIFT, f"{SHIFT} --offset 131072 --dtype fp16 --recipe uniform"),
         (f"{SHIFT} --attention", f"{SHIFT} --attention --offset 131072 --dtype fp16 --recipe uniform"),
         (
-            f"shift --impl {KERNEL}:apply_rope {SMALL}",
-            f"shift --impl {KERNEL}:careless {SMALL} --offset 1000",
+            f"shift --impl {KERNEL}:apply_rope {SMALL} --dtype bf16",
+            f"shift --impl {KERNEL}:careless {SMALL} --dtype bf16 --offset 1000",
         ),
     ],
 )
@@ -206,16 +200,8 @@ def test_a_run_goes_on_from_the_columns_that_it_wrote(name: str, tmp_path: Path)
     assert printed(f"{SHIFT} --offset 0,7,9 -o {path} --resume", (0,)).startswith(whole.splitlines()[0])
     before = path.read_bytes()
     with contextlib.redirect_stderr(io.StringIO()) as seen:
-        assert (
-            main(
-                [
-                    *SHIFT.split(),
-                    *["--offset", "0,7,9", "--columns", "core,bounds", "--resume", "-o"],
-                    str(path),
-                ]
-            )
-            == 2
-        )
+        more = ["--offset", "0,7,9", "--columns", "core,bounds", "--resume", "-o", str(path)]
+        assert main([*SHIFT.split(), *more]) == 2
     assert "has no column attainable_rms, which is asked for now" in seen.getvalue()
     assert path.read_bytes() == before
 
@@ -255,11 +241,7 @@ def test_a_data_frame_has_the_columns_of_the_request_typed() -> None:
 
 def test_a_refused_row_says_a_code_in_csv_and_a_sentence_in_json(tmp_path: Path) -> None:
     kernel = tmp_path / "short.py"
-    kernel.write_text(
-        "def turn(x, positions):\n    if positions.max() > 100:\n"
-        "        raise ValueError('too far, \"really\"')\n"
-        "    return x\n"
-    )
+    kernel.write_text(SHORT)
     line = f"shift --impl {kernel}:turn {SMALL} --offset 0,1000 --dtype fp32 -o {tmp_path}/x.json"
     found = list(csv.DictReader(io.StringIO(printed(line))))
     assert [row["refused"] for row in found] == ["", "raises"]
@@ -320,15 +302,12 @@ def test_switches_of_recipes_are_in_the_metadata(tmp_path: Path) -> None:
 
 def test_a_sentence_stands_in_the_metadata_of_a_csv(tmp_path: Path) -> None:
     kernel = tmp_path / "short.py"
-    kernel.write_text(
-        "def turn(x, positions):\n    if positions.max() > 100:\n        raise ValueError('too far')\n"
-        "    return x\n"
-    )
+    kernel.write_text(SHORT)
     line = f"shift --impl {kernel}:turn {SMALL} --dtype fp32 -o {tmp_path}/x.csv -o {tmp_path}/x.jsonl"
     printed(f"{line} --offset 0,1000")
     printed(f"{line} --offset 0,1000,2000 --resume")
     rows = [json.loads(text) for text in (tmp_path / "x.jsonl").read_text().splitlines()]
-    assert [row["reason"] for row in rows] == [None, *["ValueError: too far"] * 2]
+    assert [row["reason"] for row in rows] == [None, *['ValueError: too far, "really"'] * 2]
 
 
 def test_a_condition_is_quoted_as_it_was_typed(capsys) -> None:

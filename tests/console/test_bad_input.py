@@ -20,7 +20,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeaudit import shift
-from ropeaudit.console import output_files
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 
@@ -59,68 +58,49 @@ TABLE = {
     "shift extra": "unexpected extra argument",
     "shift --nope": "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?",
     "shift --offset": "requires an argument",
-    "shift --quiet=3": "does not take a value",
     "list": "Missing kind of list; give implementations, recipes, ",
     "list nope": "known: implementations, recipes, formats, models, axes, columns, verdicts, ",
     "list recipes -f nope": "known: table, csv, json, jsonl, markdown",
     # names
     "shift --dtype fp17": "unknown number format 'fp17'; did you mean fp16",
-    "shift --dtype fp16,,bf16": "--dtype 'fp16,,bf16' has an empty element",
     "shift --recipe huggingface": "unknown recipe 'huggingface'; known: ",
     "shift --recipe hff": "did you mean hf",
     "shift -f yaml": "unknown report format 'yaml'; known: table, csv",
     "shift --columns drift": "unknown column 'drift'",
-    "shift --layout quarter": "unknown layout 'quarter'; known: half, interleaved",
     "shift --mask sliding": "unknown mask 'sliding'; known: causal, full",
     "shift --qk normal": "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous",
     "shift --no-header -f json": "--no-header goes with table and csv",
     # --set
     "shift --set angles=fp32": "unknown stage 'angles'; did you mean angle",
-    "shift --set summary=x": "unknown stage 'summary'",
     "shift --set angle": "--set 'angle' is not STAGE=FORMAT; try --set angle=fp64",
-    "shift --set =fp32": "is not STAGE=FORMAT",
-    "shift --set angle=fp32=fp16": "unknown number format 'fp32=fp16'",
     "shift --set position=fp32/fp16": "this stage takes one format",
     "shift --set frequency_form=sum": "unknown frequency_form 'sum'; known: inverse_power",
-    "shift --set rotation_rounding=twice": "known: each, once",
     "shift --set scale_after_store=1": "scale_after_store = '1': give true or false",
-    "shift --set accumulate=fp17": "unknown number format 'fp17'",
     # offsets
     "shift --offset 1.5": "--offset '1.5' is a fraction",
     "shift --offset 1e-3": "is not a whole number; try 1000, 16k",
-    "shift --offset nan": "is not a whole number",
-    "shift --offset '1 0'": "is not a whole number",
     "shift --offset ١٠": "is not a whole number",
     "shift --offset 1,": "has an empty element",
     "shift --offset -2^53": "is past 2^53 - 1",
     "shift --offset 9007199254740991": "takes some of 256 positions past 2^53",
-    "shift --offset 1e999999999": "is out of range",
     "shift --offset 1-10": "is a range without a step; try 1-10+1 to add 1, or 1-10*2 to multiply by 2",
     "shift --offset 1-10*1": "does not count upwards; try 1k-1m*2 or 0-4096+256",
-    "shift --offset 10-1+1": "does not count upwards",
     "shift --offset 0-1g+1": "has 1073741825 values; at most 100000 are allowed",
     # sizes
     "shift --head-dim 7": "head_dim 7 is not an even number from 2 to 65536",
-    "shift --rotary-dim -2": "rotary_dim -2 is not an even number",
     "shift --head-dim 4 --rotary-dim 8": "rotary_dim 8 is larger than head_dim 4; give --rotary-dim 4",
     "shift --heads 0": "--heads 0 is not a whole number from 1 up",
     "shift --heads 1.5": "--heads '1.5' is a fraction",
-    "shift --heads ''": "--heads '' is not a whole number",
     "shift --heads 8 --kv-heads 3": "--kv-heads 3 does not divide --heads 8",
-    "shift --seq-len -1": "--seq-len -1 is not",
     "shift --seed -1": "--seed -1 is negative; try --seed 0",
-    "shift --seed 123456789012345678901234567890": "is out of range",
     "shift --seq-len 1-100000+1 --head-dim 2-200000+2": "make 10000000000 settings; at most 100000 are",
     # real numbers
     "shift --base nan": "is not a finite number above 1",
-    "shift --base 1e400": "is not a finite number above 1",
     "shift --base x": "--base 'x' is not a number; try --base 10000",
     "shift --scale inf": "try --scale 0.125",
     "shift --scale 5e-324": "try --scale 0.125",
-    "shift --scale 1,2": "--scale '1,2' is not a number",
     # gates
     "shift --fail-if x": "is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'",
-    "shift --fail-if 'drift_rms=>1'": "is not COLUMN>NUMBER",
     "shift --fail-if 'drift_rms>1>2'": "'1>2' is not a number",
     "shift --fail-if 'drift_rms>nan'": "nan compares with nothing",
     "shift --fail-if 'verdict==floor'": "unknown numeric column 'verdict'",
@@ -134,7 +114,6 @@ TABLE = {
     "shift --qk .": "is a folder",
     "shift --qk x.npz --heads 2": "--heads is given by the file 'x.npz'; leave it out",
     "shift --recipe nowhere.toml": "recipe file 'nowhere.toml': No such file or directory",
-    "shift --recipe ./": "unknown recipe './'",
 }
 
 
@@ -144,27 +123,14 @@ def test_bad_command_lines_are_refused(refused) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    [
-        "--seq-len 1e12",
-        "--heads 1e9",
-        "--head-dim 1e9",
-        "--seq-len 1e20 --heads 1e20 --head-dim 1e20",
-        "--seq-len 4,1e12",
-        "--seq-len 2^53 --heads 1 --head-dim 2",
-    ],
+    "sizes", ["--seq-len 1e12", "--heads 1e9", "--head-dim 1e9", "--seq-len 4,1e12", "--layout half,nope"]
 )
 def test_an_absurd_size_is_refused_before_any_work(sizes, refused, monkeypatch) -> None:
     for work in ("inputs.qk.make", "engine.measure.measure", "audits.cells.measured"):
         monkeypatch.setattr(f"ropeaudit.{work}", lambda *_: pytest.fail("work was done"))
     message = refused("shift", *sizes.split())
-    assert any(text in message for text in ("GiB of memory and", "positions past 2^53", "from 2 to 65536"))
-
-
-@pytest.mark.parametrize("flags", ["--mask causal,nope", "--layout half,nope", "--base 10000,nan"])
-def test_all_settings_are_checked_before_the_first_is_audited(flags, refused, monkeypatch) -> None:
-    monkeypatch.setattr("ropeaudit.engine.measure.measure", lambda *_: pytest.fail("work was done"))
-    refused("shift", *flags.split())
+    known = ("GiB of memory and", "positions past 2^53", "from 2 to 65536", "unknown layout 'nope'")
+    assert any(text in message for text in known)
 
 
 def test_long_and_strange_words_give_short_messages(refused) -> None:
@@ -207,22 +173,8 @@ def test_negative_offsets_work(offsets, capsys) -> None:
 
 
 def test_what_is_lossy_but_possible_is_a_finding(capsys) -> None:
-    assert (
-        main(
-            [
-                *TINY,
-                "--offset",
-                "9007199254740000",
-                "--dtype",
-                "bf16,fp16,e4m3",
-                "--recipe",
-                "uniform",
-                "-f",
-                "json",
-            ]
-        )
-        == 0
-    )
+    line = ["--offset", "9007199254740000", "--dtype", "bf16,fp16,e4m3", "--recipe", "uniform", "-f", "json"]
+    assert main([*TINY, *line]) == 0
     seen = capsys.readouterr()
     assert len(json.loads(seen.out)["records"]) == 3
     assert "positions stay distinct" in seen.err
@@ -419,12 +371,29 @@ def test_files_without_permission(refused, tmp_path) -> None:
 HOSTILE = "a|<b>[bold]*_`\x1b[31m\n.npz"
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "json", "jsonl", "markdown"])
-@pytest.mark.parametrize("color", ["--color", "--no-color"])
+@pytest.mark.parametrize(
+    ("form", "color"),
+    [
+        ("table", "--color"),
+        ("table", "--no-color"),
+        *((form, "") for form in ("csv", "json", "jsonl", "markdown")),
+    ],
+)
 def test_a_hostile_file_name_is_text_in_every_report(form, color, capfd, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez(HOSTILE, q=Q, k=K)
-    words = ["shift", "--qk", HOSTILE, "--dtype", "fp16", "--columns", "source", "-f", form, color]
+    words = [
+        "shift",
+        "--qk",
+        HOSTILE,
+        "--dtype",
+        "fp16",
+        "--columns",
+        "source",
+        "-f",
+        form,
+        *[color] * bool(color),
+    ]
     monkeypatch.setattr(sys, "argv", ["ropeaudit"])
     assert main([*words, "-o", "x.csv", "-o", "x.md", "-o", "x.txt"]) == 0
     seen = capfd.readouterr()
@@ -511,25 +480,6 @@ def test_a_failed_run_leaves_an_existing_file_as_it_was(refused) -> None:
     assert Path("x.csv").read_text() == "old"
 
 
-@pytest.mark.parametrize("step", ["fsync", "chmod"])
-def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, monkeypatch) -> None:
-    import errno
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.chdir(tmp_path)
-    Path("x.csv").write_text("old")
-    monkeypatch.setattr(output_files.os, step, full)
-    assert main([*SMALL, "-o", "x.csv"]) == 2
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert seen.err.startswith("ropeaudit: error: -o 'x.csv' cannot be written: No space left on device")
-    assert "the rows are in 'x.csv.part', and the same command with --resume goes on" in seen.err
-    assert Path("x.csv").read_text() == "old"
-    assert sorted(os.listdir()) == ["x.csv", "x.csv.part"]  # what was measured is not lost
-
-
 def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path) -> None:
     from ropeaudit.audits.case_run import CaseRun
 
@@ -569,9 +519,7 @@ def in_shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @posix
-@pytest.mark.parametrize(
-    "line", ["r list recipes -f csv | head -1", "r shift --help | true", "r list environment | head -1"]
-)
+@pytest.mark.parametrize("line", ["r list recipes -f csv | head -1", "r shift --help | true"])
 def test_a_closed_pipe_is_no_error(line) -> None:
     seen = in_shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")
     assert (seen.returncode, seen.stderr) == (0, "")
@@ -579,7 +527,7 @@ def test_a_closed_pipe_is_no_error(line) -> None:
 
 @posix
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-@pytest.mark.parametrize("line", [shlex.join(SMALL), "list formats", "--help"])
+@pytest.mark.parametrize("line", ["list formats", "--help"])
 def test_a_full_stdout_is_an_error(line) -> None:
     seen = in_shell(f"r {line} >/dev/full")
     assert seen.returncode == 2
@@ -601,13 +549,6 @@ def test_a_stream_that_knows_ascii_alone() -> None:
     seen = in_shell(f"r {shlex.join(SMALL)} && r shift --help >/dev/null", PYTHONIOENCODING="ascii")
     assert (seen.returncode, seen.stderr) == (0, "")
     assert "uniform" in seen.stdout
-
-
-def test_an_error_in_a_process() -> None:
-    seen = subprocess.run([*ROPEAUDIT, "shift", "--dtype", "fp17"], capture_output=True, text=True)
-    assert seen.returncode == 2
-    assert seen.stdout == ""
-    assert seen.stderr == "ropeaudit: error: unknown number format 'fp17'; did you mean fp16?\n"
 
 
 @posix
@@ -632,11 +573,8 @@ def test_ctrl_c_leaves_whole_rows_in_the_file(tmp_path) -> None:
     assert {line.count(",") for line in lines} == {lines[0].count(",")}
     metadata = json.loads((tmp_path / "x.csv.meta.json").read_text())
     assert metadata["interrupted"] == f"after {len(lines) - 1:,} rows"
-    assert sorted(os.listdir(tmp_path)) == [
-        "x.csv",
-        "x.csv.meta.json",
-        "x.csv.part",
-    ]  # all columns of the rows
+    # the part has all columns of the rows
+    assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.csv.meta.json", "x.csv.part"]
 
 
 def test_inputs_that_overflow_the_dtype_are_a_finding(capsys, tmp_path) -> None:

@@ -9,13 +9,12 @@ import sys
 import pandas as pd
 import pytest
 
-from ropeaudit import reports, shift, to_frame
+from ropeaudit import shift, to_frame
 from ropeaudit.audits import records
-from ropeaudit.console import options, values
+from ropeaudit.console import values
 from ropeaudit.console.progress import Progress
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
-from ropeaudit.runtime import run_metadata
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "40", "--offset", "0,1000", "--dtype", "fp32,bf16"]
 
@@ -58,21 +57,8 @@ def test_list(kind, out, snapshot) -> None:
 
 
 def test_json_is_strict_and_holds_the_circumstances(out) -> None:
-    text = out(
-        "shift",
-        "--heads",
-        "1",
-        "--seq-len",
-        "4",
-        "--offset",
-        "131072",
-        "--dtype",
-        "fp16",
-        "--recipe",
-        "uniform",
-        "-f",
-        "json",
-    )
+    line = "shift --heads 1 --seq-len 4 --offset 131072 --dtype fp16 --recipe uniform -f json"
+    text = out(*line.split())
 
     def refuse(word: str) -> None:
         raise AssertionError(word)
@@ -111,11 +97,10 @@ def test_no_number_is_nan_and_what_does_not_apply_is_empty_in_csv(out) -> None:
     assert text.splitlines()[1] == ",nan,,nan"
 
 
-def test_two_runs_give_the_same_bytes() -> None:
-    command = [sys.executable, "-m", "ropeaudit", "shift", "--heads", "2", "-f", "csv"]
-    first, second = (subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2))
+def test_two_runs_give_the_same_bytes(out) -> None:
+    first, second = (out("shift", "--heads", "2", "-f", "csv") for _ in range(2))
     assert first == second
-    assert first.count(b"\n") == 17
+    assert first.count("\n") == 17
 
 
 def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
@@ -152,32 +137,27 @@ def test_notes_and_errors_stay_off_stdout(capsys) -> None:
     assert "36 of 256 positions stay distinct; keep positions and angles in float32" in seen.err
 
 
-def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
+def on_terminal(columns: int, *more: str) -> str:
+    """Return what a command prints on a terminal of its own."""
     import pty
 
     leader, follower = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    environment |= {"TERM": "xterm-256color", "COLUMNS": "80"}
-    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q"]
+    environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q", *more]
     subprocess.run(command, stdout=follower, check=True, env=environment)
     os.close(follower)
     text = os.read(leader, 100_000).decode()
     os.close(leader)
+    return text
+
+
+def test_a_terminal_gets_colour_no_cut_numbers_and_a_report_whatever_its_width() -> None:
+    text = on_terminal(80)
     assert "\x1b[" in text
     assert "…" not in text
     assert "Hidden (terminal too narrow): change rms" in text.replace("_", " ")
-
-
-def test_a_terminal_without_a_width_still_shows_the_report() -> None:
-    import pty
-
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q", "--dtype", "fp32"]
-    subprocess.run(command, stdout=follower, check=True, env={**os.environ, "COLUMNS": "0"})
-    os.close(follower)
-    text = os.read(leader, 100_000).decode()
-    os.close(leader)
-    assert "offset" in text
+    assert "offset" in on_terminal(0, "--dtype", "fp32")
 
 
 @pytest.mark.parametrize("width", [1, 30, 50, 80, 200])
@@ -213,29 +193,6 @@ def test_a_ctrl_c_while_the_command_loads_is_one_line() -> None:
     )
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (seen.returncode, seen.stdout, seen.stderr) == (130, "", "ropeaudit: interrupted\n")
-
-
-def test_forms_are_the_same_list() -> None:
-    assert options.FORMS == reports.FORMS
-
-
-def test_versions_are_those_that_are_installed(monkeypatch) -> None:
-    from importlib import metadata
-
-    def installed(name: str) -> str:
-        if name == "torch":
-            raise metadata.PackageNotFoundError(name)
-        return f"{name} 1.2"
-
-    monkeypatch.setattr(metadata, "version", installed)
-    result = run_metadata.versions()
-    assert (result["numpy"], result["torch"]) == ("numpy 1.2", "not installed")
-
-
-def test_columns_are_explained_and_in_order() -> None:
-    from dataclasses import fields
-
-    assert [field.name for field in fields(records.Record)] == list(records.COLUMNS)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +12,12 @@ import numpy as np
 import pytest
 
 from ropeaudit import shift
-from ropeaudit.audits import cells, workers
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
-from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import gates, sweep_file
 from ropeaudit.engine.statistics import Block, Moments, Statistics
-from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
-from ropeaudit.features.explain import known_recipes
+from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.explain.remedies import parse
 from ropeaudit.features.model import load as model_load
 from ropeaudit.main import main
@@ -66,13 +59,6 @@ def test_a_relative_gate_holds_within_the_error_of_the_exact_scores(after, code,
     capsys.readouterr()
 
 
-def test_a_row_that_is_not_there_lacks_no_column() -> None:
-    gate = gates.parse("drift_rms>1")
-    gates.check_columns([gate], [None, ROW])
-    with pytest.raises(UsageError, match="the reports lack the column drift_rms"):
-        gates.check_columns([gate], [None, {"implementation": "hf"}])
-
-
 def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
     before = ROW | {"drift_rms": 2 * ROW["drift_rms"]}
     old, new = Pair(before, ROW), Pair(None, ROW)
@@ -111,21 +97,21 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"ropeaudit.{name}", lambda *_: pytest.fail("work was done"))
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "shift --offset 7 --dtype fp16 --recipe hf",
-        "shift --offset 7 --dtype fp16 --recipe hf --sample 5",
-        "parity hf meta --dtype fp16",
-        "shift --recipe hf --dtype fp16 --turn 1 --rerotate 1",
-        "explain --offset 7 --recipe hf --dtype fp16",
-        "limit --recipe hf --dtype fp16 --up-to 99",
-    ],
-)
-def test_what_does_not_fit_in_memory_is_refused_before_q_and_k_are_made(command, monkeypatch, capsys) -> None:
+TOO_LARGE = """
+shift --offset 7 --dtype fp16 --recipe hf
+shift --offset 7 --dtype fp16 --recipe hf --sample 5
+parity hf meta --dtype fp16
+shift --recipe hf --dtype fp16 --turn 1 --rerotate 1
+explain --offset 7 --recipe hf --dtype fp16
+limit --recipe hf --dtype fp16 --up-to 99
+"""
+
+
+def test_what_does_not_fit_in_memory_is_refused_before_q_and_k_are_made(monkeypatch, capsys) -> None:
     no_room(monkeypatch)
-    assert main([*command.split(), "--heads", "1", "--seq-len", "400", "--head-dim", "64"]) == 2
-    assert "GiB of memory" in capsys.readouterr().err
+    for command in TOO_LARGE.strip().splitlines():
+        assert main([*command.split(), "--heads", "1", "--seq-len", "400", "--head-dim", "64"]) == 2
+        assert "GiB of memory" in capsys.readouterr().err, command
 
 
 @pytest.mark.parametrize("sample", [None, 5])
@@ -151,25 +137,25 @@ def captured(folder: Path, q: float, k: float) -> str:
     return str(folder / "qk.npz")
 
 
-@pytest.mark.parametrize(
-    ("q", "k", "scale", "vanishes"),
-    [
-        (1e-20, 1.0, 1.0, False),
-        (1.0, 1e-20, 1.0, False),
-        (1e-20, 1e-4, 1.0, False),
-        (1e-20, 1e-6, 1.0, True),
-        (1e-20, 1e-4, 1e-3, True),
-        (1e-20, 1e-4, 1e3, False),
-        (0.0, 1.0, 1.0, False),  # scores of 0 are exact
-    ],
-)
-def test_scores_vanish_by_the_product_of_q_k_and_scale(q, k, scale, vanishes, tmp_path) -> None:
-    case = Case(qk=captured(tmp_path, q, k), scale=scale)
-    if not vanishes:
-        assert case.load()[0].q.min() == -q
-        return
-    with pytest.raises(BadInput, match="would vanish in float32"):
-        case.load()
+SMALL_SCORES = [  # q, k, scale: whether their product is lost
+    (1e-20, 1.0, 1.0, False),
+    (1.0, 1e-20, 1.0, False),
+    (1e-20, 1e-4, 1.0, False),
+    (1e-20, 1e-6, 1.0, True),
+    (1e-20, 1e-4, 1e-3, True),
+    (1e-20, 1e-4, 1e3, False),
+    (0.0, 1.0, 1.0, False),  # scores of 0 are exact
+]
+
+
+def test_scores_vanish_by_the_product_of_q_k_and_scale(tmp_path) -> None:
+    for q, k, scale, vanishes in SMALL_SCORES:
+        case = Case(qk=captured(tmp_path, q, k), scale=scale)
+        if vanishes:
+            with pytest.raises(BadInput, match="would vanish in float32"):
+                case.load()
+        else:
+            assert case.load()[0].q.min() == -q
 
 
 @pytest.mark.parametrize("sections", [(), (4,), (2, 2), (1, 1, 1, 1), (0, 0, 0), (2, -1, 3)])
@@ -179,21 +165,17 @@ def test_three_axes_have_three_counts(sections) -> None:
     assert Axes((4, 0, 0)).of_pairs().tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("missing", ["implementation", "offset"])
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize("more", [(), ("--by", "implementation"), ("--against", "a.FORM")])
-def test_a_table_without_subjects_or_offsets_is_no_report(
-    missing, form, more, tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = Path(f"a.{form}")
-    values = {
-        name: ROW[name] for name in ("implementation", "offset", "dtype", "drift_rms") if name != missing
-    }
-    lines = [",".join(values), ",".join(map(str, values.values()))] if form == "csv" else [json.dumps(values)]
-    path.write_text("\n".join(lines))
-    assert main(["report", str(path), *(word.replace("FORM", form) for word in more)]) == 2
-    assert "no implementation and offset" in capsys.readouterr().err
+def test_a_table_without_subjects_or_offsets_is_no_report(form, tmp_path, capsys) -> None:
+    path = tmp_path / f"a.{form}"
+    for missing in ("implementation", "offset"):
+        names = {"implementation", "offset", "dtype", "drift_rms"} - {missing}
+        values = {name: ROW[name] for name in names}
+        lines = [",".join(values), ",".join(map(str, values.values()))]
+        path.write_text("\n".join(lines) if form == "csv" else json.dumps(values))
+        for more in ((), ("--by", "implementation"), ("--against", str(path))):
+            assert main(["report", str(path), *more]) == 2
+            assert "no implementation and offset" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- remedies
@@ -224,36 +206,16 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
 # ---------------------------------------------------------------------------- own code
 
 
-@pytest.mark.parametrize(
-    ("modules", "numpy"),
-    [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
-)
-@pytest.mark.parametrize(
-    ("note", "error_line"),
-    [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)],
-)
-def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:
-    space: dict[str, Any] = {}
-    exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
-    assert signatures.wants_numpy(space["rope"]) is (numpy if error_line is None else error_line)
+MODULES = {"": False, "import numpy as np": True, "import torch": False, "import torch, numpy": False}
+NOTES = {"": None, ": 'np.ndarray'": True, ": 'torch.Tensor'": False, ": 'float'": None}
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "factor"),
-    [
-        (2.0, 6.0, 3.0),
-        (6.0, 2.0, 3.0),
-        (0.0, 0.0, 1.0),
-        (0.0, 1.0, math.inf),
-        (1.0, 0.0, math.inf),
-        (math.nan, 1.0, math.inf),
-        (1.0, math.nan, math.inf),
-        (math.nan, math.nan, 1.0),
-    ],
-)
-def test_a_drift_that_is_undefined_is_like_none_that_is_not(first, second, factor) -> None:
-    """`explain` names no recipe that overflows where the code does not, nor the other way round."""
-    assert known_recipes._factor(first, second) == factor
+def test_own_code_gets_numpy_where_it_speaks_of_nothing_else() -> None:
+    for modules, numpy in MODULES.items():
+        for note, says in NOTES.items():
+            space: dict[str, Any] = {}
+            exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
+            assert signatures.wants_numpy(space["rope"]) is (numpy if says is None else says), (modules, note)
 
 
 @pytest.mark.parametrize("most", [2**53, 2**53 + 1])
@@ -277,54 +239,7 @@ def test_a_config_is_named_on_one_line(tmp_path) -> None:
 # ---------------------------------------------------------------------------- sweeps
 
 
-class Mortal:
-    """Workers that die with the first units so many times; what they are given later they do."""
-
-    def __init__(self, deaths: int) -> None:
-        self.deaths, self.waiting = deaths, []
-        self._processes: dict[int, Any] = {}
-
-    @contextlib.contextmanager
-    def pool(self, jobs: int) -> Iterator[Mortal]:
-        self.waiting, self.step = [], 0
-        yield self
-
-    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        self.waiting.append((Future(), work, given))
-        return self.waiting[-1][0]
-
-    def listen(self) -> None:
-        """A worker takes its unit between two looks, and is done or dead by the next."""
-        self.step += 1
-        for future, work, given in self.waiting:
-            if self.step == 1:
-                future.set_running_or_notify_cancel()
-            elif self.deaths and not future.done():
-                future.set_exception(BrokenProcessPool())
-            elif not future.done():
-                future.set_result(work(*given))
-        self.deaths -= self.deaths > 0 and self.step == 2
-
-
-@pytest.mark.parametrize("deaths", [0, 1, 2, 3])
-def test_a_worker_may_die_twice_with_the_same_work(deaths, monkeypatch) -> None:
-    mortal = Mortal(deaths)
-    monkeypatch.setattr(workers, "_pool", mortal.pool)
-    monkeypatch.setattr(workers, "_LISTEN_SECONDS", 0.0)
-    audit = Audit((Case(heads=1, seq_len=4, head_dim=8),), ("uniform",), ("fp16",), (0, 7))
-    every = cells.units(Sweep(audit).tasks(), 1)
-    done = workers.processes(audit, every, 1, mortal.listen)
-    if deaths >= workers.MOST_DEATHS:
-        with pytest.raises(RopeAuditError, match="a worker process died 3 times with the same work"):
-            list(done)
-        return
-    rows = [row for unit, result in done for _, row in workers.home(unit, result)]
-    assert sorted(row.offset for row in rows) == [0, 7]
-
-
-@pytest.mark.parametrize(
-    ("suffix", "offset"), [("json", 131072), ("jsonl", 131072), ("csv", 131072), ("json", 7)]
-)
+@pytest.mark.parametrize(("suffix", "offset"), [("json", 131072), ("csv", 131072), ("json", 7)])
 def test_rows_with_infinite_bounds_go_on_from_the_report(
     suffix, offset, tmp_path, monkeypatch, capsys
 ) -> None:

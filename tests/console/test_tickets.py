@@ -121,9 +121,6 @@ def test_no_ticket_is_written_for_what_is_good_enough(here, believed, capsys) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--ticket", "vllm"], "the forms of trackers were withdrawn; "),
-        (["--ticket", "llama.cpp"], "give one, such as --ticket ticket.md"),
-        (["--ticket-file", "a.md"], "--ticket-file of `ropeaudit shift` was withdrawn; use --ticket FILE"),
         (["--ticket", ""], "--ticket '' names no file"),
         (["--ticket", "a.md", "-o", "a.md"], "--ticket and -o both name 'a.md'"),
         (["--ticket", "no/a.md"], "--ticket 'no/a.md' cannot be written"),

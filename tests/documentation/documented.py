@@ -17,14 +17,16 @@ from typing import TextIO
 from unittest import mock
 
 import click
-import every_command
 import numpy as np
 import pytest
 import tiny_models
 from safetensors.numpy import save_file
 
+from ropeaudit.console.help import commands
 from ropeaudit.main import cli, main
 
+# All commands by what one types, each imported; the command line itself imports one when it is called.
+BY_NAME: dict[str, click.Command] = dict(commands(cli, click.Context(cli)))
 ROOT = Path(__file__).parents[2]
 WAS = ROOT / "docs" / "history.md"  # says what was so, with names and sentences of then
 PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path != WAS)]
@@ -104,11 +106,11 @@ def calls(command: str) -> Iterator[list[str]]:
 def unknown(arguments: list[str]) -> list[str]:
     """Return the command, or the options, that ropeaudit does not have. Capitals are placeholders."""
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if isinstance(every_command.BY_NAME.get(name), click.Group) and arguments[1:]:
+    if isinstance(BY_NAME.get(name), click.Group) and arguments[1:]:
         name = " ".join(arguments[:2])
-    if name and not name.isupper() and name not in every_command.BY_NAME:
+    if name and not name.isupper() and name not in BY_NAME:
         return [name]
-    params = every_command.BY_NAME[name].params if name in every_command.BY_NAME else cli.params
+    params = BY_NAME[name].params if name in BY_NAME else cli.params
     known = {flag for param in params for flag in (*param.opts, *param.secondary_opts)} | {
         "-h",
         "--help",
@@ -116,6 +118,17 @@ def unknown(arguments: list[str]) -> list[str]:
     }
     flags = (word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word))
     return [flag for flag in flags if flag not in known]
+
+
+def command(text: str) -> list[str]:
+    """Return the arguments of a block that is one call of ropeaudit; none of any other block.
+
+    Of the line that installs it, that is its last part.
+    """
+    line = text.replace("\\\n", "").strip()
+    line = line.rpartition("&& .venv/bin/")[2] if line.startswith("python3 -m venv ") else line
+    one = line.startswith("ropeaudit ") and not re.search(r"[;|&><$\n]", re.sub(r"'[^']*'", "", line))
+    return shlex.split(line)[1:] if one else []
 
 
 def shell(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,28 @@
 """Every command of README, docs/ and examples/ is run; what is not stands here with its reason."""
 
+import contextlib
 import shlex
 import socket
 import tomllib
 from pathlib import Path
 
 import pytest
-from documented import ROOT, SLOW, Block, blocks, calls, furnish, in_comments, inline, marked, shell, unknown
+from documented import (
+    ROOT,
+    SLOW,
+    Block,
+    blocks,
+    calls,
+    command,
+    furnish,
+    in_comments,
+    inline,
+    marked,
+    shell,
+    unknown,
+)
+
+from ropeaudit.main import main
 
 NETWORK = "installs from the network"
 # How a command begins that is not run: why not, and where it is run instead. Its options are looked up.
@@ -63,6 +79,10 @@ def free_port() -> int:
 @pytest.mark.parametrize("block", marked([block for block in SHELL if block not in PRINTING and runs(block)]))
 def test_shell(block: Block, tmp_path: Path) -> None:
     furnish(tmp_path, runs(block))
+    if all(arguments := [command(line) for line in runs(block).splitlines()]):
+        with contextlib.chdir(tmp_path):
+            assert [main(one) for one in arguments] == [0] * len(arguments)
+        return
     text = runs(block).replace("8786", str(free_port()))  # another scheduler may have that port
     done = shell(text, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -84,11 +104,12 @@ def test_what_a_block_holds_is_known() -> None:
     assert {block.language for block in RESULTS} == {"bash", "python", "text", "toml", "yaml"}
 
 
-@pytest.mark.parametrize("block", SHELL, ids=lambda block: f"{block.page}:{block.line}")
-def test_shell_is_shell(block: Block, tmp_path: Path) -> None:
-    (tmp_path / "block.sh").write_text(block.text, encoding="utf-8")
-    done = shell("bash -n block.sh", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_shell_is_shell(tmp_path: Path) -> None:
+    for number, block in enumerate(SHELL):
+        (tmp_path / f"{number}.sh").write_text(block.text, encoding="utf-8")
+    done = shell('for one in *.sh; do bash -n "$one" || echo "$one"; done', tmp_path)
+    wrong = [SHELL[int(name.partition(".")[0])] for name in done.stdout.split()]
+    assert (wrong, done.returncode, done.stderr) == ([], 0, "")
 
 
 def test_python_that_is_not_run_is_python() -> None:

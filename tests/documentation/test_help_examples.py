@@ -1,20 +1,20 @@
 """Every example of the help is run and does what it says; --help fits a screen and points at the rest."""
 
+import contextlib
 import csv
 import json
 import re
 from pathlib import Path
 
 import click
-import every_command
 import pytest
-from documented import CONFIG, FACTORIES, HALF, furnish, language_model, report, shell, write
+from documented import BY_NAME, CONFIG, FACTORIES, HALF, command, furnish, language_model, report, write
 
 from ropeaudit.console import help
 from ropeaudit.main import main
 
 WIDTH, MOST = 100, 45
-COMMANDS = {name: each for name, each in every_command.BY_NAME.items() if not isinstance(each, click.Group)}
+COMMANDS = {name: each for name, each in BY_NAME.items() if not isinstance(each, click.Group)}
 
 
 def worse(path: Path) -> None:
@@ -77,16 +77,18 @@ def _width(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in help.EXAMPLES]
 )
-def test_examples_do_what_they_say(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_do_what_they_say(name, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("documented.FACTORIES", FACTORIES | HELD)
+    monkeypatch.setenv("COLUMNS", "200")
     lines = [line for line, _ in help.EXAMPLES[name]]
     furnish(tmp_path, "\n".join(lines))
     for line in lines:
         code, result = DONE[line]
         there = (tmp_path / result).exists()
-        done = shell(f"ropeaudit {line}", tmp_path, COLUMNS="200")
-        assert done.returncode == code, done.stderr
-        assert result in done.stdout or ((tmp_path / result).is_file() and not there), done.stdout
+        with contextlib.chdir(tmp_path):
+            assert main(command(f"ropeaudit {line}")) == code, line
+        printed = capsys.readouterr().out
+        assert result in printed or ((tmp_path / result).is_file() and not there), printed
 
 
 def test_the_results_of_examples_are_those_of_examples() -> None:

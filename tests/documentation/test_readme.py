@@ -8,14 +8,13 @@ import contextlib
 import io
 import os
 import re
-import shlex
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from documented import PAGES, PRINTED, ROOT, WAS, Block, blocks, furnish, marked, shell
+from documented import PAGES, PRINTED, ROOT, WAS, Block, blocks, command, furnish, marked, shell
 from figures import differences
 
 from ropeaudit.main import main
@@ -23,17 +22,6 @@ from ropeaudit.subjects.calling import conventions, signatures
 
 README = ROOT / "README.md"
 SHOWN = [block for block in blocks() if block.output is not None]
-
-
-def command(text: str) -> list[str]:
-    """Return the arguments of a block that is one call of ropeaudit; none of any other block.
-
-    Of the line that installs it, that is its last part.
-    """
-    line = text.replace("\\\n", "").strip()
-    line = line.rpartition("&& .venv/bin/")[2] if line.startswith("python3 -m venv ") else line
-    one = line.startswith("ropeaudit ") and not re.search(r"[;|&><$\n]", re.sub(r"'[^']*'", "", line))
-    return shlex.split(line)[1:] if one else []
 
 
 def printed(language: str, text: str, folder: Path) -> tuple[int, str]:

@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
-import every_command
 
 import ropeaudit
 import ropeaudit.testing
 from ropeaudit.audits.records import COLUMNS
 from ropeaudit.audits.records import GROUPS as COLUMN_GROUPS
 from ropeaudit.console import help
+from ropeaudit.console.help import commands as named
 from ropeaudit.main import cli
 
+BY_NAME: dict[str, click.Command] = dict(named(cli, click.Context(cli)))
 DOCS = Path(__file__).parents[2] / "docs"
 WIDTH = 100
 _SIZE = {
@@ -45,13 +46,13 @@ _NOISE = re.compile(r"ropeaudit\.(?:\w+\.)*|collections\.abc\.|typing\.")
 
 def commands() -> dict[str, click.Command]:
     """Return name -> command, by name."""
-    return dict(sorted(every_command.BY_NAME.items()))
+    return dict(sorted(BY_NAME.items()))
 
 
 def context(name: str) -> click.Context:
     """Return the context in which a command's help is written."""
     parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
-    here = click.Context(every_command.BY_NAME[name], info_name=name, parent=parent, **_SIZE)
+    here = click.Context(BY_NAME[name], info_name=name, parent=parent, **_SIZE)
     here.meta[help.__name__] = True
     return here
 
@@ -61,7 +62,7 @@ def options(name: str) -> dict[tuple[str, str], str]:
     here = context(name)
     return {
         record: max(param.opts, key=len)
-        for param in every_command.BY_NAME[name].get_params(here)
+        for param in BY_NAME[name].get_params(here)
         if isinstance(param, click.Option) and not {"--help", "--help-all"} & {*param.opts}
         if (record := param.get_help_record(here))
     }
@@ -140,17 +141,17 @@ def python_page() -> Iterator[str]:
 def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
     """Yield usage, description and own options of a command, and which shared ones it takes."""
     here, own = context(name), options(name)
-    if isinstance(every_command.BY_NAME[name], click.Group):
+    if isinstance(BY_NAME[name], click.Group):
         yield f"```text\n{here.get_help().rstrip()}\n```"
         return
     text = click.HelpFormatter(width=WIDTH)
-    every_command.BY_NAME[name].format_usage(here, text)
-    every_command.BY_NAME[name].format_help_text(here, text)
+    BY_NAME[name].format_usage(here, text)
+    BY_NAME[name].format_help_text(here, text)
     alone = [record for record in own if not any(record in records for records in groups.values())]
     if alone:
         text.write_paragraph()
         text.write(definitions(alone, "Options") + "\n")
-    every_command.BY_NAME[name].format_epilog(here, text)
+    BY_NAME[name].format_epilog(here, text)
     yield f"```text\n{text.getvalue().rstrip()}\n```"
     yield f"Shared options: {'; '.join(taken(own, groups))}."
 

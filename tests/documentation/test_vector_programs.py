@@ -54,12 +54,6 @@ FAULTS: dict[str, dict[str, Fault]] = {
         "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
     },
     "js": {
-        "positions in int16": (
-            "Number(bytes.readBigInt64LE(8 * i))",
-            "bytes.readInt16LE(8 * i)",
-            "rotation",
-            "integer-width: positions held in int16",
-        ),
         "a table that ends": (
             "positions[(element % rows) * seq_len + token]",
             "Math.min(positions[(element % rows) * seq_len + token], 32767)",
@@ -68,12 +62,6 @@ FAULTS: dict[str, dict[str, Fault]] = {
         ),
     },
     "rs": {
-        "positions in int16": (
-            "(position as f64 *",
-            "(position as i16 as f64 *",
-            "rotation",
-            "integer-width: positions held in int16",
-        ),
         "the other layout": (
             "if interleaved {",
             "if !interleaved {",
@@ -97,19 +85,6 @@ SERVED_FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "k by the heads of q": ("vector / length / heads", "vector / length / call->heads[0]"),
         "one key head not rotated": ("rotate(x,", "if (heads > 1) rotate(x,"),
         "heads from 8 on one late": ("length + token];", "length + token] + (vector / length % heads > 7);"),
-    },
-    "js": {
-        "row 0 for all": ("(element % rows) * seq_len + token", "token"),
-        "counted on": ("(element % rows) * seq_len + token]", "(element % rows) * seq_len] + token"),
-        "k by the heads of q": ("vector / seq_len / count", "vector / seq_len / heads"),
-    },
-    "rs": {
-        "row 0 for all": ("element % call.rows * call.length + token", "token + 0 * element"),
-        "counted on": (
-            "element % call.rows * call.length + token]",
-            "element % call.rows * call.length] + token as i64",
-        ),
-        "k by the heads of q": ("vector / call.length / heads", "vector / call.length / call.heads[0]"),
     },
 }
 ROWS = "positions-of-another-row: batch element 1 to {} alone: positions of batch element 0"
@@ -215,7 +190,7 @@ def test_the_program_passes(language: str, programs, given: VectorCase, tmp_path
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
-@pytest.mark.parametrize("model", ["mistral-7b-v0.3", "gemma-3-4b", "gpt-neox-20b", "gpt-j-6b"])
+@pytest.mark.parametrize("model", ["gemma-3-4b", "gpt-j-6b"])
 def test_the_program_passes_in_float32(language: str, model: str, programs, tmp_path: Path) -> None:
     more = {"model": model, "head_dim": None, "layer": "full_attention"}
     read = case(tmp_path / "case", "fp32", 1000, served=True, **more)

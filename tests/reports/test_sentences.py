@@ -109,14 +109,14 @@ def test_what_is_wrong_at_several_offsets_is_one_note_of_the_worst(tmp_path, cap
         "import numpy as np\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"
     )
     command = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--layout", "half"]
-    command += ["--dtype", "fp64,fp16", "--offset", "0-5+1", "--impl", f"{tmp_path / 'mine.py'}:turn"]
+    command += ["--dtype", "fp64,fp16", "--offset", "0,1,2", "--impl", f"{tmp_path / 'mine.py'}:turn"]
     assert main([*command, "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     notes = [note for note in report["notes"] if "wrongly" in note]
     for note, dtype in zip(notes, ("float64", "float16"), strict=True):
         same = [row for row in report["records"] if row["dtype"] == dtype]
         worst = max(same, key=lambda row: row["rotation_excess"])
-        assert f"turn in {dtype} at offset {worst['offset']} (and at 5 others, no worse) rotates pair" in note
+        assert f"turn in {dtype} at offset {worst['offset']} (and at 2 others, no worse) rotates pair" in note
 
 
 def test_rows_are_one_note_only_where_all_that_is_said_of_them_is_the_same(tmp_path, capsys) -> None:
@@ -136,16 +136,12 @@ def test_rows_are_one_note_only_where_all_that_is_said_of_them_is_the_same(tmp_p
         "    q, k = base(q, positions), base(k, positions)\n"
         "    k = scaled(scaled(k, positions, 1000, [3, 5], 0.3), positions, 3000, [4, 7], 1.5)\n"
         "    return scaled(q, positions, 2000, [2, 6], 1.2), k\n"
-        "def bases(q, k, positions):\n"
-        "    theta = {0: 10000.0, 1: 20000.0}.get(int(positions.max()) // 1500, 30000.0)\n"
-        "    return base(q, positions, theta), base(k, positions, theta)\n"
     )
-    for name, offsets, told in (("odd", "1000,2000,3000", 3), ("bases", "1600,3200,3300", 2)):
-        command = ["shift", "--heads", "1", "--head-dim", "32", "--seq-len", "16", "--layout", "half"]
-        command += ["--dtype", "fp32", "--offset", offsets, "--impl", f"{tmp_path / 'odd.py'}:{name}"]
-        assert main([*command, "-f", "json"]) == 0
-        notes = [note for note in json.loads(capsys.readouterr().out)["notes"] if "wrongly" in note]
-        assert len(notes) == told, notes
+    command = ["shift", "--heads", "1", "--head-dim", "32", "--seq-len", "16", "--layout", "half"]
+    command += ["--dtype", "fp32", "--offset", "1000,2000,3000", "--impl", f"{tmp_path / 'odd.py'}:odd"]
+    assert main([*command, "-f", "json"]) == 0
+    notes = [note for note in json.loads(capsys.readouterr().out)["notes"] if "wrongly" in note]
+    assert len(notes) == 3, notes
 
 
 def test_each_trouble_of_several_offsets_has_a_note_of_its_own() -> None:
@@ -200,8 +196,7 @@ def test_growth_is_over_the_row_of_offset_0_or_says_that_it_is_not(capsys) -> No
         assert over[dtype, "floor"] != pytest.approx(over[dtype, "row"], rel=0.01)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8_e4m3"])
-@pytest.mark.parametrize("seq_len", [24, 4096])
+@pytest.mark.parametrize(("dtype", "seq_len"), [("fp32", 24), ("fp16", 4096), ("bf16", 24), ("fp8_e4m3", 24)])
 def test_storing_is_blamed_only_where_float64_angles_miss_the_tolerance_too(dtype, seq_len) -> None:
     case = {"heads": 1, "seq_len": seq_len, "head_dim": 32, **({"sample": 400} if seq_len > 100 else {})}
     (careful,) = shift(0, dtype, "meta", **case)
@@ -215,8 +210,7 @@ def test_storing_is_blamed_only_where_float64_angles_miss_the_tolerance_too(dtyp
             assert "fp64-angles) may meet it" in note
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8_e5m2"])
-@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e-4])
+@pytest.mark.parametrize(("dtype", "scale"), [("fp16", 1e-8), ("bf16", 1e-6), ("fp8_e5m2", 1e-4)])
 def test_careful_code_attains_what_it_is_said_to_where_scores_are_subnormal(dtype, scale) -> None:
     (record,) = shift(0, dtype, "meta", heads=2, seq_len=48, scale=scale)
     assert 0.3 < record.excess < 2
@@ -276,13 +270,6 @@ def test_the_headline_of_overflow_is_of_the_row_that_loses_most() -> None:
     results = list(shift([65_500, 70_000], ["fp16"], ["uniform"], **LONG))
     assert 0 < results[0].nonfinite < results[0].scores == results[1].nonfinite
     assert "at offset 70000 gives 528 of 528" in drift.headline(results)
-
-
-def test_a_subject_beside_without_a_drift_has_its_verdict_in_the_headline(tmp_path, capsys) -> None:
-    np.savez(tmp_path / "zero.npz", q=np.zeros((1, 16, 16)), k=np.ones((1, 16, 16)))
-    command = ["shift", "--qk", f"{tmp_path / 'zero.npz'}", "--dtype", "fp8_e4m3", "--offset", "0"]
-    assert main([*command, "--recipe", "uniform,meta"]) == 0
-    assert "meta there: exact" in capsys.readouterr().out
 
 
 def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:

@@ -97,6 +97,9 @@ def decay(
     """
     compared, given, kinds = requested(recipes, dtypes, changes), arguments.cases_of(cases, case), listed(qk)
     files = {name: inputs.from_file(name) for name in kinds if inputs.is_file(name)}
+    for name in kinds:
+        if name not in files:
+            inputs.check_kind(name, inputs.WHOLE)
     for captured in files.values():  # its head_dim counts where nothing else says one
         alone = [(one.head_dim, one.model, one.config) == (None, None, None) for one in given]
         size = captured.q.shape[2]
