@@ -157,7 +157,8 @@ def alone(
             listen()
             for here, (process, unit, end) in list(busy.items()):
                 if here in answered or time.monotonic() > end:
-                    yield unit, _answer(here, process) if here in answered else _too_long()
+                    late = Problem("RopeAuditError", f"took longer than {PATIENCE:g} s, and was ended")
+                    yield unit, _answer(here, process) if here in answered else late
                     del busy[here]
                     _ended(here, process)
     finally:
@@ -209,10 +210,6 @@ def _answer(here: Connection, process: SpawnProcess) -> Result | Problem:
             "RopeAuditError", f"its process ended with {'signal' if code < 0 else 'code'} {abs(code)}"
         )
     return result
-
-
-def _too_long() -> Problem:
-    return Problem("RopeAuditError", f"took longer than {PATIENCE:g} s, and was ended")
 
 
 def _ended(here: Connection, process: SpawnProcess) -> None:

@@ -374,7 +374,6 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
 
 
 def test_words_of_the_command_are_those_of_the_drawing() -> None:
-    assert command._SUFFIXES == style.SUFFIXES
     assert set(command._KINDS) == {"heatmap", *plots._SOURCES}
 
 

@@ -69,30 +69,24 @@ def _help(kind: Kind) -> str:
 
 
 def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
+    # what stays the same of a fault while lines move and figures change
+    same = hashlib.sha256("\0".join((fault.target, fault.check, fault.rule)).encode())
     result: dict[str, Any] = {
         "ruleId": fault.rule,
         "ruleIndex": rules.index(fault.rule),
         "level": "error",
         "message": {"text": f"{fault.target}, {fault.check}: {fault.message}"},
-        "partialFingerprints": {"fault/v1": _fingerprint(fault)},
+        "partialFingerprints": {"fault/v1": same.hexdigest()[:32]},
     }
     if fault.file:
-        place: dict[str, Any] = {"artifactLocation": _artifact(fault.file)}
+        artifact = {"uri": quote(fault.file), "uriBaseId": _ROOT}
+        if os.path.isabs(fault.file):
+            artifact = {"uri": Path(fault.file).as_uri()}
+        place: dict[str, Any] = {"artifactLocation": artifact}
         if fault.line:
             place["region"] = {"startLine": fault.line}
         result["locations"] = [{"physicalLocation": place}]
     return result
-
-
-def _artifact(file: str) -> dict[str, str]:
-    if os.path.isabs(file):
-        return {"uri": Path(file).as_uri()}
-    return {"uri": quote(file), "uriBaseId": _ROOT}
-
-
-def _fingerprint(fault: Fault) -> str:
-    """Return what stays the same of a fault while lines move and figures change."""
-    return hashlib.sha256("\0".join((fault.target, fault.check, fault.rule)).encode()).hexdigest()[:32]
 
 
 FORM = ReportForm("SARIF", render)
