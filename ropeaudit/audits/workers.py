@@ -120,7 +120,8 @@ def processes(
                 while waiting:
                     done, _ = futures.wait(waiting, _LISTEN_SECONDS, futures.FIRST_COMPLETED)
                     listen()
-                    if _one_is_dead(pool):
+                    sentinels = [process.sentinel for process in list((pool._processes or {}).values())]
+                    if connection.wait(sentinels, 0):  # one is dead
                         _end(pool)
                     started |= {number for future, number in waiting.items() if future.running()}
                     for future in done:
@@ -240,10 +241,6 @@ def _end(pool: ProcessPoolExecutor) -> None:
     for process in list((pool._processes or {}).values()):
         process.kill()
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
-
-
-def _one_is_dead(pool: ProcessPoolExecutor) -> bool:
-    return bool(connection.wait([process.sentinel for process in list((pool._processes or {}).values())], 0))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ropeaudit import __version__
 from ropeaudit.errors import UsageError
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Kind, kinds
+from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report, ReportForm
 from ropeaudit.reports.faults import Fault
 
@@ -53,19 +53,14 @@ def _rule(rule: str) -> dict[str, Any]:
     named = {"id": rule, "helpUri": page, "defaultConfiguration": {"level": "error"}}
     if kind is None:  # a limit, a key of a config: what failed explains itself
         return {**named, "shortDescription": {"text": rule.replace("-", " ")}}
+    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": wording.template(kind.remedy)}
     return {
         **named,
         "shortDescription": {"text": kind.title},
         "fullDescription": {"text": kind.shows},
-        "help": {"text": _help(kind)},
+        "help": {"text": "\n\n".join(f"{head}{text}" for head, text in parts.items() if text)},
         "properties": {"tags": [kind.group]},
     }
-
-
-def _help(kind: Kind) -> str:
-    """Return how it looks, what it comes of and what to change."""
-    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": wording.template(kind.remedy)}
-    return "\n\n".join(f"{head}{text}" for head, text in parts.items() if text)
 
 
 def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
