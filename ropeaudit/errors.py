@@ -7,7 +7,7 @@ RopeAuditError
 ├── BadInput          a file that cannot be read or does not hold what it should (exit code 2)
 ├── BadOutput         a file or stream that cannot be written (exit code 2)
 ├── MissingPackage    something optional that is not installed (exit code 2)
-├── OutOfMemory       a device on which not even a few rows of scores fit (exit code 2)
+├── OutOfMemory       a device whose memory is full (exit code 2)
 └── NotEmulated       a recipe that NumPy arithmetic cannot reproduce (exit code 2)
 
 A message says what was seen, what was allowed and what to type. It is written with options, --head-dim, whose
@@ -103,7 +103,7 @@ class MissingPackage(RopeAuditError, ImportError):
 
 
 class OutOfMemory(RopeAuditError, MemoryError):
-    """A device on which not even a few rows of scores fit."""
+    """A device whose memory is full."""
 
 
 class NotEmulated(RopeAuditError):

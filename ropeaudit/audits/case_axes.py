@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.errors import BadShape, UsageError
+from ropeaudit.errors import UsageError
 from ropeaudit.rope import axes as sequence_axes
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import RopeSetting
@@ -82,12 +82,6 @@ def check_grid(grid: Grid, qk: str, is_file: bool, offsets: Iterable[int]) -> No
         raise UsageError(
             f"--qk {qk} looks at a distance in a sequence; on a grid give one of: {', '.join(KINDS)}"
         )
-
-
-def check_size(grid: Grid | None, qk: str, seq_len: int) -> None:
-    """Raise BadShape unless captured q and k have as many tokens as the grid."""
-    if grid is not None and grid.count != seq_len:
-        raise BadShape(f"{qk!r} has {seq_len} tokens and the grid {grid.count}; they must agree")
 
 
 def of_sequence(case: Case, setting: RopeSetting) -> Axes | None:

@@ -178,10 +178,15 @@ class CaseRun:
 
         The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
         """
-        known = [one for one in cells if self.bounded and _bounded(one.subject)]
-        twins: dict[Subject, Emulated] = {
-            one.subject: _emulated(one.subject) for one in known if isinstance(one.subject, OfRecipe)
-        }
+        twins: dict[Subject, Emulated] = {}
+        for one in cells if self.bounded else ():
+            subject = one.subject
+            stored = isinstance(
+                subject, RerotatedKeys
+            )  # no bound speaks of k that is stored otherwise than q
+            if isinstance(subject, OfRecipe) and not stored and subject.recipe.recipe.keys is None:
+                twins[subject] = _emulated(subject)
+        known = [one for one in cells if one.subject in twins]
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
         own = [(twins[one.subject], one.offset) for one in known]
@@ -275,12 +280,6 @@ class CaseRun:
             exact = Exact(at, input_format)
             self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
         return self.structural[key]
-
-
-def _bounded(subject: Subject) -> bool:
-    """Return whether it is a recipe's; no bound speaks of k that is stored otherwise than q."""
-    stored = isinstance(subject, RerotatedKeys)
-    return isinstance(subject, OfRecipe) and not stored and subject.recipe.recipe.keys is None
 
 
 def _emulated(subject: OfRecipe) -> Emulated:

@@ -172,7 +172,8 @@ class Case:
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
         on_grid = case_axes.grid(self)
-        case_axes.check_size(on_grid, self.qk, seq_len)
+        if on_grid is not None and on_grid.count != seq_len:
+            raise BadShape(f"{self.qk!r} has {seq_len} tokens and the grid {on_grid.count}; they must agree")
         setting = (self if on_grid else replace(self, head_dim=head_dim)).setting(seq_len)
         largest = float(np.abs(loaded.q).max() * np.abs(loaded.k).max() * setting.scale)
         if 0.0 < largest < SMALLEST_SCORE:

@@ -177,7 +177,7 @@ def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair
     if before is None:
         return pair
     changed = [name for name in COMPARED if _has_changed(pair, name, ratio)]
-    if _same_words(before, after) and not _at_a_threshold(pair):
+    if before.get("tolerance") == after.get("tolerance") and not _at_a_threshold(pair):
         words = [name for name in ("verdict", "within_tolerance") if name in before and name in after]
         changed += [name for name in words if before[name] != after[name]]
     return Pair(before, after, tuple(changed), reordered)
@@ -193,11 +193,6 @@ def _at_a_threshold(pair: Pair) -> bool:
 def _number(cell: Any) -> Any:
     """Return a cell, None where it is undefined: it equals itself."""
     return None if isinstance(cell, float) and math.isnan(cell) else cell
-
-
-def _same_words(before: Row, after: Row) -> bool:
-    """Whether two rows are judged by the same tolerance."""
-    return bool(before.get("tolerance") == after.get("tolerance"))
 
 
 def _has_changed(pair: Pair, name: str, ratio: float) -> bool:

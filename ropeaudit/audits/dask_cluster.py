@@ -45,7 +45,10 @@ def on_dask(
     except ImportError:
         raise MissingPackage("--scheduler needs Dask; pip install 'ropeaudit[cluster]'") from None
     spec, patience = workers.without_cases(audit), Patience(tell)
-    with _silent(), _client(distributed, scheduler, jobs, listen) as client:
+    with _silent(), contextlib.ExitStack() as stack:
+        local = scheduler == "local"  # the cluster that it starts ends here too
+        address: Any = stack.enter_context(_local(distributed, jobs, listen)) if local else scheduler
+        client = stack.enter_context(_connected(distributed, address, listen))
         listen()  # a Ctrl-C during the start
         again = {"pure": False, "retries": MOST_DEATHS}
         with _losing(scheduler):
@@ -106,16 +109,6 @@ class Patience:
                 self.reported = True
                 self.tell(f"no Dask worker is there; waiting up to {self.text} for one")
         time.sleep(_LISTEN_SECONDS)
-
-
-@contextlib.contextmanager
-def _client(distributed: Any, scheduler: str, jobs: int, listen: Callable[[], None]) -> Iterator[Any]:
-    """Connect; the cluster that "local" starts ends here too. Raises: UsageError, RopeAuditError."""
-    with contextlib.ExitStack() as stack:
-        address: Any = scheduler
-        if scheduler == "local":
-            address = stack.enter_context(_local(distributed, jobs, listen))
-        yield stack.enter_context(_connected(distributed, address, listen))
 
 
 def _connected(distributed: Any, address: Any, listen: Callable[[], None]) -> Any:

@@ -34,13 +34,9 @@ def _usual_scale(row: Mapping[str, Any]) -> float | None:
     return 1 / math.sqrt(size) if size > 0 else None
 
 
-def _stages_of(row: Mapping[str, Any]) -> str:
-    """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
-    return _stages(str(row.get("implementation")), str(row.get("dtype")))
-
-
 @lru_cache(maxsize=256)
 def _stages(name: str, dtype: str) -> str:
+    """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
     bare, _, changes = name.rstrip("]").partition("[")
     try:
         recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})
@@ -200,7 +196,7 @@ class Identity:
         "inverse_power, each and false, and the axes of --order",
         role="case",
         group="detail",
-        implied=_stages_of,
+        implied=lambda row: _stages(str(row.get("implementation")), str(row.get("dtype"))),
     )
     case: str = column(
         "digest of all that was requested, " + ", ".join(APART[:-1]) + " aside: the same for the same cell "
@@ -228,20 +224,16 @@ def shown(row: Identity) -> str:
 
 def case_of(values: Mapping[str, Any]) -> str:
     """Return the digest of what was requested, from the columns of `Identity` less those of `APART`."""
-    return _digested(tuple(_word(values[name]) for name in _NAMES), _word(values["offset"]))
+    digest = _begun(tuple(_word(values[name]) for name in _NAMES)).copy()
+    digest.update(_word(values["offset"]).encode("utf-8", "backslashreplace"))
+    text: str = digest.hexdigest()
+    return text[:_DIGITS]
 
 
 def _word(value: Any) -> str:
     if value is None:
         return ""
     return repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _digested(words: tuple[str, ...], offset: str) -> str:
-    result = _begun(words).copy()
-    result.update(offset.encode("utf-8", "backslashreplace"))
-    text: str = result.hexdigest()
-    return text[:_DIGITS]
 
 
 @lru_cache(maxsize=64)

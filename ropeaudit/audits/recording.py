@@ -130,6 +130,7 @@ def record(
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     low, high = drift.interval()
+    why = results.refused
     values = {
         **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
         "scores": drift.count,
@@ -142,37 +143,32 @@ def record(
         "change_rms": measured.self_drift.rms,
         "structural_max": results.structural.max,
         "structural_rms": results.structural.rms,
-        "predicted_rms": _predicted(results.bound),
-        "bound_max": _maximum(results.bound, measured.error),
+        **_bound_columns(results.bound, measured.error),
         **(results.attention.columns() if results.attention else {}),
         **(_place_columns(results.places) if results.places else {}),
         "worst_head": head,
         "worst_query": query,
         "worst_key": key,
         "key_norm_growth": results.key_norm_growth,
-        **_refused(results.refused),
+        "refused": ("raises" if isinstance(why, Raised) else "unsupported") if why else None,
+        "reason": str(why) if why else None,
         **_judged(results, tolerance, (low, high)),
     }
     return Record(**records.COLUMNS.unset(records.COLUMNS) | values)
 
 
-def _refused(reason: str) -> dict[str, str | None]:
-    """Return the code and the sentence of why nothing was measured."""
-    if not reason:
-        return {"refused": None, "reason": None}
-    return {"refused": "raises" if isinstance(reason, Raised) else "unsupported", "reason": str(reason)}
+def _bound_columns(bound: Bound | None, error: float) -> dict[str, float | None]:
+    """Return the predicted RMS and the bound of any drift. error: the certificate of the reference.
 
-
-def _predicted(bound: Bound | None) -> float | None:
-    """Return the predicted RMS; nan where numbers may overflow, for it is that of a run without overflow."""
+    The prediction is nan where numbers may overflow, for it is that of a run without overflow; a sample has
+    no bound.
+    """
     if bound is None:
-        return None
-    return bound.rms if bound.maximum != math.inf else math.nan
-
-
-def _maximum(bound: Bound | None, error: float) -> float | None:
-    """Return the bound of any drift; undefined for a sample, which has a prediction alone."""
-    return None if bound is None or math.isnan(bound.maximum) else bound.maximum + error
+        return {"predicted_rms": None, "bound_max": None}
+    return {
+        "predicted_rms": bound.rms if bound.maximum != math.inf else math.nan,
+        "bound_max": None if math.isnan(bound.maximum) else bound.maximum + error,
+    }
 
 
 def _judged(

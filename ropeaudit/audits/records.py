@@ -17,24 +17,12 @@ from ropeaudit.runtime.columns import column, columns_of, row_class
 SCHEMA = 4  # earlier ones are refused: their rows are measured again
 
 
-def _sampled(record: Record) -> bool:
-    return bool(record.sample)
+def _with(name: str) -> Callable[[Record], bool]:
+    """Return whether a row has a value of a column."""
+    return lambda record: getattr(record, name) is not None
 
 
-def _weighed(record: Record) -> bool:
-    return record.attention_tv_mean is not None
-
-
-def _built(record: Record) -> bool:
-    return record.right_token is not None
-
-
-def _placed(record: Record) -> bool:
-    return record.rotation_excess is not None
-
-
-def _rerotated(record: Record) -> bool:
-    return record.key_norm_growth is not None
+_sampled, _weighed = _with("sample"), _with("attention_tv_mean")
 
 
 @row_class
@@ -226,7 +214,7 @@ class Record(Result, Identity):
         "share of rows that attend most, without a tie, to the token they were built for; empty "
         "unless --qk is diagonal or previous",
         role="attention",
-        shown=_built,
+        shown=_with("right_token"),
         shown_after="attention_d",
         least_is_worst=True,
         compared=14,
@@ -266,7 +254,7 @@ class Record(Result, Identity):
     rotation_excess: float | None = column(
         "code: the largest rotation error ÷ allowed; above 1 a pair is rotated wrongly; empty for a recipe",
         role="place",
-        shown=_placed,
+        shown=_with("rotation_excess"),
         leaves=11,
         compared=13,
         group="code",
@@ -287,7 +275,7 @@ class Record(Result, Identity):
     key_norm_growth: float | None = column(
         "--rerotate: mean relative change of the norm of the keys against the exact; empty without, of a "
         "sample, and where all keys are 0",
-        shown=_rerotated,
+        shown=_with("key_norm_growth"),
         group="keys",
         leaves=13,
     )

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import records
 
 Row = Mapping[str, Any]
@@ -73,13 +73,9 @@ def order_of(row: Row) -> Order | None:
     if accumulate not in (FP32, FP64):
         return None
     sums = _ROUNDING * accumulate.unit_roundoff * math.sqrt(int(row["head_dim"]) / 2) * rms
-    step = _spacing(score, rms)
+    step = max(2 * score.unit_roundoff * rms, score.smallest_subnormal)
     independent = scores if row.get("source") in _INDEPENDENT else int(row["seq_len"])
     return Order(sums, step, min(1.0, 1.13 * sums / step), independent)
-
-
-def _spacing(fmt: Format, size: float) -> float:
-    return max(2 * fmt.unit_roundoff * size, fmt.smallest_subnormal)
 
 
 def meaning(column: str) -> str:
@@ -116,12 +112,12 @@ def allowance(before: Row, after: Row, column: str) -> float:
         return summed
     if declared.role == "attention":
         return summed + _of_attention(column, order, after, max(old, new))
-    unit = {"drift_relative": _reference(after), "excess": _attainable(after)}.get(column, 1.0)
+    unit = 1.0
+    if column == "drift_relative":
+        unit = float(after.get("reference_rms") or 0.0)
+    elif column == "excess":
+        unit = _attainable(after)
     return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
-
-
-def _reference(row: Row) -> float:
-    return float(row.get("reference_rms") or 0.0)
 
 
 def _attainable(row: Row) -> float:

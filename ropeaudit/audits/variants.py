@@ -159,8 +159,11 @@ class Bench:
         return [self.known[variant] for variant in requested]
 
     def _measure(self, new: Sequence[Resolved], progress: Callable[[float], None], moments: Moments) -> None:
-        tables = self._by_table(new)
-        jobs = [(heads, table, some, moments) for table, some in tables for heads in self._by_kv_head()]
+        tables, group = self._by_table(new), self.scene.inputs.group
+        together = [
+            list(some) for _, some in itertools.groupby(self.scene.sample.heads, lambda h: h // group)
+        ]
+        jobs = [(heads, table, some, moments) for table, some in tables for heads in together]
         results = {variant: Statistics(moments) for variant in new}
         for done, job in enumerate(jobs, 1):
             for variant, statistics in self._job(*job).items():
@@ -176,10 +179,6 @@ class Bench:
             bits = b"".join(np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in table)
             merged.setdefault(bits, (table, []))[1].extend(some)
         return list(merged.values())
-
-    def _by_kv_head(self) -> list[list[int]]:
-        group = self.scene.inputs.group
-        return [list(heads) for _, heads in itertools.groupby(self.scene.sample.heads, lambda h: h // group)]
 
     def table(self, variant: Resolved) -> Table:
         """Return cos and sin at the sampled positions. Shapes: -> two of (n, p)."""

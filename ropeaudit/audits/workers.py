@@ -120,7 +120,8 @@ def processes(
                 while waiting:
                     done, _ = futures.wait(waiting, _LISTEN_SECONDS, futures.FIRST_COMPLETED)
                     listen()
-                    if _one_is_dead(pool):
+                    sentinels = [process.sentinel for process in list((pool._processes or {}).values())]
+                    if connection.wait(sentinels, 0):  # one is dead
                         _end(pool)
                     started |= {number for future, number in waiting.items() if future.running()}
                     for future in done:
@@ -157,7 +158,8 @@ def alone(
             listen()
             for here, (process, unit, end) in list(busy.items()):
                 if here in answered or time.monotonic() > end:
-                    yield unit, _answer(here, process) if here in answered else _too_long()
+                    late = Problem("RopeAuditError", f"took longer than {PATIENCE:g} s, and was ended")
+                    yield unit, _answer(here, process) if here in answered else late
                     del busy[here]
                     _ended(here, process)
     finally:
@@ -211,10 +213,6 @@ def _answer(here: Connection, process: SpawnProcess) -> Result | Problem:
     return result
 
 
-def _too_long() -> Problem:
-    return Problem("RopeAuditError", f"took longer than {PATIENCE:g} s, and was ended")
-
-
 def _ended(here: Connection, process: SpawnProcess) -> None:
     process.kill()
     process.join()
@@ -243,10 +241,6 @@ def _end(pool: ProcessPoolExecutor) -> None:
     for process in list((pool._processes or {}).values()):
         process.kill()
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
-
-
-def _one_is_dead(pool: ProcessPoolExecutor) -> bool:
-    return bool(connection.wait([process.sentinel for process in list((pool._processes or {}).values())], 0))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from ropeaudit.reports.numbers import counted
 if TYPE_CHECKING:
     from ropeaudit.console.options import ReportOptions
     from ropeaudit.console.output_files import OutputFile
-    from ropeaudit.recipes import Resolved
     from ropeaudit.reports import Report
 
 T = TypeVar("T")
@@ -92,8 +91,3 @@ def judged(broken: Iterable[str]) -> int:
     for line in lines:
         output.say(line)
     return BROKEN if lines else DONE
-
-
-def stages(resolved: Iterable[Resolved]) -> Stages:
-    """Return the stages of recipes, for the metadata."""
-    return {f"{recipe.recipe.name} {recipe.dtype}": recipe.stages() for recipe in resolved}

@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ropeaudit.audits.comparison import Pair, value
 from ropeaudit.audits.records import COLUMNS, GROUP_HINTS, Record
@@ -60,10 +60,6 @@ class Gate:
             return True
         return _OPERATORS[self.sign](seen, self.bound)
 
-    def not_asked(self, row: Row) -> bool:
-        """Return whether the column does not apply to a row: a condition on it is neither true nor false."""
-        return row.get(self.column) is None and row.get("verdict") != "refused"
-
     def broken_since(self, pair: Pair) -> bool:
         """Return whether a case makes the run fail, compared with what it was where the gate is relative.
 
@@ -79,6 +75,9 @@ class Gate:
         if math.isnan(old) or math.isnan(new):
             return math.isnan(new) and not math.isnan(old)
         return _OPERATORS[self.sign](new, self.bound * old)
+
+
+Exempt: TypeAlias = Callable[[Gate, Row], bool]
 
 
 def parse(
@@ -112,42 +111,43 @@ def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
 
 
 def broken_by_rows(
-    gates: Sequence[Gate], rows: Sequence[Row], exempt: Callable[[Gate, Row], bool] = lambda gate, row: False
+    gates: Sequence[Gate], rows: Sequence[Row], exempt: Exempt = lambda gate, row: False
 ) -> list[str]:
     """Return a line for every gate that some row breaks. exempt: rows that do not break a gate, whatever."""
-    lines = []
-    _check_empty(gates, [(gate, row) for gate in gates for row in rows if not exempt(gate, row)], len(rows))
-    for gate in gates:
-        failing = [row for row in rows if not exempt(gate, row) and gate.broken_by(row)]
-        if failing:
-            lines.append(_line(gate, failing[0], "", len(failing), len(rows)))
-    return lines
+    return broken_since(gates, [Pair(None, row) for row in rows], exempt)
 
 
-def broken_since(gates: Sequence[Gate], pairs: Sequence[Pair]) -> list[str]:
-    """Return a line for every gate that some case breaks, compared with what it was."""
+def broken_since(
+    gates: Sequence[Gate], pairs: Sequence[Pair], exempt: Exempt = lambda gate, row: False
+) -> list[str]:
+    """Return a line for every gate that some case breaks, compared with what it was; exempt: as above."""
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
-    _check_empty(gates, [(gate, pair.after) for gate in gates for pair in seen if pair.after], len(seen))
-    for gate in gates:
-        failing = [pair for pair in seen if gate.broken_since(pair)]
+    judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
+    for gate, some in judged:
+        _check_empty(gate, [pair.row for pair in some], len(seen))
+    for gate, some in judged:
+        failing = [pair for pair in some if gate.broken_since(pair)]
         if failing:
-            old, new = failing[0].before, failing[0].after or {}
+            old = failing[0].before
             was = f", before {old.get(gate.column)}" if old and gate.relative else ""
-            lines.append(_line(gate, new, was, len(failing), len(seen)))
+            lines.append(_line(gate, failing[0].row, was, len(failing), len(seen)))
     return lines
 
 
-def _check_empty(gates: Sequence[Gate], judged: Sequence[tuple[Gate, Row]], count: int) -> None:
-    """Raise UsageError if a column does not apply to some row of those that a gate judges."""
-    for gate in gates:
-        if empty := [row for one, row in judged if one is gate and gate.not_asked(row)]:
-            declared = COLUMNS.get(gate.column)
-            hint = GROUP_HINTS.get(declared.group, "") if declared else ""
-            why = f"; {hint}" if hint else f"; it is {gate.meaning}"
-            raise UsageError(
-                f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
-                f"{_who(empty[0])}{why}; leave the condition out"
-            )
+def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
+    """Raise UsageError if the column of a gate is empty in some row: a condition is neither true nor false.
+
+    What was refused has no values, and breaks the gate.
+    """
+    empty = [row for row in rows if row.get(gate.column) is None and row.get("verdict") != "refused"]
+    if empty:
+        declared = COLUMNS.get(gate.column)
+        hint = GROUP_HINTS.get(declared.group, "") if declared else ""
+        why = f"; {hint}" if hint else f"; it is {gate.meaning}"
+        raise UsageError(
+            f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
+            f"{_who(empty[0])}{why}; leave the condition out"
+        )
 
 
 def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:

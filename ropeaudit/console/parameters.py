@@ -81,7 +81,7 @@ def within(least: int, most: int, default: int) -> Parsed[int]:
     def parse(text: str, name: str) -> int:
         value = values.integer(text, name)
         if not least <= value <= most:
-            raise UsageError(f"{name} {value} is not a number from {least} to {most}; try {name} {default}")
+            raise UsageError(f"{name} {value} is not from {least} to {most}; try {name} {default}")
         return value
 
     return Parsed("integer", parse)

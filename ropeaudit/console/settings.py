@@ -45,10 +45,14 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     from ropeaudit.audits import case_axes
     from ropeaudit.audits.cases import Case
 
-    given = _values(rope) | (_values(vectors) if vectors else {}) | more
+    groups: list[RopeOptions | QKOptions] = [rope, vectors] if vectors else [rope]
+    given = {option.name: getattr(group, option.name) for group in groups for option in fields(group)} | more
     lists: dict[str, Sequence[Any]] = {name: given.pop(name, ()) or (None,) for name in _AXES}
     lists["model"] = _all_models(lists["model"])
-    lists["axes"] = _all_axes(lists["axes"])
+    if "all" in lists["axes"]:
+        from ropeaudit.rope import axial_presets
+
+        lists["axes"] = [rope.name for rope in axial_presets.all_presets()]
     count = prod(map(len, lists.values()))
     if count > _MOST_CASES:
         raise UsageError(f"these lists make {count} settings; at most {_MOST_CASES} are allowed: shorten one")
@@ -66,10 +70,6 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     return results
 
 
-def _values(group: RopeOptions | QKOptions) -> dict[str, Any]:
-    return {option.name: getattr(group, option.name) for option in fields(group)}
-
-
 def _all_models(names: Sequence[Any]) -> Sequence[Any]:
     """Return the names of models, with all of them for `all` and the usual ones for `usual`."""
     if not {"all", "usual"} & {*names}:
@@ -79,11 +79,3 @@ def _all_models(names: Sequence[Any]) -> Sequence[Any]:
     if "all" in names:
         return [model.name for model in presets.all_presets()]
     return list(dict.fromkeys([*presets.USUAL, *(name for name in names if name != "usual")]))
-
-
-def _all_axes(names: Sequence[Any]) -> Sequence[Any]:
-    if "all" not in names:
-        return names
-    from ropeaudit.rope import axial_presets
-
-    return [rope.name for rope in axial_presets.all_presets()]

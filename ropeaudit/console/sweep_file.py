@@ -294,17 +294,11 @@ def _wrong(name: str, value: Any) -> str:
     column = records.COLUMNS[name]
     if value is None:
         return "" if column.optional else "no value"
-    if column.kind is str:
-        if not isinstance(value, str):
-            return "no text"
-        return (
-            f"none of {', '.join(column.choices)}" if column.choices and value not in column.choices else ""
-        )
-    if column.kind is int and type(value) is not int:
-        return "no whole number"
-    if column.kind is float and type(value) is not float:
-        return "no number"
-    if value < 0 and column.nonnegative:
+    if type(value) is not column.kind:
+        return {str: "no text", int: "no whole number", float: "no number"}[column.kind]
+    if column.choices and value not in column.choices:
+        return f"none of {', '.join(column.choices)}"
+    if column.nonnegative and float(value) < 0:
         return "below 0"
     return "out of range" if type(value) is int and abs(value) > _LARGEST else ""
 

@@ -128,7 +128,15 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
     step = integer(match["step"], flag)
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
         raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
-    return _multiples(first, last, step) if match["how"] == "*" else _sums(first, last, step, flag)
+    if match["how"] == "*":
+        results = [first]
+        while results[-1] * step <= last:
+            results.append(results[-1] * step)
+        return results
+    count = (last - first) // step + 1
+    if count > _MOST:
+        raise UsageError(f"{flag} {first}-{last}+{step} has {count} values; at most {_MOST} are allowed")
+    return list(range(first, last + 1, step))
 
 
 def _refuse_span(text: str, flag: str) -> None:
@@ -144,25 +152,3 @@ def _refuse_span(text: str, flag: str) -> None:
 
 def _out_of_range(text: str, flag: str) -> UsageError:
     return UsageError(f"{flag} {text.strip()!r} is out of range; whole numbers go up to 1e20")
-
-
-def _multiples(first: int, last: int, step: int) -> list[int]:
-    results = [first]
-    while results[-1] * step <= last:
-        results.append(results[-1] * step)
-    return results
-
-
-def _sums(first: int, last: int, step: int, flag: str) -> list[int]:
-    count = (last - first) // step + 1
-    if count > _MOST:
-        raise UsageError(f"{flag} {first}-{last}+{step} has {count} values; at most {_MOST} are allowed")
-    return list(range(first, last + 1, step))
-
-
-def jobs(text: str, flag: str) -> int:
-    """Return a count of processes. Raises: UsageError."""
-    count = integer(text, flag)
-    if not 1 <= count <= 1024:
-        raise UsageError(f"{flag} {count} is not from 1 to 1024; try {flag} 2")
-    return count

@@ -160,7 +160,10 @@ class ReferenceRows:
         result.flips = int((np.where(self.first, weights, -1.0).max(axis=1) < largest).sum())
         result.entropy, result.weight = float(entropies(weights, logs).sum()), float(largest.sum())
         if self.right is not None:
-            result.right, result.right_rows = _right(weights, self.right)
+            rows = np.flatnonzero(self.right >= 0)
+            own = weights[rows, self.right[rows]]
+            alone = (weights[rows] >= own[:, None]).sum(axis=1) == 1  # no other weight is as large
+            result.right, result.right_rows = int(alone.sum()), int(rows.size)
         return result, weights
 
 
@@ -189,11 +192,3 @@ def _total_variation(weights: Array, others: Array) -> Array:
     difference = weights - others
     result: Array = np.abs(difference, out=difference).sum(axis=1) / 2
     return result
-
-
-def _right(weights: Array, right: NDArray[np.int64]) -> tuple[int, int]:
-    """Count the rows whose right token alone has the largest weight, and the rows that have one."""
-    rows = np.flatnonzero(right >= 0)
-    own = weights[rows, right[rows]]
-    alone = (weights[rows] >= own[:, None]).sum(axis=1) == 1
-    return int(alone.sum()), int(rows.size)

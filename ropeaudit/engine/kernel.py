@@ -25,7 +25,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import RotatesHeads, RotatesKeys, StoresKeys, Subject
+from ropeaudit.subjects import RotatesHeads, StoresKeys, Subject
 
 Side = Literal["q", "k"]
 ExactScores: TypeAlias = tuple[Values, Values | None]  # exact scores: high + low
@@ -54,10 +54,8 @@ def rotate(subject: Subject, side: Side, x: FloatArray, table: Any, head: int | 
     """
     if side == "k" and isinstance(subject, StoresKeys):
         return subject.store_key(x, table, head)
-    if head is not None and isinstance(subject, RotatesHeads):
+    if isinstance(subject, RotatesHeads):
         return subject.rotate_head(x, table, side == "k", head)
-    if side == "k" and isinstance(subject, RotatesKeys):
-        return subject.rotate_key(x, table)
     return subject.rotate(x, table)
 
 
@@ -158,4 +156,5 @@ def measure(
             result.self_drift.add(own, block, scratch)
         result.drift.add(minus_exact(out, exact, block.hidden, wide), block, scratch)
         if number == 0:
-            result.self_is_exact()
+            own_drift = result.self_drift  # of each score to itself: 0, or nan where it is not finite
+            own_drift.count, own_drift.nonfinite = result.drift.count, result.drift.nonfinite

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,27 +74,15 @@ class PairStatistics:
         return -1 if abs(first - second) <= alike else int(second < first)
 
 
-class RotationFunction(Protocol):
-    """A subject, and how its rotated q and k come about."""
-
-    subject: Subject
-
-    def prepare(self, panels: Sequence[slice]) -> None:
-        """Make ready to rotate these panels of positions, and no others."""
-
-    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
-        """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
-
-
 class FreshRotation:
-    """q and k rotated from scratch, at their positions + offset."""
+    """A subject, and q and k rotated by it from scratch, at their positions + offset."""
 
     def __init__(self, subject: Subject, inputs: Inputs, offset: int) -> None:
         self.subject, self.inputs, self.offset = subject, inputs, offset
         self.tables: dict[int, Any] = {}
 
     def prepare(self, panels: Sequence[slice]) -> None:
-        """Hold the tables of these panels."""
+        """Hold the tables of these panels, and of no others."""
         self.tables = {p.start: self.tables.get(p.start) or self._table(p) for p in panels}
 
     def _table(self, panel: slice) -> Any:
@@ -124,7 +112,7 @@ class Comparison:
         inputs: Inputs,
         setting: RopeSetting,
         mask: Mask,
-        pair: tuple[RotationFunction, RotationFunction],
+        pair: tuple[FreshRotation, FreshRotation],
         origin: int = 0,
         bits: Format | None = None,
     ) -> None:

@@ -75,10 +75,6 @@ class CellStatistics:
         drift, self_drift, reference = (Statistics(moments, weighted=True) for moments in reversed(Moments))
         return cls(drift, self_drift, reference)
 
-    def self_is_exact(self) -> None:
-        """Note the difference of each score to itself: 0, or nan where it is not finite."""
-        self.self_drift.count, self.self_drift.nonfinite = self.drift.count, self.drift.nonfinite
-
     def merge(self, later: CellStatistics) -> None:
         """Take in what was measured over later tiles."""
         self.drift.merge(later.drift)

@@ -105,13 +105,9 @@ def store(out: Values, subject: Subject, scale: float, scratch: Values | None = 
 
 
 def stored(sums: FloatArray, subject: Subject, scale: float) -> Values:
-    """Return sums as `store` leaves them, in a new array, float32 once they are."""
-    single = tile_format(subject) is FP32
-    if single and scale != 1.0 and not subject.scale_after_store:
-        out: Values = np.multiply(sums, np.float32(scale)).astype(np.float32, copy=False)
-        _round(out, subject.score, None)
-        return out
-    out = sums.astype(np.float32 if single and sums.dtype == np.float32 else np.float64)
+    """Return sums as `store` leaves them, in a new array, float32 where they are."""
+    single = tile_format(subject) is FP32 and sums.dtype == np.float32
+    out: Values = sums.astype(np.float32 if single else np.float64)
     store(out, subject, scale)
     return out
 

@@ -100,7 +100,11 @@ class Statistics:
         means = self.moments >= Moments.MEANS
         sizes = np.abs(values, out=scratch) if means else None
         if self.moments >= Moments.LARGEST:
-            largest = float(sizes.max()) if sizes is not None else _largest_size(values)
+            if sizes is None:
+                low, high = float(values.min()), float(values.max())
+                largest = high if high >= -low else -low
+            else:
+                largest = float(sizes.max())
             if not math.isfinite(largest):
                 self.nonfinite += _nonfinite(values)
                 return
@@ -181,11 +185,6 @@ class Statistics:
         error = math.sqrt(max(spread, 0.0) / (self.count - 1))
         factor = math.exp(min(NORMAL * error / 2, 700.0))
         return self.rms / factor, self.rms * factor
-
-
-def _largest_size(x: Values) -> float:
-    low, high = float(x.min()), float(x.max())
-    return high if high >= -low else -low
 
 
 def _nonfinite(x: Values) -> int:

@@ -33,31 +33,25 @@ def headline(results: Sequence[Record], worst: Record) -> str:
         word = f"Refused in {refused} of {len(results)} cases, within tolerance in the other {like}"
         count = ""
     text = f"{word}{count}: {verdicts.sentence(worst, named)[:-1]}"
-    if word == "Undecided":
-        text += f"; {_undecided(worst)}"
+    if word == "Undecided" and worst.scores < judging.FEWEST:
+        text += f"; {worst.scores} scores are too few to judge, at least {judging.FEWEST} are needed"
+    elif word == "Undecided":
+        text += "; the interval of the sample holds the tolerance: a larger --sample decides"
     others = "" if word.startswith("Refused in") else _others(results, worst)
     return f"{text}{_beside(results, worst)}{others}{_structure(results)}."
 
 
 def _word(results: Sequence[Record], worst: Record) -> tuple[str, int]:
     """Return the first word of the headline and how many rows it holds for."""
-    if worst.verdict in ("overflow", "wrong_rotation", "refused", "exact"):
-        return verdicts.words(worst.verdict).capitalize(), sum(
-            record.verdict == worst.verdict for record in results
-        )
-    kinds = [verdicts.quality(verdicts.columns(record)) for record in results]
-    for kind, word in (("no", "Out of tolerance"), ("undecided", "Undecided"), ("yes", "Within tolerance")):
-        if kind in kinds:
-            return word, kinds.count(kind)
+    if worst.verdict not in ("overflow", "wrong_rotation", "refused", "exact"):
+        kinds = [verdicts.quality(verdicts.columns(record)) for record in results]
+        words = {"no": "Out of tolerance", "undecided": "Undecided", "yes": "Within tolerance"}
+        for kind, word in words.items():
+            if kind in kinds:
+                return word, kinds.count(kind)
     return verdicts.words(worst.verdict).capitalize(), sum(
         record.verdict == worst.verdict for record in results
     )
-
-
-def _undecided(record: Record) -> str:
-    if record.scores < judging.FEWEST:
-        return f"{record.scores} scores are too few to judge, at least {judging.FEWEST} are needed"
-    return "the interval of the sample holds the tolerance: a larger --sample decides"
 
 
 def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:

@@ -172,14 +172,14 @@ def record(row: Row) -> Record:
 
 def whole(path: str) -> dict[str, Any]:
     """Return the object of a .json report of any command, with infinity as a number. Raises: BadInput."""
-    result: dict[str, Any] = _parsed(path, lambda content: _with_records(json.loads(content)))
-    return result
 
+    def numbered(content: bytes) -> dict[str, Any]:
+        results = json.loads(content)
+        if not isinstance(results["records"], list):
+            raise TypeError("its records are no list")
+        return {name: _infinite(value) for name, value in results.items()}
 
-def _with_records(results: Any) -> Any:
-    if not isinstance(results["records"], list):
-        raise TypeError("its records are no list")
-    return {name: _infinite(value) for name, value in results.items()}
+    return _parsed(path, numbered)
 
 
 def _infinite(part: Any) -> Any:

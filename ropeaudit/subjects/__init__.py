@@ -63,19 +63,14 @@ class Subject(Protocol):
 
 
 @runtime_checkable
-class RotatesKeys(Protocol):
-    """A subject that may rotate k otherwise than q: code that is given both."""
-
-    def rotate_key(self, x: FloatArray, table: Any) -> FloatArray:
-        """Return x rotated by its positions, as k. Shapes: (s, d) -> (s, d)."""
-
-
-@runtime_checkable
 class RotatesHeads(Protocol):
-    """A subject that rotates all heads at once, and gives back one: code, which may tell them apart."""
+    """A subject that rotates all heads at once, and gives back one: code, which may tell them apart.
 
-    def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int) -> FloatArray:
-        """Return x, which is a head of q or of k, rotated by its positions. Shapes: (s, d) -> (s, d)."""
+    It may rotate k otherwise than q, too.
+    """
+
+    def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
+        """Return x of a head of q or of k, rotated; head None: of one alone. Shapes: (s, d) -> (s, d)."""
 
 
 @runtime_checkable

@@ -76,7 +76,9 @@ class RerotatedKeys(Emulated):
         """Prepare the table of a turn. inputs: q and k; the norms of a sample's k are not kept."""
         super().__init__(recipe, setting, axes)
         self.turns = turns
-        self._turned = Emulated(recipe, _of_turn(setting), axes)
+        if attention_factor(setting.scaling) != 1.0:  # it is in the stored keys, and must not come in again
+            setting = replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))
+        self._turned = Emulated(recipe, setting, axes)
         self._turn = self._turned.table(np.zeros(1, dtype=np.int64), turns.by)
         self._shape = inputs.k.shape[:2] if isinstance(inputs, Inputs) else None
         self._growth: dict[int, FloatArray] = {}  # offset -> |k| over its exact norm, (g, s)
@@ -124,10 +126,3 @@ class RerotatedKeys(Emulated):
         growth = self._growth[offset]
         kept = growth[growth != -1]
         return float(np.mean(kept - 1)) if kept.size else float("nan")
-
-
-def _of_turn(setting: RopeSetting) -> RopeSetting:
-    """Return the setting of a turn: the attention factor is in the stored keys and must not come in again."""
-    if attention_factor(setting.scaling) == 1.0:
-        return setting
-    return replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))

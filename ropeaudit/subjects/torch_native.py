@@ -28,7 +28,7 @@ from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.emulated import OfRecipe
-from ropeaudit.subjects.torch_numbers import NATIVE, Numbers, by_halves, dtype
+from ropeaudit.subjects.torch_numbers import NATIVE, Numbers, dtype, memory
 
 Table = tuple[torch.Tensor, torch.Tensor]
 
@@ -63,25 +63,18 @@ class TorchNative(OfRecipe):
 
     def table(self, positions: Positions, offset: int) -> Table:
         """Return cos and sin as stored, times the attention factor. Shapes: (s,) -> two of (s, p)."""
-        parts: list[Table] = []
-        by_halves(len(positions), lambda rows: parts.append(self._table(positions[rows], offset)))
-        cos, sin = (
-            torch.cat(chunks) if len(chunks) > 1 else chunks[0] for chunks in zip(*parts, strict=True)
-        )
-        return cos, sin
-
-    def _table(self, positions: Positions, offset: int) -> Table:
         apply, keep = self.numbers.apply, self.numbers.keep
         trig, factor = self.recipe.trig, attention_factor(self.setting.scaling)
-        angles = self.angles(positions + offset)
-        if self.axes is not None:
-            moved = torch.from_numpy(self.axes.moved()).to(angles.device)
-            angles = torch.where(moved, angles, self.angles(positions))
-        cos, sin = apply(torch.cos, trig, angles), apply(torch.sin, trig, angles)
-        if factor != 1.0:
-            cos, sin = (apply(lambda x: x * factor, trig, part) for part in (cos, sin))
-        fmt = self.recipe.table or trig
-        return keep(cos, fmt), keep(sin, fmt)
+        with memory():
+            angles = self.angles(positions + offset)
+            if self.axes is not None:
+                moved = torch.from_numpy(self.axes.moved()).to(angles.device)
+                angles = torch.where(moved, angles, self.angles(positions))
+            cos, sin = apply(torch.cos, trig, angles), apply(torch.sin, trig, angles)
+            if factor != 1.0:
+                cos, sin = (apply(lambda x: x * factor, trig, part) for part in (cos, sin))
+            fmt = self.recipe.table or trig
+            return keep(cos, fmt), keep(sin, fmt)
 
     def angles(self, positions: Positions) -> torch.Tensor:
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
@@ -130,14 +123,9 @@ class TorchNative(OfRecipe):
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
-        out = np.empty(x.shape, self.output.carrier)
-
-        def rotate_rows(rows: slice) -> None:
-            cos, sin = table[0][rows], table[1][rows]
-            out[rows] = torch_arrays.to_numpy(self._rotated(self.numbers.of(x[rows], self.input), cos, sin))
-
-        by_halves(len(x), rotate_rows)
-        return out
+        with memory():
+            rotated = torch_arrays.to_numpy(self._rotated(self.numbers.of(x, self.input), *table))
+        return rotated.astype(self.output.carrier, copy=False)
 
     def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         numbers, fmt = self.numbers, self.recipe.rotation

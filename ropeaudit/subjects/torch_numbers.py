@@ -8,8 +8,9 @@ Values cross between NumPy and torch exactly.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,6 @@ from ropeaudit.errors import OutOfMemory, UsageError
 from ropeaudit.subjects import torch_arrays
 
 NATIVE = ("float64", "float32", "float16", "bfloat16")
-FEWEST_ROWS = 16  # computed at once where memory is short; with less, an audit would never end
 _CPU = torch.device("cpu")
 _WITHOUT_FLOAT64 = ("mps",)
 _FULL = ("out of memory", "can't allocate memory", "not enough memory")
@@ -103,36 +103,15 @@ def dtype(fmt: Format) -> torch.dtype:
     return torch_arrays.dtype(fmt) if fmt.name in NATIVE else torch.float32
 
 
-def by_halves(rows: int, work: Callable[[slice], None]) -> None:
-    """Call `work` on all rows at once, and where memory is short on halves of them, down to FEWEST_ROWS.
-
-    Raises: OutOfMemory.
-    """
-    waiting = [slice(0, rows)]
-    while waiting:
-        part = waiting.pop()
-        try:
-            work(part)
-        except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
-            size = part.stop - part.start
-            text = " ".join(str(error).split())
-            if not (isinstance(error, torch.OutOfMemoryError) or any(full in text.lower() for full in _FULL)):
-                raise
-            if size <= FEWEST_ROWS:
-                raise OutOfMemory(
-                    f"out of memory on the device with {size} rows: {text[:120]}; "
-                    "free some of its memory, or give --device cpu"
-                ) from None
-            middle = part.start + size // 2
-            waiting += [slice(middle, part.stop), slice(part.start, middle)]
-        else:
-            continue
-        _let_go()
-
-
-def _let_go() -> None:
-    """Give cached memory back to the devices; the tensors of the failed work are gone by now."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if torch.backends.mps.is_available():
-        torch.mps.empty_cache()
+@contextlib.contextmanager
+def memory() -> Iterator[None]:
+    """Say in a sentence that the memory of a device is full. Raises: OutOfMemory."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
+        text = " ".join(str(error).split())
+        if not (isinstance(error, torch.OutOfMemoryError) or any(full in text.lower() for full in _FULL)):
+            raise
+        raise OutOfMemory(
+            f"out of memory on the device: {text[:120]}; free some of its memory, or give --device cpu"
+        ) from None

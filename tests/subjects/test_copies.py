@@ -1,7 +1,6 @@
 """Instances of own code are copies that begin alike, and share tables until one of them writes."""
 
 import numpy as np
-import pytest
 import torch
 
 from ropeaudit.rope.setting import RopeSetting
@@ -35,22 +34,19 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_what_a_copy_writes_no_other_sees(write) -> None:
-    first = Cached()
-    before = [first.table.tolist(), first.plain.tolist(), list(first.log)]
-    copies = [copied(first), copied(first)]
-    write(copies[0])
-    for one in (first, copies[1]):
-        assert [one.table.tolist(), one.plain.tolist(), one.log] == before
-    changed = [copies[0].table.tolist(), copies[0].plain.tolist(), copies[0].log]
-    assert changed != before
-    assert copies[0].view.tolist() == copies[0].table[1:].tolist()  # still a view
+def held(one: Cached) -> list[object]:
+    return [one.table.tolist(), one.plain.tolist(), list(one.log)]
 
 
-def test_tables_are_shared_until_then() -> None:
-    first = Cached()
-    assert shares(copied(first).table, first.table)
+def test_what_a_copy_writes_no_other_sees() -> None:
+    for how, write in WRITES.items():
+        first = Cached()
+        before, copies = held(first), [copied(first), copied(first)]
+        assert shares(copies[0].table, first.table)  # until it writes
+        write(copies[0])
+        assert [held(first), held(copies[1])] == [before] * 2, how
+        assert held(copies[0]) != before
+        assert copies[0].view.tolist() == copies[0].table[1:].tolist()  # still a view
 
 
 def test_a_torch_without_lazy_copies_copies(monkeypatch) -> None:

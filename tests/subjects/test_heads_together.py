@@ -124,42 +124,24 @@ def test_code_that_moves_one_head_of_four_resembles_no_recipe(file, capsys) -> N
     assert "share" not in seen.out
 
 
-def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch, capsys) -> None:
+def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch) -> None:
     monkeypatch.setattr(called, "_LARGEST", 0)
-    command = [
-        "shift",
-        "--impl",
-        f"{file}:last_query",
-        "--offset",
-        "500",
-        "--dtype",
-        "fp32",
-        "-q",
-        "-f",
-        "json",
-    ]
-    assert main([*command, "--heads", "4", "--seq-len", "64", "--head-dim", "32"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["records"]
-    assert row["verdict"] == "wrong_rotation"
-    assert row["drift_relative"] < 1e-6
+    (row,) = shift(500, "fp32", implementations=f"{file}:last_query", **SIZES)
+    assert row.verdict == "wrong_rotation"
+    assert row.drift_relative < 1e-6
 
 
 def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
-    few = ["--dtype", "fp32", "--up-to", "512", "--under", "none", "-q", "-f", "json"]
-    assert main(["check", f"{file}:grouped", *few]) == 1
-    failed = {
-        row["check"]: row for row in json.loads(capsys.readouterr().out)["records"] if row["status"] == "fail"
-    }
-    assert set(failed) == {"short calls", "served calls"}
-    assert "head 1 of 2 alone: no rotation" in failed["short calls"]["resembles"]
-    assert main(["check", f"{file}:right", *few]) == 0
-    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
-    assert "2 heads of k to 4 of q" in rows["short calls"]["detail"]
-
-
-def test_code_that_takes_as_many_heads_of_k_alone_passes_and_it_is_said(file, capsys) -> None:
+    """Code that takes as many heads of k alone passes, and it is said."""
     file.write_text(KERNELS + "def alike(q, k, positions):\n    q + k\n    return right(q, k, positions)\n")
-    few = ["--dtype", "fp32", "--up-to", "512", "--under", "none", "-q", "-f", "json"]
-    assert main(["check", f"{file}:alike", *few]) == 0
-    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
-    assert "with fewer heads of k than of q it raises ValueError" in rows["short calls"]["detail"]
+    few = ["--dtype", "fp32", "--up-to", "128", "--under", "none", "-q", "-f", "json"]
+    rows: dict[str, dict[str, dict]] = {}
+    assert main(["check", *(f"{file}:{name}" for name in ("grouped", "right", "alike")), *few]) == 1
+    for row in json.loads(capsys.readouterr().out)["records"]:
+        rows.setdefault(row["target"].rpartition(":")[2], {})[row["check"]] = row
+    failed = {(name, row["check"]) for name in rows for row in rows[name].values() if row["status"] == "fail"}
+    assert failed == {("grouped", "short calls"), ("grouped", "served calls")}
+    short = {name: of_name["short calls"] for name, of_name in rows.items()}
+    assert "head 1 of 2 alone: no rotation" in short["grouped"]["resembles"]
+    assert "2 heads of k to 4 of q" in short["right"]["detail"]
+    assert "with fewer heads of k than of q it raises ValueError" in short["alike"]["detail"]

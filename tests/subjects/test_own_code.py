@@ -1,14 +1,11 @@
 """Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it."""
 
-import contextlib
-import importlib
 import json
 import math
 import sys
 import textwrap
 import threading
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -18,11 +15,12 @@ from ropeaudit import parse, shift
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import code, loading, signatures, timeout
+from ropeaudit.subjects.calling import loading, signatures, timeout
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 SETTING = RopeSetting.of(64)
 SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
+BHSD = ["--order", "bhsd"]  # of code that fits no call: else each order is tried
 SOURCE = textwrap.dedent('''
     """Rotations of one's own."""
     import numpy as np
@@ -125,8 +123,7 @@ SOURCE = textwrap.dedent('''
         return bhsd(x, positions)
 
     def leaves(x, positions):
-        import sys
-        sys.exit(5)
+        raise SystemExit(5)
 
     def truncates(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return x.astype(np.int32)
@@ -163,36 +160,35 @@ def run(path, name, *more, capsys):
     return code, json.loads(seen.out) if code != 2 else None, seen.err
 
 
-@pytest.mark.parametrize(
-    ("name", "order", "layout"),
-    [
-        ("bhsd", "bhsd", "half"),
-        ("bshd", "bshd", "half"),
-        ("sbhd", "sbhd", "half"),
-        ("hsd", "hsd", "half"),
-        ("sd", "sd", "half"),
-        ("tables", "bhsd", "half"),
-        ("one_table", "bhsd", "half"),
-        ("interleaved", "bhsd", "interleaved"),
-        ("deepseek", "bhsd", "interleaved"),
-        ("numpy_one", "bhsd", "half"),
-        ("Module", "bhsd", "half"),
-        ("instance", "bhsd", "half"),
-        ("factory", "bhsd", "half"),
-    ],
-)
-def test_signature_order_and_layout_are_found_out(path, name, order, layout) -> None:
-    subject = loading.load(f"{path}:{name}")
-    fit = subject.fit(SETTING)
-    assert (fit.convention.order, fit.layout, fit.odd) == (order, layout, ())
-    assert fit.error < 1e-5
-    assert fit.permuted == (name == "deepseek")
-    assert fit.convention.engine == ("numpy" if name == "numpy_one" else "torch")
-    stored = loading.load(f"{path}:{name}", order).fit(SETTING)
-    assert stored.convention == fit.convention
-    for record in shift((0, 4096), ("fp32", "bf16"), implementations=f"{path}:{name}", heads=2, seq_len=32):
-        assert record.layout == layout
-        assert record.drift_rms < (1e-4 if record.dtype == "float32" else 4e-3)
+FOUND = {
+    **{name: (name, "half") for name in ("bhsd", "bshd", "sbhd", "hsd", "sd")},
+    **dict.fromkeys(("tables", "one_table", "numpy_one", "Module", "instance", "factory"), ("bhsd", "half")),
+    **dict.fromkeys(("interleaved", "deepseek"), ("bhsd", "interleaved")),
+}
+
+
+def test_signature_order_and_layout_are_found_out(path) -> None:
+    wrong = {}
+    for name, found in FOUND.items():
+        fit = loading.load(f"{path}:{name}").fit(SETTING)
+        seen = (
+            fit.convention.order,
+            fit.layout,
+            fit.odd,
+            fit.permuted,
+            fit.convention.engine,
+            fit.error < 1e-5,
+        )
+        engine = "numpy" if name == "numpy_one" else "torch"
+        again = loading.load(f"{path}:{name}", found[0]).fit(SETTING)
+        if seen != (*found, (), name == "deepseek", engine, True) or again.convention != fit.convention:
+            wrong[name] = seen, again
+    assert wrong == {}
+    specs, case = [f"{path}:{name}" for name in FOUND], {"heads": 2, "seq_len": 32, "head_dim": 64}
+    rows = list(shift(4096, ("fp32", "bf16"), implementations=specs, **case))
+    assert [row.layout for row in rows[::2]] == [layout for _, layout in FOUND.values()]
+    allowed = {"float32": 1e-4, "bfloat16": 4e-3}
+    assert [(row.implementation, row.dtype) for row in rows if row.drift_rms >= allowed[row.dtype]] == []
 
 
 def test_a_module_of_ones_own_is_found_where_the_command_runs(path, capsys, monkeypatch) -> None:
@@ -256,20 +252,22 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
         assert record.drift_rms < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("name", "error_line"),
-    [
-        ("in_place", "changes its input where it lies"),
-        ("wide", "returned float32 for bfloat16"),
-        ("gives_nan", "nan"),
-        ("bhsd", "called as f(x, positions) with torch tensors bhsd, layout half (detected)"),
-    ],
-)
-def test_findings_are_said_and_recorded(path, name, error_line, capsys) -> None:
-    code, report, err = run(path, name, "--dtype", "bf16", capsys=capsys)
+FINDINGS = {
+    "in_place": "changes its input where it lies",
+    "wide": "returned float32 for bfloat16",
+    "gives_nan": "nan",
+    "bhsd": "called as f(x, positions) with torch tensors bhsd, layout half (detected)",
+}
+
+
+def test_findings_are_said_and_recorded(path, capsys) -> None:
+    names = ",".join(f"{path}:{name}" for name in FINDINGS)
+    code, report, err = run(path, names.partition(":")[2], "--dtype", "bf16", "--offset", "0", capsys=capsys)
     assert code == 0
-    assert error_line in err
-    assert any(error_line in text for text in report["findings"])
+    assert [text for text in FINDINGS.values() if text not in err] == []
+    assert [text for text in FINDINGS.values() if not any(text in one for one in report["findings"])] == []
+    verdicts = {row["implementation"].rpartition(":")[2]: row["verdict"] for row in report["records"]}
+    assert [name for name, verdict in verdicts.items() if verdict == "overflow"] == ["gives_nan"]
 
 
 @pytest.mark.parametrize(
@@ -279,16 +277,11 @@ def test_findings_are_said_and_recorded(path, name, error_line, capsys) -> None:
 def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
     name, side, error_line, path, capsys
 ) -> None:
-    _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", capsys=capsys)
+    _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", *BHSD, capsys=capsys)
     (row,) = report["records"]
     assert (row["verdict"], row["within_tolerance"]) == ("wrong_rotation", "no")
     assert side in (None, row["rotation_side"])
     assert error_line in (None, row["resembles"])
-
-
-def test_nan_is_a_verdict(path, capsys) -> None:
-    _, report, _ = run(path, "gives_nan", "--dtype", "bf16", capsys=capsys)
-    assert {row["verdict"] for row in report["records"]} == {"overflow"}
 
 
 def test_a_dtype_that_raises_is_a_row(path, capsys) -> None:
@@ -306,96 +299,53 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
     assert "hello from the kernel" in err
 
 
-@pytest.mark.parametrize(
-    ("name", "error_line"),
-    [
-        ("raises", "ValueError: boom and more"),
-        ("wrong_shape", "returns the shape"),
-        ("leaves", "it calls sys.exit(5)"),
-        ("truncates", "returns an array of int32"),
-        ("greedy", "needs the arguments q, k, v, cache, table, mystery"),
-        ("no_vectors", "makes a int, which cannot be called"),
-        ("value", "it is of type int and cannot be called"),
-        ("hsdd", "did you mean hsd"),
-    ],
-)
-def test_what_cannot_be_called_is_one_line(path, name, error_line, capsys) -> None:
-    assert main(["shift", "--impl", f"{path}:{name}", *SMALL]) == 2
-    seen = capsys.readouterr()
-    assert error_line in seen.err
-    assert seen.out == ""
-    assert len([line for line in seen.err.splitlines() if line.startswith("ropeaudit: error")]) == 1
-    assert "Traceback" not in seen.err
+UNCALLABLE = {
+    "raises": "ValueError: boom and more",
+    "wrong_shape": "returns the shape",
+    "leaves": "it calls sys.exit(5)",
+    "truncates": "returns an array of int32",
+    "greedy": "needs the arguments q, k, v, cache, table, mystery",
+    "no_vectors": "makes a int, which cannot be called",
+    "value": "it is of type int and cannot be called",
+    "hsdd": "did you mean hsd",
+}
+ABSENT = {
+    "nope_nope:f": "there is no module 'nope_nope' here",
+    "nope.py:f": "there is no such file",
+    **dict.fromkeys(("nope.py", ":f", "a:", "a:b c"), "does not say which function"),
+}
 
 
-@pytest.mark.parametrize(
-    ("spec", "error_line"),
-    [
-        ("nope_nope:f", "there is no module 'nope_nope' here"),
-        ("nope.py:f", "there is no such file"),
-        ("nope.py", "does not say which function"),
-        (":f", "does not say which function"),
-        ("a:", "does not say which function"),
-        ("a:b c", "does not say which function"),
-    ],
-)
-def test_what_is_not_there(spec, error_line, capsys) -> None:
-    assert main(["shift", "--impl", spec, *SMALL]) == 2
-    assert error_line in capsys.readouterr().err
+def test_what_cannot_be_called_is_one_line(path, capsys) -> None:
+    wrong = {}
+    given = {f"{path}:{name}": text for name, text in UNCALLABLE.items()} | ABSENT
+    for spec, text in given.items():
+        code, seen = main(["shift", "--impl", spec, *SMALL, *BHSD]), capsys.readouterr()
+        errors = [line for line in seen.err.splitlines() if line.startswith("ropeaudit: error")]
+        if code != 2 or text not in seen.err or seen.out or len(errors) != 1 or "Traceback" in seen.err:
+            wrong[spec] = code, seen
+    assert wrong == {}
 
 
-def test_a_first_position_is_a_plain_integer() -> None:
-    assert [type(first) for _, first in code.runs(np.array([5, 6, 9]))] == [int, int]
+NOT_IMPORTED = {
+    "import nope_nope_nope": "ModuleNotFoundError: No module named 'nope_nope_nope'",
+    "def f(:": "SyntaxError",
+    "raise SystemExit(3)": "it calls sys.exit(3)",
+    "1 / 0": "ZeroDivisionError: division by zero",
+}
 
 
-def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
+def test_a_module_that_fails_to_import_is_one_line(tmp_path, capsys) -> None:
+    for number, (source, text) in enumerate(NOT_IMPORTED.items()):
+        path = tmp_path / f"broken{number}.py"
+        path.write_text(source)
+        assert main(["shift", "--impl", f"{path}:f"]) == 2
+        seen = capsys.readouterr().err
+        assert text in seen
+        assert "Traceback" not in seen
     (tmp_path / "notes.txt").write_text("def f(x, positions): return x")
     assert main(["shift", "--impl", f"{tmp_path / 'notes.txt'}:f", *SMALL]) == 2
     assert "cannot be imported: ImportError: it is no Python file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("source", "error_line"),
-    [
-        ("import nope_nope_nope", "ModuleNotFoundError: No module named 'nope_nope_nope'"),
-        ("def f(:", "SyntaxError"),
-        ("raise SystemExit(3)", "it calls sys.exit(3)"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-    ],
-)
-def test_a_module_that_fails_to_import_is_one_line(source, error_line, tmp_path, capsys) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text(source)
-    assert main(["shift", "--impl", f"{path}:f"]) == 2
-    seen = capsys.readouterr().err
-    assert error_line in seen
-    assert "Traceback" not in seen
-
-
-def test_what_lay_in_memory_gives_no_warning(monkeypatch) -> None:
-    """Answers of a wider dtype than q and k are put together in memory that was something else before."""
-
-    def left(like):
-        out = np.zeros_like(like)
-        if out.dtype == np.float32:
-            out.view(np.uint32)[...] = 0x7F800001  # signalling nan: casts of it warn
-        return out
-
-    monkeypatch.setattr(np, "empty_like", left)
-    code = OwnCode("mine", lambda x, positions: np.array(x, np.float64)[..., :])
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        with contextlib.suppress(UsageError):
-            code.fit(SETTING)
-    assert [str(one.message) for one in seen if "cast" in str(one.message)] == []
-
-
-def test_a_call_that_never_ends_is_left(monkeypatch) -> None:
-    monkeypatch.setattr(timeout, "LIMIT", 0.2)
-    with pytest.raises(UsageError, match=r"has not returned after 0\.2 s"):
-        OwnCode("slow", lambda x, positions: time.sleep(2)).fit(SETTING)
-    monkeypatch.undo()
-    assert timeout.patiently(lambda: 1, "the next") == 1
 
 
 def test_a_call_that_was_left_changes_nothing_when_it_returns(monkeypatch) -> None:
@@ -409,7 +359,7 @@ def test_a_call_that_was_left_changes_nothing_when_it_returns(monkeypatch) -> No
     with monkeypatch.context() as changed:
         changed.setattr(timeout, "LIMIT", 0.2)
         changed.setattr(timeout, "_WORKERS", [])
-        with pytest.raises(UsageError, match="has not returned"):
+        with pytest.raises(UsageError, match=r"has not returned after 0\.2 s"):
             timeout.patiently(slow, "slow")
     assert math.sqrt is before
     monkeypatch.setattr(math, "sqrt", math.exp)  # what this process sets in the meantime stays
@@ -422,17 +372,14 @@ def test_a_call_that_was_left_changes_nothing_when_it_returns(monkeypatch) -> No
 
 
 def test_orders_are_a_closed_list(path, capsys) -> None:
+    assert main(["shift", "--order", "bhsd"]) == 2
+    assert "--order bhsd says how your own code is called" in capsys.readouterr().err
     assert main(["shift", "--impl", f"{path}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
     with pytest.raises(RopeAuditError, match="could not be called"):
         loading.load(f"{path}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
         loading.load(f"{path}:nope")
-
-
-def test_an_order_needs_code_of_ones_own(path, capsys) -> None:
-    assert main(["shift", "--order", "bhsd"]) == 2
-    assert "--order bhsd says how your own code is called" in capsys.readouterr().err
 
 
 def test_samples_of_own_code(path, capsys) -> None:
@@ -479,7 +426,7 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
             return x
 
     module = Counting()
-    rotator = OwnCode("counting", module).rotator(SETTING, parse("fp32"))
+    rotator = OwnCode("counting", module, "bhsd").rotator(SETTING, parse("fp32"))
     rotator.rotate_one(np.ones((1, 4, 64), np.float32), np.arange(4), key=False)
     assert module.calls == 0
 
@@ -493,15 +440,14 @@ def test_positions_that_come_again_far_away_are_no_distinct_ones(tmp_path) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
-@pytest.mark.parametrize("more", [["--jobs", "2"], ["--jobs", "2", "--layout", "half"]])
-def test_findings_come_home_from_workers(more, path, capsys) -> None:
+def test_findings_come_home_from_workers(path, capsys) -> None:
     requested = ["shift", "--impl", f"{path}:wide,{path}:in_place", "--dtype", "fp16,bf16", *SMALL]
     requested += ["--offset", "0-19+1", "--columns", "offset"]
-    assert main([*requested, *more[2:]]) == 0
+    assert main(requested) == 0
     alone = capsys.readouterr()
     assert "returned float32 for bfloat16" in alone.err
     assert "changes its input where it lies" in alone.err
-    assert main([*requested, *more]) == 0
+    assert main([*requested, "--jobs", "2"]) == 0
     assert capsys.readouterr() == alone
 
 
@@ -563,12 +509,10 @@ def foreign(tmp_path, monkeypatch) -> str:
     return "foreign_rope.py"
 
 
-@pytest.mark.parametrize("name", ["foreign", "offset"])
-def test_arrays_of_other_libraries_and_a_position_offset_are_called_right(name, foreign) -> None:
-    case = {"heads": 1, "seq_len": 32, "head_dim": 64}
-    [record] = shift(100, "bf16", implementations=f"{foreign}:{name}", **case)
-    assert record.verdict == "sound"
-    assert record.rotation_excess < 1
+def test_arrays_of_other_libraries_and_a_position_offset_are_called_right(foreign) -> None:
+    specs = [f"{foreign}:{name}" for name in ("foreign", "offset")]
+    rows = shift(100, "bf16", implementations=specs, heads=1, seq_len=32, head_dim=64)
+    assert [(row.verdict, row.rotation_excess < 1) for row in rows] == [("sound", True)] * 2
 
 
 def test_what_numpy_does_not_have_is_refused_with_a_wrapper_also_where_quiet(foreign, capsys) -> None:
@@ -591,7 +535,7 @@ def test_what_numpy_does_not_have_is_refused_with_a_wrapper_also_where_quiet(for
     ],
 )
 def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign, capsys) -> None:
-    assert main(["shift", "--impl", f"{foreign}:{name}", *SMALL, "--dtype", "bf16"]) == 2
+    assert main(["shift", "--impl", f"{foreign}:{name}", *SMALL, *BHSD, "--dtype", "bf16"]) == 2
     text = capsys.readouterr().err
     assert message in text
     assert text.count("things for one array") <= 1
@@ -599,7 +543,9 @@ def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign
 
 def test_cos_and_sin_that_come_back_are_applied_and_judged(foreign, capsys) -> None:
     """The frequencies of this module are halves of each other, and not those of RoPE."""
-    assert main(["shift", "--impl", f"{foreign}:Tables", *SMALL, "--dtype", "bf16", "--offset", "7"]) == 0
+    assert (
+        main(["shift", "--impl", f"{foreign}:Tables", *SMALL, *BHSD, "--dtype", "bf16", "--offset", "7"]) == 0
+    )
     seen = capsys.readouterr()
     assert "whose cos and sin are applied here" in seen.err
     assert seen.out.startswith("Wrong rotation: ")
@@ -629,13 +575,13 @@ def test_sizes_that_pass_for_parts_are_no_way_to_call(tmp_path) -> None:
         "    return torch.stack([q, k, v], 2)\n"
     )
     with pytest.raises(UsageError, match=r"could not be called in any way that is known.*too many values"):
-        loading.load(f"{tmp_path}/fused.py:rope").fit(SETTING)
+        loading.load(f"{tmp_path}/fused.py:rope", "bshd").fit(SETTING)
 
 
 def test_nothing_returned_and_nothing_changed_is_no_call(tmp_path) -> None:
     (tmp_path / "nothing.py").write_text("def rope(x, positions):\n    return None\n")
     with pytest.raises(UsageError, match="returns None and leaves what it is given as it was"):
-        loading.load(f"{tmp_path}/nothing.py:rope").fit(SETTING)
+        loading.load(f"{tmp_path}/nothing.py:rope", "bhsd").fit(SETTING)
 
 
 def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused(tmp_path) -> None:
@@ -652,15 +598,3 @@ def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused(tmp_path) -
         (False, None),
         (True, "no-rotation"),
     ]
-
-
-def test_a_file_beside_own_code_comes_before_a_library_of_its_name_that_was_not_imported_yet(
-    tmp_path, monkeypatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    (tmp_path / "colorsys.py").write_text("SIGN = -1\n")
-    (tmp_path / "mine.py").write_text(
-        "import colorsys\n\nSIGN = colorsys.SIGN\n\n\ndef rotate(x, positions):\n    return x * SIGN\n"
-    )
-    assert (loading.load(f"{tmp_path}/mine.py:rotate").thing.__globals__["SIGN"]) == -1
-    assert not hasattr(importlib.import_module("colorsys"), "SIGN")  # to others it is the library's

@@ -1,5 +1,6 @@
 """Recipes in torch's own arithmetic: against the emulation, plain torch code, and what is refused."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,7 +17,7 @@ from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject, torch_arrays, torch_numbers
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.torch_native import TorchNative, plain
-from ropeaudit.subjects.torch_numbers import Numbers, by_halves
+from ropeaudit.subjects.torch_numbers import Numbers, memory
 
 CPU = torch.device("cpu")
 POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
@@ -43,12 +44,7 @@ def test_it_is_a_subject() -> None:
 
 def disagreements(names: list[str], **case: int) -> list[str]:
     """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift."""
-    return differing(recipes=names, offsets=[0, 1000, 131072], **case)
-
-
-def differing(**given: object) -> list[str]:
-    """Cells of one audit in which they differ by more than that."""
-    wrong = []
+    given, wrong = {"recipes": names, "offsets": [0, 1000, 131072], **case}, []
     for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
         cell = f"{ours.implementation} {ours.dtype} {ours.offset}"
         assert (theirs.implementation, theirs.dtype, theirs.offset) == (
@@ -107,13 +103,12 @@ def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
     assert np.array_equal(subject.rotate(x, tensors), theirs.rotate(x, table))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_the_frequencies_is_an_ulp_or_two_off_at_most(form: str) -> None:
-    for dtype in ("fp64", "fp32"):
+def test_every_form_of_the_frequencies_is_an_ulp_or_two_off_at_most() -> None:
+    for form, dtype in itertools.product(FORMS, ("fp64", "fp32")):
         fmt = parse(dtype)
         result = plain(10000.0, 128, form, fmt, Numbers(CPU)).numpy().astype(np.float64)
         exact = unscaled(10000.0, 128, form, fmt).astype(np.float64)
-        assert np.max(np.abs(result / exact - 1)) < 4 * fmt.unit_roundoff
+        assert np.max(np.abs(result / exact - 1)) < 4 * fmt.unit_roundoff, form
 
 
 def test_the_base_is_cast_as_torch_casts_it() -> None:
@@ -148,18 +143,19 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "recipe", ["fp64-angles", "llamacpp-cpu", "llamacpp-cuda", "maxtext", "mlx-fallback"]
-)
-@pytest.mark.parametrize("which", SETTINGS)
-def test_settings_are_those_of_the_emulation(which: str, recipe: str) -> None:
+def test_settings_are_those_of_the_emulation() -> None:
     """Tables agree up to the float32 angle's error at 1007 radians, and a rotation of ones with them."""
-    setting, place, wide = SETTINGS[which], np.array([0, 3, 1007]), resolved(recipe, "fp32")
-    pair = TorchNative(wide, setting, None, CPU), Emulated(wide, setting)
-    results = [subject.table(place, 0) for subject in pair]
-    assert np.allclose(results[0][0].numpy(), results[1][0], atol=1e-3, rtol=0)
-    rotated = [s.rotate(np.ones((3, 128), np.float32), table) for s, table in zip(pair, results, strict=True)]
-    assert np.allclose(*rotated, atol=2e-3, rtol=0)
+    place, ones, wrong = np.array([0, 3, 1007]), np.ones((3, 128), np.float32), []
+    for recipe in ("fp64-angles", "llamacpp-cpu", "llamacpp-cuda", "maxtext", "mlx-fallback"):
+        for which, setting in SETTINGS.items():
+            wide = resolved(recipe, "fp32")
+            pair = TorchNative(wide, setting, None, CPU), Emulated(wide, setting)
+            tables = [subject.table(place, 0) for subject in pair]
+            rotated = [subject.rotate(ones, table) for subject, table in zip(pair, tables, strict=True)]
+            alike = np.allclose(tables[0][0].numpy(), tables[1][0], atol=1e-3, rtol=0)
+            if not (alike and np.allclose(*rotated, atol=2e-3, rtol=0)):
+                wrong.append((recipe, which))
+    assert wrong == []
 
 
 def test_only_the_shifted_axes_move() -> None:
@@ -183,14 +179,14 @@ def test_rounding_once_is_exact_until_the_cast() -> None:
     assert np.mean(once.rotate(x, tensors) != theirs.rotate(x, table)) < 0.001
 
 
-@pytest.mark.parametrize("case", [{"sample": 2000}, {"attention": True}, {"mask": "window:40"}])
-def test_every_pass_goes_through_torch(case: dict[str, object]) -> None:
-    """A sample, rows after softmax and a window: the same figures as the emulation's, the bits of torch."""
-    given = {**SMALL, **case, "offsets": [0, 1000], "dtypes": ["fp32", "bf16"], "recipes": "hf"}
-    for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
-        assert theirs.drift_rms == pytest.approx(ours.drift_rms, rel=0.02)
-        if "attention" in case:
-            assert theirs.attention_tv_mean == pytest.approx(ours.attention_tv_mean, rel=0.02)
+def test_every_pass_goes_through_torch() -> None:
+    """A sample, and rows after softmax in a window: the figures of the emulation, in the bits of torch."""
+    given = {**SMALL, "offsets": [0, 1000], "dtypes": ["fp32", "bf16"], "recipes": "hf"}
+    for case in ({"sample": 2000}, {"attention": True, "mask": "window:40"}):
+        for ours, theirs in zip(shift(**given, **case), shift(**given, **case, backend="torch"), strict=True):
+            assert theirs.drift_rms == pytest.approx(ours.drift_rms, rel=0.02)
+            if "attention" in case:
+                assert theirs.attention_tv_mean == pytest.approx(ours.attention_tv_mean, rel=0.02)
 
 
 def test_threads_change_no_bit(pools: list[int]) -> None:
@@ -201,80 +197,33 @@ def test_threads_change_no_bit(pools: list[int]) -> None:
 FULL = [torch.cuda.OutOfMemoryError("CUDA out of memory."), RuntimeError("MPS backend out of memory (9 GiB)")]
 
 
-@pytest.mark.parametrize("there", [("cuda",), ("mps",), ()])
-def test_short_memory_is_given_back_to_the_devices_that_are_there(there, monkeypatch) -> None:
-    freed: list[str] = []
-    for name, device in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
-        monkeypatch.setattr(device, "is_available", lambda name=name: name in there)
-        monkeypatch.setattr(getattr(torch, name), "empty_cache", lambda name=name: freed.append(name))
-
-    def work(rows: slice) -> None:
-        if rows.stop - rows.start > 32:
-            raise FULL[0]
-
-    by_halves(64, work)
-    assert freed == list(there)
-
-
-def test_other_faults_are_not_taken_for_short_memory() -> None:
-    def broken(rows: slice) -> None:
-        raise RuntimeError("size mismatch")
-
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        by_halves(1000, broken)
-
-
-@pytest.mark.parametrize("error", FULL)
-def test_too_little_memory_is_an_error_and_no_crash(error, monkeypatch, capsys) -> None:
-    def full(angles: torch.Tensor) -> torch.Tensor:
-        raise error
-
-    monkeypatch.setattr(torch, "cos", full)
+def test_too_little_memory_is_an_error_and_no_crash(monkeypatch, capsys) -> None:
+    """Of the table as of the rotation; other faults are not taken for it."""
     arguments = ["shift", "--backend", "torch", "--dtype", "bf16", "--heads", "1", "--seq-len", "64"]
-    assert main(arguments) == 2
-    message = capsys.readouterr().err
-    assert f"out of memory on the device with 16 rows: {error}" in message
-    assert "give --device cpu" in message
-    with pytest.raises(OutOfMemory):
-        by_halves(1, lambda rows: torch.empty(2**60) and None)
+    raised = iter([*FULL, RuntimeError("size mismatch")])
+
+    def full(*operands: object) -> torch.Tensor:
+        raise next(raised)
+
+    for error, operation in zip(FULL, ("cos", "sub"), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, operation, full)
+            assert main(arguments) == 2
+        message = capsys.readouterr().err
+        assert f"out of memory on the device: {error}" in message
+        assert "give --device cpu" in message
+    with pytest.raises(OutOfMemory), memory():
+        torch.empty(2**60)
+    with pytest.raises(RuntimeError, match="size mismatch"), memory():
+        full()
 
 
-def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, x = native("hf", "fp32"), plotted(64, "fp32")
-    whole = subject.table(np.arange(64), 7)
-    rotated, cos, moved = subject.rotate(x, whole), torch.cos, Numbers.of
-
-    def small_cos(angles: torch.Tensor) -> torch.Tensor:
-        if len(angles) > 20:
-            raise FULL[0]
-        return cos(angles)
-
-    def small_of(self: Numbers, values: np.ndarray, fmt: object) -> torch.Tensor:
-        if len(values) > 40:
-            raise FULL[1]
-        return moved(self, values, fmt)
-
-    monkeypatch.setattr(torch, "cos", small_cos)
-    monkeypatch.setattr(Numbers, "of", small_of)
-    parts = subject.table(np.arange(64), 7)
-    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
-    assert np.array_equal(subject.rotate(x, parts), rotated)
-
-
-@pytest.mark.parametrize(
-    ("name", "error_line"),
-    [
-        ("tpu", "--device 'tpu' is not cpu, cuda, cuda:N or mps; try --device cpu"),
-        ("", "--device '' is not cpu"),
-        ("cpu:2", "--device 'cpu:2' is not cpu"),
-        ("cuda:-1", "--device 'cuda:-1' is not cpu"),
-        ("meta", "--device 'meta' is not cpu"),
-    ],
-)
-def test_unknown_devices(name: str, error_line: str) -> None:
-    with pytest.raises(UsageError) as error:
-        torch_numbers.device(name)
-    assert error.value.typed.startswith(error_line)
+def test_unknown_devices() -> None:
+    for name in ("tpu", "", "cpu:2", "cuda:-1", "meta"):
+        with pytest.raises(UsageError) as error:
+            torch_numbers.device(name)
+        text = f"--device {name!r} is not cpu, cuda, cuda:N or mps; try --device cpu"
+        assert error.value.typed.startswith(text)
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,18 +267,18 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
     assert notes == ["mps has no float64: it was computed on the CPU."]
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "error_line"),
-    [
-        ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
-        ({"device": "cuda"}, UsageError, "device cuda is where code is called or torch computes"),
-        ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
-        ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add recipes"),
-    ],
-)
-def test_bad_choices(given: dict[str, str], error: type[Exception], error_line: str) -> None:
-    with pytest.raises(error, match=error_line):
-        shift(0, "fp32", heads=1, seq_len=4, **given)
+BAD = [
+    ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
+    ({"device": "cuda"}, UsageError, "device cuda is where code is called or torch computes"),
+    ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
+    ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add recipes"),
+]
+
+
+def test_bad_choices() -> None:
+    for given, error, text in BAD:
+        with pytest.raises(error, match=text):
+            shift(0, "fp32", heads=1, seq_len=4, **given)
 
 
 def test_the_command(capsys, snapshot) -> None:
@@ -338,11 +287,6 @@ def test_the_command(capsys, snapshot) -> None:
     small = ["--recipe", "hf,uniform", "--heads", "1", "--seq-len", "40"]
     assert main(["shift", *arguments, *small, "--columns", chosen]) == 0
     assert capsys.readouterr().out.split("\n", 1)[1] == snapshot
-
-
-def test_the_command_refuses_a_device_that_nothing_computes_on(capsys) -> None:
-    assert main(["shift", "--device", "cuda"]) == 2
-    assert "add --impl or --backend torch, or leave it out" in capsys.readouterr().err
 
 
 def test_an_overflow_in_float16_is_a_finding() -> None:

@@ -95,6 +95,7 @@ def decay(
     Constant q and k decay, Gaussian ones do not, and neither curve is monotone. Beside them stand RoFormer's
     bound and the sum of Men et al., with the first distance at which it is negative.
     """
+    from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import analysis
     from ropeaudit.features.decay.report import COLUMNS, report
@@ -117,6 +118,6 @@ def decay(
             results, columns, metadata, not no_header, lambda some: settings.labels(rope, some)
         ),
         output,
-        stages=delivery.stages(one for one in compared if one is not None),
+        stages=stages(one for one in compared if one is not None),
         done=lambda results: counted(len(results), "case"),
     )

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ropeaudit.console import values
 from ropeaudit.console.options import ReportOptions, grouped, option
-from ropeaudit.console.parameters import SHARD, Parsed, Rare
+from ropeaudit.console.parameters import SHARD, Parsed, Rare, within
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class SweepOptions:
     )
     jobs: int = option(
         "--jobs",
-        type=Parsed("jobs", values.jobs),
+        type=within(1, 1024, 2),
         default=1,
         metavar="N",
         help="Processes that measure side by side.  [default: 1]",

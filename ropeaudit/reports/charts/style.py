@@ -43,7 +43,6 @@ _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 MOST_LINES = 24
-SUFFIXES = ("svg", "png", "pdf")
 SIZE = (8.6, 4.8)  # inches
 _WIDE = 20  # largest over smallest from which on an axis is logarithmic
 _FULL = (5.0, 3.5)  # inches: in a smaller figure texts and lines are smaller

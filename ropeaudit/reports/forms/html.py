@@ -233,8 +233,6 @@ SYMBOLS = {
     "sound": "≈",
     "exact": "=",
     "refused": "–",
-    "decorrelated": "✗",
-    "floor": "⌊",
 }
 _STORED = 4096  # texts of cells that are remembered: most cells say what another one said
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ropeaudit import __version__
 from ropeaudit.errors import UsageError
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Kind, kinds
+from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report, ReportForm
 from ropeaudit.reports.faults import Fault
 
@@ -53,46 +53,35 @@ def _rule(rule: str) -> dict[str, Any]:
     named = {"id": rule, "helpUri": page, "defaultConfiguration": {"level": "error"}}
     if kind is None:  # a limit, a key of a config: what failed explains itself
         return {**named, "shortDescription": {"text": rule.replace("-", " ")}}
+    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": wording.template(kind.remedy)}
     return {
         **named,
         "shortDescription": {"text": kind.title},
         "fullDescription": {"text": kind.shows},
-        "help": {"text": _help(kind)},
+        "help": {"text": "\n\n".join(f"{head}{text}" for head, text in parts.items() if text)},
         "properties": {"tags": [kind.group]},
     }
 
 
-def _help(kind: Kind) -> str:
-    """Return how it looks, what it comes of and what to change."""
-    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": wording.template(kind.remedy)}
-    return "\n\n".join(f"{head}{text}" for head, text in parts.items() if text)
-
-
 def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
+    # what stays the same of a fault while lines move and figures change
+    same = hashlib.sha256("\0".join((fault.target, fault.check, fault.rule)).encode())
     result: dict[str, Any] = {
         "ruleId": fault.rule,
         "ruleIndex": rules.index(fault.rule),
         "level": "error",
         "message": {"text": f"{fault.target}, {fault.check}: {fault.message}"},
-        "partialFingerprints": {"fault/v1": _fingerprint(fault)},
+        "partialFingerprints": {"fault/v1": same.hexdigest()[:32]},
     }
     if fault.file:
-        place: dict[str, Any] = {"artifactLocation": _artifact(fault.file)}
+        artifact = {"uri": quote(fault.file), "uriBaseId": _ROOT}
+        if os.path.isabs(fault.file):
+            artifact = {"uri": Path(fault.file).as_uri()}
+        place: dict[str, Any] = {"artifactLocation": artifact}
         if fault.line:
             place["region"] = {"startLine": fault.line}
         result["locations"] = [{"physicalLocation": place}]
     return result
-
-
-def _artifact(file: str) -> dict[str, str]:
-    if os.path.isabs(file):
-        return {"uri": Path(file).as_uri()}
-    return {"uri": quote(file), "uriBaseId": _ROOT}
-
-
-def _fingerprint(fault: Fault) -> str:
-    """Return what stays the same of a fault while lines move and figures change."""
-    return hashlib.sha256("\0".join((fault.target, fault.check, fault.rule)).encode()).hexdigest()[:32]
 
 
 FORM = ReportForm("SARIF", render)

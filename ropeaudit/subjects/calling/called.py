@@ -138,15 +138,14 @@ class Called:
         """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
         return self._rotate(x, table, key=False)
 
-    def rotate_key(self, x: FloatArray, table: _Instance) -> FloatArray:
-        """Return x rotated, as k. Shapes: (s, d) -> (s, d)."""
-        return self._rotate(x, table, key=True)
+    def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int | None) -> FloatArray:
+        """Return x, a head of q or of k, as a call with all heads rotates it; head None: as one alone does.
 
-    def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int) -> FloatArray:
-        """Return x, a head of q or of k, as a call with all heads rotates it. Shapes: (s, d) -> (s, d)."""
+        Shapes: (s, d) -> (s, d).
+        """
         seq_len = 0 if self.given is None else self.given[0].shape[1]
         wanted = np.arange(seq_len, dtype=np.int64) if self.wanted is None else self.wanted
-        if self.given is None or table.positions.size != wanted.size:
+        if head is None or self.given is None or table.positions.size != wanted.size:
             return self._rotate(x, table, key)
         with table.lock:
             if table.heads is None:
