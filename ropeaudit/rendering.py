@@ -28,8 +28,8 @@ def report(
     """Return the report of what a function of this package returns: rows, a finding, notes, how to read it.
 
     columns: what is shown and written, in this order; by default those of the request. by: of `explain`
-    (dtypes, stage, pair, position, head, remedy) and of `model` (summary, layer, head, pair, cache), what the
-    rows are. metadata: of the run; by default versions, platform, command and time.
+    (dtypes, stage, pair, remedy) and of `model` (summary, layer, pair), what the rows are. metadata: of the
+    run; by default versions, platform, command and time.
     `ropeaudit.render` turns a report into text. Raises: UnknownName for a column, UsageError, and what the
     results raise.
 
