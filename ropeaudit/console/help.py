@@ -47,7 +47,7 @@ EXAMPLES = {
     "module": (("module ./my-model", "a checkpoint: are its RoPE buffers right"),),
     "model": (("model ./llama-dir --offset 32k", "a model at positions from 0 and from 32k on"),),
     "decay": (
-        ("decay --model llama-3.1-8b,qwen3-8b --distance 0-8192+16 -o decay.json", "curves of two models"),
+        ("decay --model llama-3.1-8b --distance 0-8192+16 -o decay.json", "its curves"),
         ("plot decay.json --kind decay -o decay.svg", "a picture of them"),
     ),
     "plot": (

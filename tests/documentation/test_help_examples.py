@@ -52,7 +52,7 @@ DONE = {
     "vectors --model llama-3.1-8b -o cases": (0, "cases/manifest.json"),
     "module ./my-model": (1, "Nothing was judged"),
     "model ./llama-dir --offset 32k": (0, "32768"),
-    "decay --model llama-3.1-8b,qwen3-8b --distance 0-8192+16 -o decay.json": (0, "decay.json"),
+    "decay --model llama-3.1-8b --distance 0-8192+16 -o decay.json": (0, "decay.json"),
     "plot decay.json --kind decay -o decay.svg": (0, "decay.svg"),
     "plot sweep.jsonl -o x.pdf --size 3.5x2.5 --title ''": (0, "x.pdf"),
     "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png": (0, "heatmap.png"),

@@ -290,7 +290,7 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
 
 
 def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
-    result = traced(clamped, offsets=(0, 131072))
+    result = traced(clamped, offsets=(0, 1024, 131072))
     assert result.likely == ()
     assert result.faults == {131072: Diagnosis("table-ends", {"last": 65535})}
     assert result.diagnosis() == "table-ends"

@@ -95,15 +95,20 @@ def report(
     shown = COLUMNS.screen(rows)
     if "setting" not in varying:
         shown.remove("first_failing")  # it is in the headline
-    sentences = list(map(_sentence, names, results))[:_MOST_SENTENCES]
-    if more := len(results) - len(sentences):
-        sentences.append(f"({more} more settings.)")
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, [*varying, *shown], columns, metadata),
-        headline=" ".join([*sentences, *_worst(rows)]),
+        headline=headline(results, names, rows),
         legend=LEGEND,
         header=header,
     )
+
+
+def headline(results: Sequence[DecayCurves], names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence per setting, of every distance, and one about the recipe that is farthest off."""
+    sentences = list(map(_sentence, names, results))[:_MOST_SENTENCES]
+    if more := len(results) - len(sentences):
+        sentences.append(f"({more} more settings.)")
+    return " ".join([*sentences, *_worst(rows)])
 
 
 def _sentence(label: str, one: DecayCurves) -> str:
