@@ -64,7 +64,7 @@ def test_a_kernel_is_judged_as_stated(cells, monkeypatch) -> None:
     assert wrong(cells, monkeypatch) == []
 
 
-@pytest.mark.slow  # what shows far from 0 alone or in a whole battery of calls, and more of each kind
+@pytest.mark.exhaustive  # far from 0 or in a whole battery of calls: slow once each is recorded
 @pytest.mark.parametrize("cells", list(chunks("slow")))
 @pytest.mark.filterwarnings("default")
 def test_a_kernel_is_judged_as_stated_at_full_range(cells, monkeypatch) -> None:
