@@ -52,4 +52,4 @@ def test_each_thing_withdrawn_says_what_to_use_instead(
         if code != 2 or wanted not in said or not said.startswith("ropeaudit: error: "):
             failed.append(f"{line}: exit code {code}, {said!r}")
     assert not failed, "\n".join(failed)
-    assert len(LINES) == 20
+    assert len(LINES) >= 20

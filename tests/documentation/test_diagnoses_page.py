@@ -3,11 +3,12 @@
 `python tests/documentation/test_diagnoses_page.py` writes it.
 """
 
-import runpy
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.recognition import wording
@@ -37,7 +38,7 @@ ROADS = {  # of the matrix -> how a fault reaches the commands
     "onnx": "a graph with `RotaryEmbedding`",
     "model": "a whole model",
 }
-WORDING = "tests/recognition/test_wording.py"
+VALUES = Path(__file__).with_name("diagnosis_values.json")  # code -> plausible values of its sentence
 EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
     "offset,verdict,diagnosis,resembles -f csv"
@@ -77,16 +78,21 @@ def paragraphs() -> Iterator[str]:
     yield f"```bash\nropeaudit {EXAMPLE}\n```"
     yield f"```text\n{_printed('-m', 'ropeaudit', *EXAMPLE.split())}\n```"
     yield INTRODUCTION
-    values = runpy.run_path(str(TESTS.parent / WORDING))["SENTENCES"]
+    values = json.loads(VALUES.read_text(encoding="utf-8"))
     for group, meaning in CLASSES.items():
         yield f"## {group.capitalize()}"
         yield meaning
         for kind in kinds().values():
             if kind.group == group:
                 yield f"### {kind.code}"
-                assert kind.code in values, f"{kind.code}: add it to SENTENCES of {WORDING}"
-                yield "\n".join(section(kind, values[kind.code][0]))
+                assert kind.code in values, f"{kind.code}: give its values in {VALUES.name}"
+                yield "\n".join(section(kind, as_given(values[kind.code])))
     yield from matrix()
+
+
+def as_given(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of a diagnosis with tuples where JSON has lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def section(kind: Kind, values: dict[str, float | str]) -> Iterator[str]:
