@@ -3,7 +3,8 @@
 A table has `options` of all its kernels, `command`, `check` unless it says otherwise, and `file` where its
 heading is not its path; the others of its keys are kernels, with options of their own behind the name. A
 kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `today` beside it where today's
-answer is another one. `a|b` is either of two codes, `...` any others beside them. `fast` is the dtype that
+answer is another one. `a|b` is either of two codes, `...` any others beside them, as where threads meet by
+chance. `fast` is the dtype that
 the fast part judges, `why` what makes a kernel slow; other dtypes are exhaustive.
 """
 
