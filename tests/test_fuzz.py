@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-COMMAND_LINES, DAMAGES = 100, 200
+COMMAND_LINES, DAMAGES = 40, 200
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cases import first_fast
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("--heads", "1", "--seq-len", "8", "--dtype", "bf16")
@@ -89,7 +90,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_what_needs_a_package_that_cannot_be_used_says_so_and_the_rest_runs(kind: str, tmp_path) -> None:
     how = KINDS[kind]
     for package in ("torch", "pandas"):

@@ -93,6 +93,7 @@ def test_the_fixture_checks_and_records_what_it_saw(project) -> None:
     assert not any(seen.values())
 
 
+@pytest.mark.slow  # processes
 def test_a_refusal_is_shown_at_the_line_of_the_test_too(project) -> None:
     (project / "test_refused.py").write_text(
         "def test_it(rope_check):\n    rope_check(lambda x, positions: x, 'fp32', up_tp=64)\n"
@@ -108,6 +109,7 @@ def test_a_refusal_is_shown_at_the_line_of_the_test_too(project) -> None:
     assert "ropeaudit/" not in ran.stdout
 
 
+@pytest.mark.slow  # processes
 def test_what_raises_behind_the_end_of_its_table_is_told_and_counted(project) -> None:
     (project / "test_ends.py").write_text(
         "from kernel import rotate\n\n\ndef ends(x, positions):\n    if positions.max() >= 100:\n"
@@ -125,6 +127,7 @@ def test_what_raises_behind_the_end_of_its_table_is_told_and_counted(project) ->
     assert worst == pytest.approx(2.56)
 
 
+@pytest.mark.slow  # processes
 def test_what_a_check_saw_is_said_once(project) -> None:
     (project / "test_input.py").write_text(
         "from kernel import rotate\n\n\ndef spoils(x, positions):\n    result = rotate(x, positions)\n"

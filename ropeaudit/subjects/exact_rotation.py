@@ -19,6 +19,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
 
+@functools.lru_cache(maxsize=64)
 def exact(setting: RopeSetting) -> Emulated:
     """Return the rotation in float64."""
     return Emulated(recipes.named("fp64-angles").resolve(FP64), setting)

@@ -36,6 +36,7 @@ def rows(path: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
     return results
 
 
+@pytest.mark.slow  # processes
 @posix
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_process_that_ends_is_refused_rows(apart, jobs, tmp_path, capsys) -> None:
@@ -55,6 +56,7 @@ def test_a_process_that_ends_is_refused_rows(apart, jobs, tmp_path, capsys) -> N
     assert rows(plain) == {key: some for key, some in found.items() if key[0] == "right"}
 
 
+@pytest.mark.slow  # processes
 @posix
 def test_what_never_returns_is_ended(apart, monkeypatch, tmp_path, capsys) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 15.0)
@@ -66,6 +68,7 @@ def test_what_never_returns_is_ended(apart, monkeypatch, tmp_path, capsys) -> No
     assert "took longer than 15 s, and was ended" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # processes
 @posix
 def test_refused_rows_are_rows_of_a_sweep(apart, tmp_path) -> None:
     """A run that goes on measures what is missing and keeps what was refused."""
@@ -90,6 +93,7 @@ def test_tasks_of_an_implementation_stay_together(apart) -> None:
     assert {index for task in moved for index in task.factories} == {0, 1}
 
 
+@pytest.mark.slow  # processes
 @needs("transformers")
 def test_only_one_of_many_is_apart() -> None:
     pattern = "transformers:llama*"

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from cases import first_fast
 
 from ropeaudit.main import main
 
@@ -51,9 +52,17 @@ def rope(x, positions):
 """
 
 
-@pytest.mark.parametrize("most", [-1, 40])
-@pytest.mark.parametrize("text", ["raise self", "return 7", "os._exit(5)", "raise KeyboardInterrupt"])
-@pytest.mark.parametrize("base", ["Exception", "BaseException"])
+@pytest.mark.parametrize(
+    ("base", "text", "most"),
+    first_fast(
+        [
+            ("BaseException", "os._exit(5)", 40),
+            ("Exception", "raise self", -1),
+            ("Exception", "raise KeyboardInterrupt", 40),
+            ("BaseException", "return 7", -1),
+        ]
+    ),
+)
 def test_an_exception_whose_text_raises_is_one_of_the_code(base, text, most, tmp_path, capsys) -> None:
     """Where nothing is found out of how it is called, and in a later call."""
     (tmp_path / "r.py").write_text(SILENT.format(base=base, text=text, most=most))

@@ -429,6 +429,7 @@ def test_runs_that_are_killed_again_and_again_are_resumed(more, many, tmp_path) 
     killed_and_resumed(tmp_path, many, 12, 1, *more)
 
 
+@pytest.mark.slow  # processes
 @posix
 def test_no_worker_outlives_a_killed_run(tmp_path) -> None:
     psutil = pytest.importorskip("psutil")

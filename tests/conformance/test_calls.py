@@ -11,6 +11,7 @@ import faulty_calls
 import numpy as np
 import pytest
 import torch
+from cases import first_fast
 from planted import Planted, plant
 
 from ropeaudit import RopeSetting, parse
@@ -139,6 +140,7 @@ def findings(monkeypatch):
     return lambda name, dtype: [one for one in code_checks.findings(code_of(name, dtype)) if one.failed]
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize("first", [9000, 8192])
 def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) -> None:
     failed = findings(f"base_10100_from_{first}", "bf16")
@@ -149,25 +151,6 @@ def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) 
     assert {one.remedy for one in failed} == {
         "see what changes at that position: another table, another branch, a limit"
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("right", "bf16"),
-        ("right_numpy", "fp32"),
-        ("in_place", "bf16"),
-        ("in_place_returned", "bf16"),
-        ("wants_contiguous", "bf16"),
-    ],
-)
-def test_right_code_passes_with_the_same_bits(name, dtype) -> None:
-    results = found(name, *CALLS, dtype=dtype)
-    assert set(results) == set(CALLS)
-    for check, one in results.items():
-        refuses_views = check == "strides" and name == "wants_contiguous"
-        assert one.status == ("not applicable" if refuses_views else "pass"), one
-        assert not one.differing > 0
 
 
 def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp_path) -> None:
@@ -210,6 +193,7 @@ def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_w
     assert not changed.narrow_tables(changed.fit(code.setting), code.setting, code.dtype)
 
 
+@pytest.mark.slow  # a whole check
 def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> None:
     code = code_of("table_of_5000")
     results = {
@@ -436,7 +420,7 @@ def test_tables_are_never_given_narrower_to_code_in_float32_and_float64(dtype) -
     assert not code.own.narrow_tables(code.own.fit(code.setting), code.setting, code.dtype)
 
 
-@pytest.mark.parametrize("check", ["short calls", "gradient", "served calls", "drift"])
+@pytest.mark.parametrize("check", first_fast(["short calls", "gradient", "served calls", "drift"]))
 def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(check) -> None:
     """k is wrong from position 401 on, q in the first calls too."""
     other = {"up_to": 700, "dtype": "fp32"}
@@ -448,6 +432,7 @@ def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(che
     )
 
 
+@pytest.mark.slow  # a whole check
 def test_both_sides_are_told_where_no_call_has_both_wrong() -> None:
     one = found("q_late_below_64_and_k_from_401", "short calls", up_to=700, dtype="fp32")["short calls"]
     assert one.where.startswith("q, ")
@@ -455,12 +440,14 @@ def test_both_sides_are_told_where_no_call_has_both_wrong() -> None:
     assert one.resembles == words
 
 
+@pytest.mark.slow  # a whole check
 def test_a_side_that_is_as_wrong_as_in_a_plain_call_is_not_right() -> None:
     """One that decodes q a position late, and rotates k two late in every call."""
     one = found("q_decodes_late_and_k_is_late", "decode", up_to=700, dtype="fp32")["decode"]
     assert one.resembles == "q: positions +1; k: positions +2"
 
 
+@pytest.mark.slow  # a whole check
 def test_blocks_after_the_first_that_is_wrong_show_whether_the_other_side_is_right(monkeypatch) -> None:
     monkeypatch.setattr(every_position, "BLOCK", 256)
     kernel = "q_of_another_base_and_k_late_from_401"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gradient_kernels
 import pytest
+from cases import first_fast
 
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.conformance import drift, every_position, score_drift
@@ -62,7 +63,7 @@ def test_growth_that_float32_angles_explain_is_said_and_passes():
     assert 2 < findings("hf_style", "fp16")["growth"].measured < 3.5
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("dtype", first_fast(["bf16", "fp32"]))
 @pytest.mark.parametrize(
     ("name", "fault", "values", "remedy"),
     [
@@ -90,7 +91,7 @@ def test_a_cast_table_shows_with_distance():
     assert 0.3 < results["tolerance"].measured < 0.36
 
 
-@pytest.mark.parametrize("name", ["restarts", "another_base", "cast_frequencies"])
+@pytest.mark.parametrize("name", first_fast(["cast_frequencies", "restarts", "another_base"]))
 def test_drift_that_is_as_large_at_offset_0_does_not_grow(name):
     growth = findings(name)["growth"]
     assert (growth.status, growth.allowed) == ("pass", 2.0)
@@ -103,6 +104,7 @@ def test_growth_has_two_offsets_or_is_not_judged():
     assert findings("hf_style", up_to=300)["growth"].where == "64 tokens at offset 236"
 
 
+@pytest.mark.slow  # a whole check
 def test_what_a_recipe_explains_in_short_calls_alone_is_not_said_of_long_ones():
     results = findings("restarts")
     assert "which it resembles" in results["drift"].detail
@@ -126,6 +128,7 @@ def test_what_is_wrong_in_long_calls_alone_is_named_there():
     assert results["long sequence"].diagnosis == Diagnosis("restart", {"size": 3000})
 
 
+@pytest.mark.slow  # a whole check
 def test_an_output_in_a_narrower_format_is_named():
     results = findings("bfloat16_output", "fp32")
     values = {"format": "bfloat16", "held": "bfloat16"}
@@ -133,6 +136,7 @@ def test_an_output_in_a_narrower_format_is_named():
     assert results["growth"].status == results["tolerance"].status == "pass"
 
 
+@pytest.mark.slow  # a whole check
 def test_cutting_off_instead_of_rounding_is_no_rounding():
     """Its drift is 2.6 times that of rounding, though no pair is out of place."""
     assert failing("truncated") == {"drift", "long sequence"}

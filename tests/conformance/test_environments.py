@@ -69,6 +69,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow  # a whole check
 def test_each_exposure_says_its_cause_and_leaves_nothing_behind() -> None:
     """Which environments break which kernel is held by the table of kernels."""
     torch.manual_seed(0)  # seeds by chance are set when code is called

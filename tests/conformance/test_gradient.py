@@ -90,6 +90,7 @@ def test_an_implementation_of_torch_is_called_too():
         assert finding.status == status, finding
 
 
+@pytest.mark.slow  # a whole check
 def test_the_list_of_checks_gives_the_remedy():
     findings = {one.check: one for one in code_checks.findings(code("not_inverted", up_to=6000))}
     assert findings["gradient"].remedy == "negate sin in the backward pass"

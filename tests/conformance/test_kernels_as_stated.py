@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from acceptance_kernels import BOTH, FAULTY, KERNELS, RIGHT, SERVED_RIGHT
-from cases import thinned
 from kernel_calls import called, held, wide
 
 D, LAST = 128, 131071
@@ -46,32 +45,6 @@ def largest_excess(kernel, dtype, at, instance=None, b=2):
 def test_float64_is_right(position, i) -> None:
     turned = exact64.turned(np.ones((1, 1, 1, D // 2), complex), [position])[0, 0, 0, i]
     assert abs(turned - exact64.exact_point(position, i, D)) < 1e-10
-
-
-@pytest.mark.parametrize("dtype", BOTH)
-@pytest.mark.parametrize("name", [k.name for k in (*RIGHT, *SERVED_RIGHT) if not k.compiles])
-def test_right_kernels_are_right(name, dtype) -> None:
-    kernel = KERNELS[name]
-    instance = kernel.instance()
-    for at in CALLS:
-        end = at.stop - 7 if kernel.rows and at.stop > LAST else at.stop
-        assert max(largest_excess(kernel, dtype, range(at.start, end), instance)) <= 1
-
-
-@pytest.mark.parametrize("dtype", BOTH)
-@pytest.mark.parametrize("name", thinned([k.name for k in (KERNELS["one_position"], *RIGHT)], 4))
-def test_right_kernels_are_right_at_every_position(name, dtype) -> None:
-    kernel, wrong = KERNELS[name], []
-    instance = kernel.instance()
-    for start in range(0, LAST + 1, 8192):
-        at = np.arange(start, start + 8192)
-        rows = np.stack([at])
-        q, k = vectors(at.size, 1, 1, 1)
-        rotated = called(kernel, instance, q, k, rows if kernel.rows else at, dtype)
-        for x, y in zip((q, k), rotated, strict=True):
-            off = exact64.excess(x, y, at, kernel.layout, dtype).max(axis=(0, 1, 3)) > 1
-            wrong.extend(at[off].tolist())
-    assert sorted(set(wrong)) == ([93811] if name == "one_position" else [])
 
 
 def gradients(kernel, dtype, at):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import first_fast
 from safetensors.numpy import save_file
 from vector_kernels import case, rotated, written
 
@@ -133,6 +134,7 @@ def test_q_and_k_swapped_and_batch_elements_mixed_up_are_named(tmp_path: Path) -
     assert judged(read, written(read, tmp_path / "b", mixed))["rotation"].status == "fail"
 
 
+@pytest.mark.slow  # a whole check
 def test_a_growing_drift_is_measured_at_the_far_offset(tmp_path: Path) -> None:
     read = case(tmp_path / "case", "fp32", offsets=(1000, 2**20))
     results = judged(read, written(read, tmp_path / "out", rotated(read, base=10010.0)))
@@ -168,7 +170,7 @@ AXES = {
 }
 
 
-@pytest.mark.parametrize("order", AXES)
+@pytest.mark.parametrize("order", first_fast(AXES))
 def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: Path) -> None:
     arrays = {
         offset: {side: x.transpose(AXES[order]) for side, x in one.items()}
@@ -180,6 +182,7 @@ def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: 
     )
 
 
+@pytest.mark.slow  # a whole check
 def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
     read = case(tmp_path / "case", offsets=1000, model="gpt-oss-20b", head_dim=None)
     order = AXES["batch, seq, heads"]
@@ -248,6 +251,7 @@ def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_pat
     assert place.diagnosis == Diagnosis("not-a-rotation")
 
 
+@pytest.mark.slow  # a whole check
 def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
     tmp_path: Path, monkeypatch
 ) -> None:
@@ -477,6 +481,7 @@ def test_what_is_missing_or_of_another_size_is_refused(given: VectorCase, tmp_pa
     refused(given, given.folder / "q.bin", "is no folder")
 
 
+@pytest.mark.slow  # a whole check
 def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -> None:
     other = case(tmp_path / "other", seed=1)
     out = written(other, tmp_path / "out", rotated(other))

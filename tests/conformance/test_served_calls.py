@@ -52,6 +52,7 @@ def test_input_that_some_calls_alone_change_is_seen() -> None:
     assert "in some calls, and returns another array" in inputs.detail
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize("name", TAKES)
 def test_a_fault_is_told_with_what_it_takes(name: str) -> None:
     failed = [one for one in found(getattr(served_kernels, name)) if one.failed]
@@ -100,6 +101,7 @@ def test_what_explains_one_place_and_not_another_explains_nothing() -> None:
     assert more == Diagnosis("unexplained")
 
 
+@pytest.mark.slow  # a whole check
 def test_what_differs_by_its_values_alone_is_told_of_the_first_place() -> None:
     alone, more = explanations(one_token_at(lambda at: at.clamp(max=50000)), 0)
     assert alone.values["seen"] == 50000
@@ -221,6 +223,7 @@ def test_what_is_written_around_vectors_is_seen_and_in_them_is_not(strides: str,
     buffer.check_around()
 
 
+@pytest.mark.slow  # a whole check
 def test_heads_of_other_sizes_are_tried_on_request() -> None:
     def left_at_96(x, positions):
         result = served_kernels.rotated(x, positions)
@@ -255,9 +258,7 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
     assert last.detail.startswith("no pass: not run, or not to its end: decode, pieces, ")
 
 
-@pytest.mark.parametrize(
-    "at", ["table end", "served calls", "memory", "long sequence", "under tf32:emulated"]
-)
+@pytest.mark.parametrize("at", ["table end", pytest.param("under tf32:emulated", marks=pytest.mark.slow)])
 def test_an_interruption_names_every_check_that_has_no_row(at) -> None:
     """After the row of `at`; the names are those that rows of a whole run have."""
     code = under_test(served_kernels.right, up_to=80, environments=DEFAULT, sizes=True)
@@ -272,6 +273,7 @@ def test_an_interruption_names_every_check_that_has_no_row(at) -> None:
     assert [one for one in listed if one not in seldom] == names[names.index(at) + 1 :]
 
 
+@pytest.mark.slow  # a whole check
 def test_the_helper_for_test_suites_makes_the_same_calls() -> None:
     testing.assert_rope(served_kernels.right, "fp32", head_dim=32)
     with pytest.raises(testing.WrongRope) as caught:
@@ -281,6 +283,7 @@ def test_the_helper_for_test_suites_makes_the_same_calls() -> None:
     assert "rotate each row by its own positions" in str(caught.value)
 
 
+@pytest.mark.slow  # a whole check
 def test_the_helper_warns_of_keys_that_are_not_seen() -> None:
     with pytest.warns(UserWarning, match="what it does to k was not seen"):
         testing.assert_rope(served_kernels.q_alone, "fp32", head_dim=32, up_to=256)

@@ -28,6 +28,7 @@ def own_code(name: str, wrong: bool = False) -> OwnCode:
     return OwnCode(name, KERNELS[name].build(wrong))
 
 
+@pytest.mark.slow  # a whole check
 def test_any_positions_heads_and_rows_are_given_as_the_signature_wants_them() -> None:
     draw, wrong = np.random.default_rng(5), []
     packed = np.r_[0:4, 0:6, 2, 40:43, 7, 7]
@@ -96,6 +97,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -115,6 +117,7 @@ def test_what_is_clear_and_no_rotation_fails_with_the_nearest_way(name, way, fol
     assert "rotation in float32" in seen.out
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -288,6 +288,7 @@ def test_what_leaks_gets_its_remedy(name, kinds, remedy, own) -> None:
     assert ";" not in one.remedy
 
 
+@pytest.mark.slow  # a whole check
 def test_state_that_hangs_on_numbers_is_told_from_shapes(own) -> None:
     [one] = found(own("ByNumbers"))
     assert one.failed
@@ -303,6 +304,7 @@ def test_calls_that_count_are_told_from_other_leaks(own) -> None:
     assert one.remedy.startswith("use in each call what the first one stored")
 
 
+@pytest.mark.slow  # a whole check
 def test_offset_and_dtype_of_own_code_have_remedies_of_their_own() -> None:
     pytest.importorskip("torch")
     [dtype] = found(f"{FAULTY}:KeepsDtype")
@@ -341,6 +343,7 @@ def test_a_clean_call_after_one_in_an_environment(own) -> None:
     assert one.remedy.endswith("or make an instance for each environment")
 
 
+@pytest.mark.slow  # a whole check
 def test_requested_environments_are_looked_at_from_inside() -> None:
     pytest.importorskip("rotary_embedding_torch")
     clean, inside = found("rotary-embedding-torch", "fp32", 128, under=("default-dtype:bf16",))
@@ -350,6 +353,7 @@ def test_requested_environments_are_looked_at_from_inside() -> None:
     assert (refused.check, refused.status) == ("state under compile", "not applicable")
 
 
+@pytest.mark.slow  # a whole check
 def test_the_command_says_all_of_it(own, capsys) -> None:
     small = ["--head-dim", "32", "--up-to", "3000", "--under", "none", "--dtype", "fp32"]
     assert main(["check", own("ByHeads"), *small, "-f", "json", "-q"]) == 1

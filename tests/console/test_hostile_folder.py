@@ -114,9 +114,8 @@ def test_the_installed_command_imports_nothing_that_lies_about(folder, tmp_path)
     assert not (tmp_path / "marker").exists(), (tmp_path / "marker").read_text()
 
 
-@pytest.mark.parametrize(
-    "trained", [False, pytest.param(True, marks=[pytest.mark.slow])], ids=["others", "check and model"]
-)
+@pytest.mark.slow  # all commands, in a process
+@pytest.mark.parametrize("trained", [False, True], ids=["others", "check and model"])
 def test_no_command_imports_what_lies_about(trained, folder, tmp_path) -> None:
     if trained:
         make("llama", folder / "model", steps=1)

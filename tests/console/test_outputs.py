@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import first_fast
 
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.console import output_files, overwriting
@@ -400,7 +401,7 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
 
 
 @posix
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", first_fast([signal.SIGTERM, signal.SIGINT, signal.SIGKILL]))
 def test_a_signal_leaves_a_finished_report_as_it_was(number, tmp_path) -> None:
     path, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
     path.write_text("finished\n")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import first_fast
 
 from ropeaudit.console.options import ScreenOptions
 from ropeaudit.console.output import print_report
@@ -73,7 +74,7 @@ HARMLESS = {
 
 
 @posix
-@pytest.mark.parametrize("how", HARMLESS)
+@pytest.mark.parametrize("how", first_fast(HARMLESS, 2))
 def test_stdout_is_the_report(how, tmp_path) -> None:
     seen = shifted(tmp_path, *HARMLESS[how], "-o", "x.json")
     assert (seen.returncode, seen.stdout.count("\n")) == (0, 2), seen
@@ -93,7 +94,7 @@ LEAVES = [  # at import, in a call
 
 
 @posix
-@pytest.mark.parametrize(("at_import", "in_call"), LEAVES)
+@pytest.mark.parametrize(("at_import", "in_call"), first_fast(LEAVES, 2))
 def test_code_that_leaves_is_refused(at_import, in_call, tmp_path) -> None:
     seen = shifted(tmp_path, at_import, in_call)
     assert (seen.returncode, seen.stdout) == (2, ""), seen
@@ -108,6 +109,7 @@ def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
     assert "it calls sys.exit(3)" in seen.stderr
 
 
+@pytest.mark.slow  # processes
 @posix
 def test_a_module_that_leaves_or_prints(tmp_path) -> None:
     # what returns is no RoPE, so that nothing is judged
@@ -200,7 +202,7 @@ shout()
 
 
 @posix
-@pytest.mark.parametrize("output", ["-", "o.csv", "o.jsonl"])
+@pytest.mark.parametrize("output", first_fast(["-", "o.csv", "o.jsonl"]))
 def test_what_code_writes_to_every_descriptor_is_not_in_the_report(output, tmp_path) -> None:
     """Neither on stdout nor in a file, nor among the rows that are kept meanwhile."""
     quiet, loud = (tmp_path / name for name in ("quiet", "loud"))

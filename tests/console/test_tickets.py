@@ -195,6 +195,7 @@ def longer(x, positions):
 """
 
 
+@pytest.mark.slow  # a whole check
 def test_a_fault_that_scores_do_not_show_has_no_snippet_that_prints_a_healthy_number(here, capsys) -> None:
     Path("faults.py").write_text(FAULTS)
     line = ["--dtype", "fp16", "--ticket", "t.md", "-q"]
@@ -205,6 +206,7 @@ def test_a_fault_that_scores_do_not_show_has_no_snippet_that_prints_a_healthy_nu
     assert "the scores of one sequence do not show it" in text
 
 
+@pytest.mark.slow  # a whole check
 def test_a_drift_that_only_the_check_judges_has_its_snippet(here, capsys) -> None:
     Path("faults.py").write_text(FAULTS)
     line = ["--dtype", "bf16", "--up-to", "256", "--head-dim", "64", "--ticket", "t.md", "-q"]

@@ -123,6 +123,7 @@ def combinations() -> list[tuple[str, str, str, str, bool]]:
     return [(*PAIRS[number % len(PAIRS)], other, there) for number, (other, there) in enumerate(others)]
 
 
+@pytest.mark.slow  # processes
 def test_two_files_are_refused_or_both_written(inputs, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ropeaudit", "now"])  # which the metadata say
     for number, (line, first, second, other, there) in enumerate(combinations()):

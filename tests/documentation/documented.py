@@ -317,6 +317,11 @@ SLOW = {
     "--dtype fp16,bf16 --recipe uniform,hf-tf32-matmul": "four searches: nine seconds",
     "ropeaudit limit --recipe hf,hf-tf32-matmul": "two searches: nine seconds",
     "--impl transformers-llama,transformers-llama-cast,transformers-cohere": "seven packages: six seconds",
+    "ropeaudit check ": "a whole check",
+    "--impl examples/kernel.py": "called at every offset, and what is wrong is explained",
+    "ropeaudit vectors ": "a program of its own reads and writes them",
+    "ropeaudit explain examples/": "called once a stage",
+    "assert_rope": "a whole check",
 }
 
 

@@ -42,6 +42,7 @@ def run(folder: Path, targets: str, options: str = "", dtype: str = "") -> subpr
     )
 
 
+@pytest.mark.slow  # processes
 def test_the_action_annotates_what_fails(tmp_path) -> None:
     (tmp_path / "my model").mkdir()
     (tmp_path / "my model" / "config.json").write_text(json.dumps(UNUSED))
@@ -102,6 +103,7 @@ def release(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD").strip()
 
 
+@pytest.mark.slow  # processes
 @pytest.mark.parametrize("language", ["system", pytest.param("python", marks=pytest.mark.slow)])
 def test_the_hook_checks_the_configs_that_changed(language: str, tmp_path: Path) -> None:
     """By pre-commit itself; python: from a repository at a commit, in an environment that pre-commit makes.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SLOW = ("script", "testing", "model", "startup", "commands", "cells", "processes")
+SLOW = ("memory", "script", "testing", "model", "startup", "commands", "cells", "processes")
 SECTION = re.compile(r"<!-- measured: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
@@ -41,10 +41,11 @@ def test_the_page_has_every_section(script, shown) -> None:
         assert re.fullmatch(foot, lines[-1])
 
 
+@pytest.mark.slow  # each is measured
 @pytest.mark.parametrize(
     "name",
     [
-        *("memory", "page"),
+        "page",
         *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
     ],
 )

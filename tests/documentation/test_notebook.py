@@ -8,6 +8,7 @@ import pytest
 import ropeaudit
 
 
+@pytest.mark.slow  # processes
 def test_the_notebook_shows_what_it_holds() -> None:
     pytest.importorskip("matplotlib")
     held, made = notebook.read(), notebook.executed(notebook.read())

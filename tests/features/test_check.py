@@ -120,6 +120,7 @@ def test_margins_are_those_of_limit(name: str) -> None:
     assert all(margin > 0 for margin in seen)
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize("name", ["phi-3.5"])
 def test_whole_margins_are_those_of_the_command(name: str, capsys) -> None:
     path = write(name)
@@ -347,6 +348,7 @@ def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
     assert [case.get("name") for case in cases if case.find("failure") is not None] == ["judged"]
 
 
+@pytest.mark.slow  # a whole check
 def test_several_targets_of_several_kinds(capsys) -> None:
     path = write("gpt-j-6b")
     targets = ["rope.py:wrong", path, "rope.py:right"]
@@ -397,6 +399,7 @@ def test_the_first_line_has_the_code(folder: Path) -> None:
     assert line == "a.json fails 1 of 1 check; rotation: it is wrong."
 
 
+@pytest.mark.slow  # a whole check
 def test_a_comma_in_the_name_of_a_file_is_no_list(folder: Path, capsys) -> None:
     plain = write("gpt-j-6b")
     Path("a,b").mkdir()
@@ -446,6 +449,7 @@ def checked(*more: str) -> int:
     return main(["check", "rope.py:wrong", "--dtype", "fp32", "--up-to", "512", "--head-dim", "16", *more])
 
 
+@pytest.mark.slow  # a whole check
 def test_a_waived_failure_does_not_fail(capsys) -> None:
     failing = [
         one.finding.check
@@ -490,11 +494,13 @@ def test_a_waiver_is_of_a_file_however_its_path_is_written(folder: Path, named, 
     assert bool(waivers.notes([failed], accepted)) != same
 
 
+@pytest.mark.slow  # a whole check
 def test_a_waiver_that_ended_says_so(capsys) -> None:
     assert checked("--waive", waive({**ENTRY, "until": "2020-01-31"})) == 1
     assert "its waiver ended on 2020-01-31: ticket 12" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # a whole check
 def test_a_waiver_holds_through_its_last_day() -> None:
     day = datetime.date(2027, 1, 31)
     [one] = waivers.read(waive({**ENTRY, "until": "2027-01-31"}))
@@ -504,6 +510,7 @@ def test_a_waiver_holds_through_its_last_day() -> None:
     assert [c.finding.status for c in waivers.applied(failed, [one], later)] == ["fail"]
 
 
+@pytest.mark.slow  # a whole check
 def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> None:
     entries = [{**ENTRY, "dtype": "bf16"}, {**ENTRY, "target": "rope.py:right"}]
     assert checked("--waive", waive(*entries)) == 1
@@ -651,6 +658,7 @@ TRANSFORMERS = "transformers computes inv_freq from config.json and drops stored
 OTHER_CODE = "code that computes the values from config.json does not use it"
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize(
     ("name", "reader"), [("layers.0.rotary_emb.inv_freq", TRANSFORMERS), ("h.0.inv_freq", OTHER_CODE)]
 )
@@ -749,6 +757,7 @@ def test_what_is_no_target_is_said_without_the_option_of_another_command(target,
     assert "--impl" not in text
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.parametrize(("up_to", "said"), [(64, ", which are those without it"), (128, "")])
 def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
     up_to: int, said: str, tmp_path: Path

@@ -210,6 +210,7 @@ def test_what_the_command_writes_holds_to_the_schema(kernel, capsys, tmp_path, t
     assert len({text.split(", ")[0] for text in texts}) == failing, texts
 
 
+@pytest.mark.slow  # a whole check
 def test_what_was_interrupted_is_no_success(kernel) -> None:
     """A code host would take what was not run for mended."""
     from ropeaudit.console.output import incomplete
@@ -220,6 +221,7 @@ def test_what_was_interrupted_is_no_success(kernel) -> None:
         assert run["invocations"] == [{"executionSuccessful": done}]
 
 
+@pytest.mark.slow  # processes
 @pytest.mark.skipif(os.name != "posix", reason="a signal to this process is a Ctrl-C there")
 def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     for name in "abc":
@@ -309,6 +311,7 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
     assert "interrupted: 1 check done and written; 1 target was not begun: qwen2.5-7b\n" in err
 
 
+@pytest.mark.slow  # a whole check
 def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     files = ["-q", "--github", "--junit", "j.xml", "-o", "x.csv"]
@@ -332,6 +335,7 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     assert capsys.readouterr() == ("", f"ropeaudit: error: {why}\n")
 
 
+@pytest.mark.slow  # a whole check
 def test_junit_is_written_where_nobody_reads_stdout(tmp_path) -> None:
     line = "check gpt-j-6b -q --junit j.xml --up-to 512"
     command = [sys.executable, "-m", "ropeaudit", *line.split()]

@@ -306,6 +306,7 @@ def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
     assert "meta" in names(result)
 
 
+@pytest.mark.slow  # a whole check
 def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
     path = tmp_path / "own.py"
     path.write_text(

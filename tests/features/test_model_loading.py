@@ -286,6 +286,7 @@ def test_a_share_of_the_frequencies_cannot_be_run_and_is_named(name, built, load
         audited(built(name))
 
 
+@pytest.mark.slow  # models are loaded
 def test_stored_frequencies_that_loading_drops_are_noted(built, tmp_path, capsys) -> None:
     """Those of old checkpoints: the model is right, and what is stored is for `check`."""
     from ropeaudit.main import main

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_configs
 import torch
+from cases import first_fast
 
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import rotation_check
@@ -35,7 +36,7 @@ def audited(folder, offsets=(3, 32768), dtypes=DTYPES, tokens="24"):
     return list(model_audit(str(folder), offsets, dtypes, tokens=tokens))
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", first_fast(COMPARED, 8))
 def test_a_right_model_gets_no_alarm(name, built) -> None:
     offsets = (3, 1000) if name in ("gptj", "opt") else (3, 32768)  # tables that end
     for one in audited(built(name), offsets, ("fp32", "bf16", "fp16", "fp64") if name == "llama" else DTYPES):

@@ -181,6 +181,7 @@ def findings(**options: Any) -> dict[str, Any]:
     return {one.finding.check: one for one in results}
 
 
+@pytest.mark.slow  # a whole check
 def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsys) -> None:
     wrong = findings(targets="clamps.py:rope", config="m.json")
     assert any(one.finding.failed for one in wrong.values())
@@ -193,6 +194,7 @@ def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsy
     assert f"m serves {SAID}" in seen.err
 
 
+@pytest.mark.slow  # a whole check
 def test_check_of_a_config_counts_the_range(yarn: Path, capsys) -> None:
     assert main(["check", "m.json", "--dtype", "bf16", "--up-to", "8k"]) in (0, 1)
     seen = capsys.readouterr()

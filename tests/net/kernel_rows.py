@@ -4,8 +4,9 @@ A table has `options` of all its kernels, `command`, `check` unless it says othe
 heading is not its path; the others of its keys are kernels, with options of their own behind the name. A
 kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `today` beside it where today's
 answer is another one. `a|b` is either of two codes, `...` any others beside them, as where threads meet by
-chance. `fast` is the dtype that
-the fast part judges, `why` what makes a kernel slow; other dtypes are exhaustive.
+chance. `fast` is the dtype that is judged by few calls, in the fast part unless `why` says what makes the
+kernel slow. Without it the first dtype is judged by whole batteries of calls in the slow part, or in the
+exhaustive one if `rare` says so, as other dtypes are.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ NET = Path(__file__).parent
 TABLE = NET / "kernels.toml"
 KERNELS = NET.parent / "kernels"
 OF_FILE = ("options", "command", "why", "file")
-OF_KERNEL = ("fast", "why")
+OF_KERNEL = ("fast", "rare", "why")
 # Seconds that a call of one token is said to take: dear code is called less.
-SECONDS = {"fast": 1.0, "slow": 1e-4, "exhaustive": 1e-4}
+FEW_CALLS, ALL_CALLS = 1.0, 1e-4
 Answer = tuple[int, frozenset[str]]
 
 
@@ -47,6 +48,7 @@ class Row:
     options: str
     fast: str = ""
     why: str = ""
+    rare: bool = False
     stated: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
 
     @property
@@ -65,10 +67,11 @@ class Row:
         return [self.command, f"{path}:{kernel}", *renamed("options", options), "--dtype", dtype, "-q"]
 
     def part(self, dtype: str) -> str:
-        """Return `fast`, `slow` for the first dtype of what is not, or `exhaustive` for others."""
+        """Return `fast`, `slow` or `exhaustive`."""
         if dtype == self.fast:
-            return "fast"
-        return "slow" if not self.fast and dtype == next(iter(self.stated)) else "exhaustive"
+            return "slow" if self.why else "fast"
+        first = not self.fast and not self.rare and dtype == next(iter(self.stated))
+        return "slow" if first else "exhaustive"
 
 
 def read(table: Path = TABLE) -> list[Row]:
@@ -85,7 +88,8 @@ def read(table: Path = TABLE) -> list[Row]:
                 why = given.get("why", content.get("why", ""))
                 command, options = content.get("command", "check"), content.get("options", "")
                 file, fast = content.get("file", name), given.get("fast", "")
-                rows.append(Row(name, file, kernel, command, options, fast, why, stated))
+                rare = given.get("rare", False)
+                rows.append(Row(name, file, kernel, command, options, fast, why, rare, stated))
     return rows
 
 
@@ -157,9 +161,9 @@ def spelled(given: Answer) -> str:
     return json.dumps([given[0], *sorted(given[1])])
 
 
-def clock(part: str) -> dict[str, SimpleNamespace]:
+def clock(row: Row, dtype: str) -> dict[str, SimpleNamespace]:
     """Return clocks by module: how often code is called is said by them, not by how busy a machine is."""
-    ticks, seconds = itertools.count(), SECONDS[part]
+    ticks, seconds = itertools.count(), FEW_CALLS if dtype == row.fast else ALL_CALLS
     still = SimpleNamespace(process_time=lambda: 0.0, perf_counter=lambda: 0.0)
     even = SimpleNamespace(process_time=lambda: seconds * next(ticks))
     return {"ropeaudit.conformance.whole_calls": even, "ropeaudit.subjects.calling.anew": still}

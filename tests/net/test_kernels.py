@@ -45,7 +45,7 @@ def wrong(cells: list[tuple[Row, str]], monkeypatch: pytest.MonkeyPatch) -> list
     lines = []
     for row, dtype in cells:
         with monkeypatch.context() as patch:
-            for name, clock in kernel_rows.clock(row.part(dtype)).items():
+            for name, clock in kernel_rows.clock(row, dtype).items():
                 patch.setattr(importlib.import_module(name), "time", clock)
             given = kernel_rows.answer(row.words(dtype))
         stated = row.stated[dtype]
@@ -64,7 +64,7 @@ def test_a_kernel_is_judged_as_stated(cells, monkeypatch) -> None:
     assert wrong(cells, monkeypatch) == []
 
 
-@pytest.mark.exhaustive  # far from 0 or in a whole battery of calls: slow once each is recorded
+@pytest.mark.slow  # far from 0, in a whole battery of calls, or searched for long
 @pytest.mark.parametrize("cells", list(chunks("slow")))
 @pytest.mark.filterwarnings("default")
 def test_a_kernel_is_judged_as_stated_at_full_range(cells, monkeypatch) -> None:

@@ -31,15 +31,11 @@ FAST = [
     ("positions-bf16", "named"),
     ("llama3-missing", "vectors"),
     ("dynamic-missing", "function"),
-    ("dynamic-missing", "vectors"),
     ("base-10000", "checkpoint"),
     ("cos-sin-swapped", "onnx"),
     ("attention-missing", "module"),
-    ("first-only", "function"),
-    ("wraps-512", "module"),
     ("kept-by-length", "class"),
     ("off-by-one", "model"),
-    ("q-k-swapped", "model"),
 ]
 # Settings of which the right code passes on every road: one fault of each.
 SETTINGS = ("positions-bf16", "angles-fp16", "table-bf16", "llama3-missing", "yarn-missing", "linear-missing")

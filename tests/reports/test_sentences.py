@@ -104,6 +104,7 @@ def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
     assert "seq_len=8 " in second
 
 
+@pytest.mark.slow  # a whole check
 def test_what_is_wrong_at_several_offsets_is_one_note_of_the_worst(tmp_path, capsys) -> None:
     (tmp_path / "mine.py").write_text(
         "import numpy as np\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"

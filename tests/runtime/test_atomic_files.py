@@ -42,6 +42,7 @@ def test_what_a_killed_run_left_is_cleared_by_the_next(content, tmp_path) -> Non
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.slow  # processes
 @posix
 def test_a_run_that_is_killed_leaves_nothing_to_later_ones(tmp_path) -> None:
     path = tmp_path / "x.jsonl"

@@ -151,6 +151,7 @@ def test_rows_do_not_depend_on_what_the_process_measured_before(tmp_path) -> Non
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.slow  # processes
 def test_processes_give_the_bytes_of_one_whatever_code_sets(tmp_path) -> None:
     calls = DOUBLE + "; torch.manual_seed(7); torch.set_num_threads(1)"
     (tmp_path / "imports.py").write_text(MODULE.format(DOUBLE, "torch.use_deterministic_algorithms(True)"))

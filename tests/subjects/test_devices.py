@@ -11,6 +11,7 @@ import pretended_device
 import pytest
 import tiny_models
 import torch
+from cases import first_fast
 from pretended_device import NAME, PLACE, alone, only_here
 
 from ropeaudit import RopeSetting, parse
@@ -56,6 +57,7 @@ def refused(capsys, *arguments: str) -> str:
 # ---------------------------------------------------------------------------- the device itself
 
 
+@pytest.mark.slow  # processes
 @alone
 def test_the_pretended_device_refuses_other_tensors_and_all_checks_run_on_it(capsys) -> None:
     """Gradients, strides and checks of modules with caches among them. In one child, for it takes seconds."""
@@ -126,7 +128,13 @@ def test_operators_and_compiled_functions_are_called_as_they_are(capsys, name) -
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [("table_left_behind", "shift --impl"), ("table_left_behind", "check"), ("TableIsNoBuffer", "explain")],
+    first_fast(
+        [
+            ("table_left_behind", "shift --impl"),
+            ("table_left_behind", "check"),
+            ("TableIsNoBuffer", "explain"),
+        ]
+    ),
 )
 def test_a_call_that_mixes_devices_is_refused(capsys, name, command) -> None:
     message = refused(capsys, *command.split(), own(name), "--device", NAME, "--head-dim", "64")

@@ -131,6 +131,7 @@ def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch
     assert row.drift_relative < 1e-6
 
 
+@pytest.mark.slow  # a whole check
 def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
     """Code that takes as many heads of k alone passes, and it is said."""
     file.write_text(KERNELS + "def alike(q, k, positions):\n    q + k\n    return right(q, k, positions)\n")

@@ -137,6 +137,7 @@ def judged(*specs: str) -> tuple[list[bool], list[str]]:
     return right, [code.version for code in codes]
 
 
+@pytest.mark.slow  # processes
 def test_no_order_mixes_two_checkouts_up(tmp_path) -> None:
     """A version is that of all files, and one that changed is read again.
 
@@ -159,6 +160,7 @@ def test_no_order_mixes_two_checkouts_up(tmp_path) -> None:
     assert sys.path == path
 
 
+@pytest.mark.slow  # processes
 def test_processes_keep_all_layouts_apart(tmp_path, capsys) -> None:
     """Two files of each name in each process, whatever it measured before."""
     specs = []
@@ -188,6 +190,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow  # processes
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_sees_each_checkout_as_if_it_were_alone(name, lazy, capsys) -> None:
     def run(*specs: str) -> list[list[str]]:
@@ -229,6 +232,7 @@ def test_state_of_a_helper_does_not_outlive_an_audit(tmp_path) -> None:
     assert judged(spec)[0] == judged(spec)[0] == [True]
 
 
+@pytest.mark.slow  # processes
 @pytest.mark.parametrize("layout", ["helper of a helper", "import by name in a call"])
 def test_resuming_measures_again_what_another_digest_gave(layout, tmp_path, monkeypatch, capsys) -> None:
     """The helper changed, not the file that is named; rows of the code as it is now are kept."""

@@ -223,6 +223,7 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
     assert record.drift_max == pytest.approx(np.abs(q @ k.T / 8 - exact).max(), rel=1e-9)
 
 
+@pytest.mark.slow  # a whole check
 def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> None:
     code, report, err = run(path, "interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
     assert code == 0
@@ -541,6 +542,7 @@ def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign
     assert text.count("things for one array") <= 1
 
 
+@pytest.mark.slow  # a whole check
 def test_cos_and_sin_that_come_back_are_applied_and_judged(foreign, capsys) -> None:
     """The frequencies of this module are halves of each other, and not those of RoPE."""
     assert (

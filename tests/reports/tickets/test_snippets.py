@@ -60,6 +60,7 @@ def check(results: list[tuple[Snippet, float]]) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow  # processes
 def test_the_snippet_of_every_setting_prints_its_row(tmp_path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     results = []
