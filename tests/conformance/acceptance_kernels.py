@@ -69,7 +69,7 @@ RIGHT = (
     Kernel("polar", _R.polar, one, "hsd"),
     Kernel("rotate_in_place", _R.rotate_in_place, one),
     Kernel("float32_table", _R.float32_table, one, rows=True),
-    Kernel("compiled", _R.compiled, one, layout="interleaved", compiles=True),
+    Kernel("compiled", _R.eager, one, layout="interleaved", compiles=True),
     Kernel("rows_of_positions", _R.rows_of_positions, both, rows=True),
     Kernel("flat_tokens", _R.flat_tokens, both, "shd"),
     Kernel("hf_llama", _R.hf_llama, by_table(hf_tables, True)),

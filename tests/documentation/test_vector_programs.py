@@ -205,7 +205,7 @@ def test_the_program_passes_the_calls_that_servers_make(
     assert failed(served, programs(language), tmp_path / "out") == {}
 
 
-@pytest.mark.parametrize(("language", "fault"), first_fast(each(FAULTS), 3))
+@pytest.mark.parametrize(("language", "fault"), first_fast(each(FAULTS)))
 def test_a_fault_is_found(language: str, fault: str, given: VectorCase, tmp_path: Path) -> None:
     old, new, check, name = FAULTS[language][fault]
     results = failed_with(given, language, tmp_path, old, new)

@@ -69,6 +69,7 @@ def by_check(results: list[Checked]) -> dict[str, Checked]:
     return {one.finding.check: one for one in results}
 
 
+@pytest.mark.slow  # a whole check
 def test_the_table_of_code(capsys, snapshot) -> None:
     assert main(["check", "rope.py:wrong", "--dtype", "fp32,fp64", *SMALL]) == 1
     assert capsys.readouterr().out == snapshot

@@ -27,14 +27,11 @@ SEEN = [(f, road) for f, roads in EXPECTED.items() for road, said in roads.items
 # One cell a road and, as far as that goes, one a class of diagnoses.
 FAST = [
     ("positions-bf16", "stored"),
-    ("table-bf16", "tables"),
     ("positions-bf16", "named"),
     ("llama3-missing", "vectors"),
     ("dynamic-missing", "function"),
     ("base-10000", "checkpoint"),
     ("cos-sin-swapped", "onnx"),
-    ("attention-missing", "module"),
-    ("kept-by-length", "class"),
     ("off-by-one", "model"),
 ]
 # Settings of which the right code passes on every road: one fault of each.

@@ -147,4 +147,8 @@ def never_eager(q, k, cos, sin):
     return turn(q, cos, sin), turn(k, cos, sin)
 
 
-compiled = torch.compile(never_eager, backend="eager")
+def __getattr__(name):
+    """Compile `compiled` when it is asked for: a compiler takes seconds to start."""
+    if name != "compiled":
+        raise AttributeError(name)
+    return torch.compile(never_eager, backend="eager")

@@ -67,7 +67,7 @@ def float32_table(x, positions):
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-def _eager(x, positions):
+def eager(x, positions):
     """x (b, h, s, d), interleaved pairs."""
     angles = torch.outer(positions.float(), frequencies(x.shape[-1]))
     cos, sin = angles.cos(), angles.sin()
@@ -75,9 +75,13 @@ def _eager(x, positions):
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
 
 
-with warnings.catch_warnings():  # torch's own, of what it imports
-    warnings.simplefilter("ignore")
-    compiled = torch.compile(_eager, dynamic=True)
+def __getattr__(name):
+    """Compile `compiled` when it is asked for: a compiler takes seconds to start."""
+    if name != "compiled":
+        raise AttributeError(name)
+    with warnings.catch_warnings():  # torch's own, of what it imports
+        warnings.simplefilter("ignore")
+        return torch.compile(eager, dynamic=True)
 
 
 def rows_of_positions(q, k, position_ids):
