@@ -5,8 +5,8 @@ heading is not its path; the others of its keys are kernels, with options of the
 kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `today` beside it where today's
 answer is another one. `a|b` is either of two codes, `...` any others beside them, as where threads meet by
 chance. `fast` is the dtype that is judged by few calls, in the fast part unless `why` says what makes the
-kernel slow. Without it the first dtype is judged by whole batteries of calls in the slow part, or in the
-exhaustive one if `rare` says so, as other dtypes are.
+kernel slow; without it the first dtype is judged by whole batteries of calls, in the slow part. Other dtypes
+are in the exhaustive part, and so is what is `rare`: three others before it say the same.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Row:
 
     def part(self, dtype: str) -> str:
         """Return `fast`, `slow` or `exhaustive`."""
-        if dtype == self.fast:
-            return "slow" if self.why else "fast"
-        first = not self.fast and not self.rare and dtype == next(iter(self.stated))
-        return "slow" if first else "exhaustive"
+        first = dtype == (self.fast or next(iter(self.stated)))
+        if not first or self.rare:
+            return "exhaustive"
+        return "fast" if self.fast and not self.why else "slow"
 
 
 def read(table: Path = TABLE) -> list[Row]:
