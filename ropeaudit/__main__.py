@@ -15,6 +15,7 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _leave_this_folder()
     try:
+        _hear_as_ctrl_c()
         from ropeaudit.runtime import streams
 
         streams.reserve()
@@ -32,9 +33,23 @@ def main() -> int:
     return streams.ended(code)
 
 
+def _ends() -> list[signal.Signals]:
+    """Return the signals that end a run: Ctrl-C, a batch system's, that of a terminal that is closed."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+def _hear_as_ctrl_c() -> None:
+    """Take what ends a run for a Ctrl-C; what is ignored, as `nohup` wants it, stays so."""
+    for number in _ends():
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
 def _deafen() -> None:
-    """Ignore Ctrl-C from here on: one was obeyed, and another would change the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ignore them from here on: one was obeyed, and another would change the exit code."""
+    for number in _ends():
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _leave_this_folder() -> None:

@@ -78,7 +78,7 @@ class CommandGroup(NamedCommands):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16",
 )
-@click.version_option(__version__, prog_name="ropeaudit")
+@click.version_option(__version__, "-V", "--version", prog_name="ropeaudit")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Audit the numerical precision of rotary position embeddings (RoPE).
@@ -161,7 +161,7 @@ def _say(text: str, code: int) -> int:
     try:
         streams.report().flush()
     except (OSError, ValueError):
-        _silence()
+        streams.silence()
     with contextlib.suppress(OSError, ValueError):
         print("\n".join(map(_short, f"ropeaudit: {text}".split("\n"))), file=sys.stderr)
     return code
@@ -197,12 +197,5 @@ class _Closed(io.StringIO):
 
 def _closed_pipe() -> int:
     """The reader has seen enough, as `head` does: that is no error."""
-    _silence()
+    streams.silence()
     return 0
-
-
-def _silence() -> None:
-    """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
-    out = streams.report()
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

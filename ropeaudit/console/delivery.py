@@ -1,12 +1,18 @@
-"""The one road of the commands: claim files, analyse with progress, deliver the report, say how it ended."""
+"""The one road of a report: claim its files, analyse with progress, print it, write each file, judge.
+
+Nothing that was found is lost. stdout comes first; a file that cannot be written does not stop the others,
+and is said at the end; a closed pipe silences stdout and changes nothing else.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ropeaudit.console import output, rows
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import BadOutput, RopeAuditError
 from ropeaudit.reports.numbers import counted
 
 if TYPE_CHECKING:
@@ -18,7 +24,18 @@ T = TypeVar("T")
 OnProgress: TypeAlias = Callable[[float], None]
 Metadata: TypeAlias = Mapping[str, Any]
 Stages: TypeAlias = Mapping[str, Mapping[str, str]]  # "subject dtype" -> stage -> format
-DONE, BROKEN, INTERRUPTED = 0, 1, 130
+Also: TypeAlias = Sequence[tuple["OutputFile", Callable[[], bytes]]]
+DONE, BROKEN, BAD_USE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
+WORST_FIRST = (OUR_FAULT, INTERRUPTED, BROKEN, BAD_USE, DONE)
+
+
+def worst(*codes: int) -> int:
+    """Return the exit code of a run to which several things happened.
+
+    >>> worst(0, 2, 1), worst(1, 130), worst(0, 2)
+    (1, 130, 2)
+    """
+    return min(codes, key=WORST_FIRST.index)
 
 
 def delivered(
@@ -35,7 +52,7 @@ def delivered(
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
-    What was done before an error is delivered too, as before a Ctrl-C, and then the error is raised.
+    What was done before an error or a Ctrl-C is delivered too.
 
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
     metadata. also: files that are no reports, each with what makes its content.
@@ -43,25 +60,34 @@ def delivered(
     broken: from the results, a line for each --fail-if that was broken. proportional: whether the share done
     is proportional to work, so that what is left can be guessed.
     """
-    with output.opened(options.outputs) as files:
-        errors = list[RopeAuditError]()
-        run = _up_to_an_error(analysis, errors)
-        results, interrupted = rows.gathered(run, options.quiet, proportional=proportional)
-        interrupted = interrupted or bool(errors)
-        if results or not interrupted:
+    from ropeaudit.console.output_files import opened
+
+    with opened(options.outputs) as files:
+        errors, code = list[RopeAuditError](), DONE
+        results, interrupted = rows.gathered(
+            _up_to_an_error(analysis, errors), options.quiet, proportional=proportional
+        )
+        partial = interrupted or bool(errors)
+        if results or not partial:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, metadata)
-            made = output.incomplete(made, done(results)) if interrupted else made
-            output.write(made, output.replaceable(files, interrupted))
-            for file, content in also:
-                if output.replaceable([file], interrupted):
-                    file.fill([content(results)])
-            output.deliver(made, (), options)
-    if interrupted and (results or not errors):
-        output.say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results))
-    if errors:
-        raise errors[0]
-    return INTERRUPTED if interrupted else judged(broken(results))
+            made = incomplete(made, done(results)) if partial else made
+            code = deliver(
+                made,
+                replaceable(files, partial),
+                options,
+                also=[
+                    (file, functools.partial(content, results))
+                    for file, content in also
+                    if replaceable([file], partial)
+                ],
+                broken=lambda: () if partial else broken(results),
+            )
+    if partial and (results or not errors):
+        say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results))
+    for error in errors:
+        output.say_error(error)
+    return worst(code, INTERRUPTED if interrupted else DONE, BAD_USE if errors else DONE)
 
 
 def _up_to_an_error(
@@ -79,10 +105,84 @@ def _up_to_an_error(
 
 
 def delivered_at_once(report: Callable[[Metadata], Report], options: ReportOptions, code: int = DONE) -> int:
-    """Deliver a report that takes no time worth a progress bar, from the metadata; return `code`."""
-    with output.opened(options.outputs) as files:
-        output.deliver(report(output.metadata(options)), files, options)
-    return code
+    """Deliver a report that takes no time worth a progress bar; return the exit code.
+
+    report: from the metadata. code: what its rows come to.
+    """
+    from ropeaudit.console.output_files import opened
+
+    with opened(options.outputs) as files:
+        return worst(code, deliver(report(output.metadata(options)), files, options))
+
+
+def deliver(
+    report: Report,
+    files: Sequence[OutputFile],
+    options: ReportOptions,
+    *,
+    also: Also = (),
+    broken: Callable[[], Iterable[str]] = tuple,
+) -> int:
+    """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
+
+    broken: makes a line for each that did, once everything is written.
+    """
+    code = output.print_report(report, options)
+    errors = [*write(report, files), *fill(also)]
+    output.say_notes(report, options)
+    lines = list(broken())
+    for line in lines:
+        output.say(line)
+    for error in errors:
+        output.say_error(error)
+    return worst(code, BROKEN if lines else DONE, BAD_USE if errors else DONE)
+
+
+def write(report: Report, files: Sequence[OutputFile]) -> list[BadOutput]:
+    """Write a report to each file; return what went wrong."""
+    errors = []
+    for file in files:
+        try:
+            file.write(report)
+        except BadOutput as error:
+            errors.append(error)
+    return errors
+
+
+def fill(files: Also) -> list[BadOutput]:
+    """Write files that are no reports, each with what makes its content; return what went wrong."""
+    errors = []
+    for file, content in files:
+        try:
+            file.fill([content()])
+        except BadOutput as error:
+            errors.append(error)
+    return errors
+
+
+def incomplete(report: Report, done: str) -> Report:
+    """Return a report that says that it is a part of what was asked for, to people and to programs.
+
+    done: how many things it has, as `say_interrupted` takes it.
+    """
+    headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
+    return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {done}"})
+
+
+def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:
+    """Return the files to write: a report that was there is not replaced by one that is not complete."""
+    return [file for file in files if not (partial and file.was_there())]
+
+
+def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> None:
+    """Say that the user broke it off, how much was done, and which reports were left as they were.
+
+    done: a number of things, such as "3 rows". files: all that the run would have written.
+    """
+    written = " and written" if any(file.written for file in files) or not files else ""
+    left = [repr(file.path) for file in files if not file.written and file.was_there()]
+    message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
+    output.say(f"interrupted: {done} done{written}{message}{hint}")
 
 
 def judged(broken: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""Where a report goes: stdout, and files of `console.output_files`, which are opened before the work."""
+"""What goes to stdout, the report alone, and to stderr: notes, errors, what was interrupted."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from ropeaudit import reports
 from ropeaudit.console.options import ReportOptions, ScreenOptions
-from ropeaudit.console.output_files import OutputFile
-from ropeaudit.console.output_files import opened as opened
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
@@ -30,55 +28,44 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
     return gather()
 
 
-def print_report(report: Report, screen: ScreenOptions) -> None:
-    """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
-    out, form = streams.report(), reports.form_named(screen.form)
+def print_report(report: Report, screen: ScreenOptions) -> int:
+    """Print a report to stdout and return the exit code; a table on a terminal is coloured and fitted to it."""
+    return _printed(lambda out: _show(report, screen, out))
+
+
+def print_line(text: str) -> int:
+    """Print a line of text to stdout and return the exit code."""
+    return _printed(lambda out: out.write(f"{printable(text)}\n"))
+
+
+def _printed(write: Callable[[TextIO], object]) -> int:
+    """Call what writes to stdout; return the exit code, 2 where that cannot be written.
+
+    A reader that has seen enough, as `head` has, is no error: the rest goes nowhere.
+    """
+    out = streams.report()
+    try:
+        write(out)
+        out.flush()
+    except BrokenPipeError:
+        streams.silence()
+    except OSError as error:
+        streams.silence()
+        say(f"error: cannot write the report to stdout: {error.strerror or error}")
+        return 2
+    return 0
+
+
+def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
+    form = reports.form_named(screen.form)
     coloured = _coloured(screen.color, out)
     if form.show and (out.isatty() or coloured):
         form.show(report, out, coloured)
-    else:
-        if form.errors and isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
-        out.write(reports.render(screen.form, report))
-    out.flush()
-
-
-def deliver(report: Report, files: Sequence[OutputFile], options: ReportOptions) -> None:
-    """Write the files, then stdout, then the notes: a closed pipe must not lose the files."""
-    write(report, files)
-    print_report(report, options)
-    say_notes(report, options)
-
-
-def write(report: Report, files: Sequence[OutputFile]) -> None:
-    """Write the files. Raises: BadOutput."""
-    for file in files:
-        file.write(report)
-
-
-def incomplete(report: Report, done: str) -> Report:
-    """Return a report that says that it is a part of what was asked for, to people and to programs.
-
-    done: how many things it has, as `say_interrupted` takes it.
-    """
-    headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
-    return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {done}"})
-
-
-def replaceable(files: Sequence[OutputFile], interrupted: bool) -> list[OutputFile]:
-    """Return the files to write: a report that was there is not replaced by one that is not complete."""
-    return [file for file in files if not (interrupted and file.was_there())]
-
-
-def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> None:
-    """Say that the user broke it off, how much was done, and which reports were left as they were.
-
-    done: a number of things, such as "3 rows". files: all that the run would have written.
-    """
-    written = " and written" if any(file.written for file in files) or not files else ""
-    left = [repr(file.path) for file in files if not file.written and file.was_there()]
-    message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
-    say(f"interrupted: {done} done{written}{message}{hint}")
+        return
+    if form.errors and isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
+    text = reports.render(screen.form, report)
+    out.write("\n".join(map(printable, text.split("\n"))) if out.isatty() else text)
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:
@@ -99,6 +86,11 @@ def say(text: str) -> None:
     """Print a line to stderr; where nobody can read it, the report and the exit code still count."""
     with contextlib.suppress(OSError):
         print(f"ropeaudit: {printable(text)}", file=sys.stderr)
+
+
+def say_error(error: RopeAuditError) -> None:
+    """Print an error to stderr, as the end of a run does."""
+    say(f"error: {error.typed}")
 
 
 def _coloured(color: bool | None, out: TextIO) -> bool:

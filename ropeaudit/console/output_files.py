@@ -72,6 +72,11 @@ class OutputFile:
                     file.write(contents[0])
             else:
                 self._replace(contents)
+        except atomic_files.Kept as error:
+            self.files = []
+            raise BadOutput(
+                f"-o {self.path!r} cannot be written: {error.strerror}; all of it is in {error.filename!r}"
+            ) from None
         except OSError as error:
             raise BadOutput(
                 f"-o {self.path!r} cannot be written: {error.strerror}; give another place"

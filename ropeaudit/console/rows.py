@@ -1,7 +1,7 @@
 """Gathering rows with progress, and with Ctrl-C at a safe point.
 
 A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point. A
-SIGTERM, by which batch systems announce an end, is heard like one.
+SIGTERM, by which batch systems announce an end, and a SIGHUP of a terminal that is closed are heard like one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def gathered(
 
 
 class Interrupts:
-    """Remembers the first Ctrl-C or SIGTERM until `check` is called; a second one is not held back."""
+    """Remembers the first signal that ends a run until `check` is called; a second one is not held back."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -67,10 +67,13 @@ class Interrupts:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[Interrupts]:
-    """Hold Ctrl-C and SIGTERM back within the block; outside the main thread nothing is changed."""
+    """Hold Ctrl-C, SIGTERM and SIGHUP back within the block; outside the main thread nothing is changed."""
     interrupts = Interrupts()
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    heard = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    heard = [one for one in heard if signal.getsignal(one) != signal.SIG_IGN]
     try:
-        before = {one: signal.signal(one, interrupts.handle) for one in (signal.SIGINT, signal.SIGTERM)}
+        before = {one: signal.signal(one, interrupts.handle) for one in heard}
     except ValueError:  # not the main thread
         yield interrupts
         return

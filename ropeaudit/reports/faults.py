@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ropeaudit.reports.numbers import printable
+
 _DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
 
@@ -31,9 +33,11 @@ def annotation(fault: Fault) -> str:
     >>> annotation(Fault("wrong-base", "50 %", "a.py:f", "rotation", "a,b.py", 3))
     '::error file=a%2Cb.py,line=3,title=ropeaudit%3A wrong-base::a.py:f, rotation: 50 %25'
     """
-    properties = {"file": fault.file, "line": str(fault.line or ""), "title": f"ropeaudit: {fault.rule}"}
+    where = {"file": printable(fault.file), "line": str(fault.line or "")}
+    properties = {**where, "title": f"ropeaudit: {fault.rule}"}
+    message = printable(f"{fault.target}, {fault.check}: {fault.message}")
     listed = ",".join(f"{name}={_escaped(value, _PROPERTY)}" for name, value in properties.items() if value)
-    return f"::error {listed}::{_escaped(f'{fault.target}, {fault.check}: {fault.message}', _DATA)}"
+    return f"::error {listed}::{_escaped(message, _DATA)}"
 
 
 def _escaped(text: str, characters: dict[str, str]) -> str:

@@ -70,12 +70,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text with every character that could steer a terminal written out.
+    r"""Return text with all written out that could steer a terminal, or a runner of GitHub that reads a log.
 
-    >>> printable("a\x1b[31m")
-    'a\\x1b[31m'
+    >>> printable("a\x1b[31m"), printable("::error::x"), printable("a ##[error]")
+    ('a\\x1b[31m', '\\::error::x', 'a #\\#[error]')
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if plain.lstrip().startswith("::"):
+        plain = f"\\{plain.lstrip()}"
+    return plain.replace("##[", "#\\#[")
 
 
 def setting(value: Any) -> str:

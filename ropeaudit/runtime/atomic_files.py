@@ -68,12 +68,41 @@ def fill(file: IO[bytes], content: bytes, target: Path) -> None:
     os.chmod(file.name, _mode(target))
 
 
+class Kept(OSError):
+    """A file could neither be replaced nor written into; filename: where all that it was to hold stands."""
+
+
 def put(file: IO[bytes], target: Path) -> None:
-    """Put a file of `opened` in the place of `target` and close it. Raises: OSError."""
+    """Put a file of `opened` in the place of `target` and close it.
+
+    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into.
+    Raises: Kept.
+    """
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
     with file:
-        os.replace(file.name, target)
+        try:
+            os.replace(file.name, target)
+        except OSError:
+            _write_into(target, Path(file.name))
+
+
+def _write_into(target: Path, copy: Path) -> None:
+    try:
+        with open(target, "r+b" if target.exists() else "xb") as there:
+            there.write(copy.read_bytes())
+            there.truncate()
+            there.flush()
+            os.fsync(there.fileno())
+    except OSError as error:
+        kept = target.with_name(f"{target.name}.new")
+        try:
+            os.replace(copy, kept)
+        except OSError:
+            kept = copy
+        raise Kept(error.errno, error.strerror, str(kept)) from None
+    with contextlib.suppress(OSError):
+        os.unlink(copy)
 
 
 def write(target: Path, content: bytes) -> None:
@@ -102,7 +131,8 @@ def put_and_keep_open(file: IO[bytes], target: Path) -> int | None:
     number = paths.out_of_reach(os.dup(file.fileno()))
     try:
         fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
-        put(file, target)
+        with file:
+            os.replace(file.name, target)
     except BaseException:
         os.close(number)
         raise

@@ -118,6 +118,12 @@ def descriptor(number: int) -> int:
     return number if _reserved is None or number != 1 else _reserved.report.fileno()
 
 
+def silence() -> None:
+    """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), report().fileno())
+
+
 @contextlib.contextmanager
 def collapsed() -> Iterator[None]:
     """Show each line that other people's code prints within the block once, and say at its end how often."""

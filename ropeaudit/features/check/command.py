@@ -183,8 +183,9 @@ def check(
         finally:
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
-        if code == delivery.DONE:
-            tickets.write(ticket_file, made, "no check fails")
-        else:
+        if code == delivery.INTERRUPTED:
             tickets.write(ticket_file, lambda: None, "the run was interrupted")
-    return code or int(any(one.finding.failed for one in checked))
+        else:
+            tickets.write(ticket_file, made, "no check fails")
+    failed = any(one.finding.failed for one in checked)
+    return delivery.worst(code, delivery.BROKEN if failed else delivery.DONE)

@@ -15,6 +15,7 @@ from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import BadOutput, RopeAuditError, UsageError
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import atomic_files
 from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.emulated import Emulated
 
@@ -36,8 +37,7 @@ def write(path: str, target: str, setting: RopeSetting) -> str:
     Raises: BadOutput where the file cannot be written.
     """
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(_text(path, target, setting))
+        atomic_files.write(Path(path), _text(path, target, setting).encode())
     except OSError as error:
         raise BadOutput(f"{FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
     try:

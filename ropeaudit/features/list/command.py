@@ -35,7 +35,7 @@ def list_() -> None:
     """List recipes, implementations, formats, models, frequencies and what else there is."""
 
 
-def _print(kind: str, screen: ScreenOptions, match: str | None = None) -> None:
+def _print(kind: str, screen: ScreenOptions, match: str | None = None) -> int:
     """Print a list of `columns.LISTS`, or the implementations whose names match a pattern."""
     from ropeaudit.console import output
     from ropeaudit.errors import UsageError
@@ -48,7 +48,7 @@ def _print(kind: str, screen: ScreenOptions, match: str | None = None) -> None:
     if not rows:
         raise UsageError(f"--match {match!r} fits no implementation; try --match 'transformers:*'")
     report = Report(rows, list(columns), columns.screen(()), columns.dispensable, declared=columns)
-    output.print_report(report, screen)
+    return output.print_report(report, screen)
 
 
 def _plain(kind: str) -> click.Command:
@@ -56,8 +56,8 @@ def _plain(kind: str) -> click.Command:
 
     @command(name=kind, help=_PLAIN[kind])
     @screen_options
-    def print_kind(screen: ScreenOptions) -> None:
-        _print(kind, screen)
+    def print_kind(screen: ScreenOptions) -> int:
+        return _print(kind, screen)
 
     return cast(click.Command, print_kind)
 
@@ -71,12 +71,12 @@ def _plain(kind: str) -> click.Command:
     cls=Rare,
 )
 @screen_options
-def implementations(match: str | None, screen: ScreenOptions) -> None:
+def implementations(match: str | None, screen: ScreenOptions) -> int:
     """List libraries' code that can be called.
 
     Of what is not installed it says what to type.
     """
-    _print("implementations", screen, match)
+    return _print("implementations", screen, match)
 
 
 @command()
@@ -124,7 +124,7 @@ def frequencies(
 
 @command()
 @screen_options
-def environment(screen: ScreenOptions) -> None:
+def environment(screen: ScreenOptions) -> int:
     """List versions, hardware and torch's switches.
 
     Attach it to a bug ticket.
@@ -138,7 +138,7 @@ def environment(screen: ScreenOptions) -> None:
     known = run_metadata.environment()
     known |= {name: value for name, value in hardware.environment(audited).items() if name not in known}
     rows = [{"what": name, "value": str(text)} for name, text in known.items()]
-    output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
+    return output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
 
 
 for _command in (implementations, *map(_plain, _PLAIN), frequencies, environment):

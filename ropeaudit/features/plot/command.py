@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -91,14 +92,14 @@ def plot(
     """Draw a report of another command, FILE, or measure one case and draw it by query and key."""
     from ropeaudit import reports
     from ropeaudit.audits.arguments import resolved
-    from ropeaudit.console import output, settings
+    from ropeaudit.console import delivery, output, output_files, settings
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
     reports.needed("matplotlib", "a picture", "plot")
     from ropeaudit.reports.charts import style
 
-    with output.opened(outputs, _suffix) as files:
+    with output_files.opened(outputs, _suffix) as files:
         with _blaming(file), style.sized(size):
             if kind == "heatmap" or file is None:
                 recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
@@ -112,13 +113,16 @@ def plot(
             if size is None:
                 picture.figure.set_figheight(picture.height)
             contents = [style.encoded(picture, target.form) for target in files]
-        for target, content in zip(files, contents, strict=True):
-            target.fill([content])
-    if not quiet:
-        written = f"wrote {', '.join(repr(path) for path in outputs)}"
-        for text in (f"{written}: {picture.title}", *(f"note: {note}" for note in picture.notes)):
+        made = zip(files, contents, strict=True)
+        errors = delivery.fill([(file, functools.partial(bytes, content)) for file, content in made])
+        written = [repr(target.path) for target in files if target.written]
+    if written and not quiet:
+        title = f"wrote {', '.join(written)}: {picture.title}"
+        for text in (title, *(f"note: {note}" for note in picture.notes)):
             output.say(text)
-    return 0
+    for error in errors:
+        output.say_error(error)
+    return delivery.BAD_USE if errors else delivery.DONE
 
 
 def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:

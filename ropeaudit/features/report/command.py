@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,9 +70,9 @@ def report(
     """
     from ropeaudit import reports
     from ropeaudit.audits import comparison, records
-    from ropeaudit.console import delivery
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
+    from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
     from ropeaudit.features.report import report as tables
     from ropeaudit.reports.comparison import report as of_changes
@@ -84,7 +83,7 @@ def report(
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
     broken: list[str] = []
-    with out.opened(output.outputs) as targets:
+    with output_files.opened(output.outputs) as targets:
         if against is not None:
             columns = output.chosen_columns(tables.COLUMNS["against"])
             requested = [conditions.parse(text, relative=True) for text in gates]
@@ -105,8 +104,7 @@ def report(
             forms = map(reports.form_named, (output.form, *(file.form for file in targets)))
             data = any(form.decode is not None for form in forms)
             made = tables.merged(files, columns, out.metadata(output), data)
-        _deliver(made, targets, output)
-    return delivery.judged(broken)
+        return _deliver(made, targets, output, broken)
 
 
 def _refuse_apart(wanted: bool, seen: dict[str, bool], other: str) -> None:
@@ -115,18 +113,22 @@ def _refuse_apart(wanted: bool, seen: dict[str, bool], other: str) -> None:
         raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
 
 
-def _deliver(made: Report, targets: Sequence[OutputFile], output: ReportOptions) -> None:
-    """Write the files and print the report; of one that goes into files alone, the finding."""
+def _deliver(
+    made: Report, targets: Sequence[OutputFile], output: ReportOptions, broken: Sequence[str]
+) -> int:
+    """Deliver the report, of one that goes into files alone the finding; return the exit code."""
+    from ropeaudit.console import delivery
     from ropeaudit.console import output as out
-    from ropeaudit.reports.numbers import printable
 
     chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
     if chosen or not targets:
-        out.deliver(made, targets, output)
-        return
-    for file in targets:
-        file.write(made)
-    sys.stdout.write(f"{printable(made.headline)}\n")
+        return delivery.deliver(made, targets, output, broken=lambda: broken)
+    code = out.print_line(made.headline)
+    errors = delivery.write(made, targets)
     for file in targets if not output.quiet else ():
-        size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-        out.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
+        if file.written:
+            size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
+            out.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
+    for error in errors:
+        out.say_error(error)
+    return delivery.worst(code, delivery.judged(broken), delivery.BAD_USE if errors else delivery.DONE)

@@ -225,16 +225,19 @@ def shift(asked: ShiftOptions) -> int:
         measured = _report(asked, sweep, needed, metadata)
         return earlier.beside(measured) if earlier else measured
 
+    def broken(results: list[Record]) -> list[str]:
+        return earlier.broken(requested) if earlier else conditions.broken(requested, results)
+
     with output_files.opened_for("--ticket", asked.ticket, "ticket") as file:
-        results, code = _measured(asked, sweep, needed, report)
-        if code:
+        results, code = _measured(asked, sweep, needed, report, broken)
+        if code == delivery.INTERRUPTED:
             return code
         tickets.write(
             file,
             lambda: _ticket(audit, results, output.columns, needed),
             f"no row of code is out of the tolerance of {percent(asked.tolerance)}; --tolerance sets another",
         )
-    return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
+    return code
 
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
@@ -272,15 +275,16 @@ def _measured(
     sweep: Sweep,
     needed: Sequence[str],
     report: Callable[[Metadata], Report],
+    broken: Callable[[list[Record]], list[str]],
 ) -> tuple[list[Record], int]:
-    """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
+    """Measure and deliver the report, rows stored on the way; return them and the exit code."""
     from ropeaudit.console import delivery, output, rows
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.numbers import counted
 
-    chosen, sweeping = asked.output, asked.sweeping
+    chosen, sweeping, code = asked.output, asked.sweeping, delivery.DONE
     with (
-        output.opened(chosen.outputs) as files,
+        output_files.opened(chosen.outputs) as files,
         sweeps.stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,
     ):
         run = sweeps.run(sweep, sweeping, store, chosen.quiet)
@@ -289,13 +293,16 @@ def _measured(
         done = counted(len(results), "row")
         if results or not interrupted:
             measured = report(output.metadata(chosen))
-            measured = output.incomplete(measured, done) if interrupted else measured
-            with sweeps.stored_rows_named(store):
-                output.write(measured, output.replaceable(files, interrupted))
-            if store and not interrupted:
+            measured = delivery.incomplete(measured, done) if interrupted else measured
+            wanted = delivery.replaceable(files, interrupted)
+            code = delivery.deliver(
+                measured, wanted, chosen, broken=lambda: () if interrupted else broken(results)
+            )
+            if store and not interrupted and any(file.written and file.path == store.name for file in files):
                 store.remove()
-            output.deliver(measured, (), chosen)
         more = sweeps.how_to_go_on(store)
     if interrupted:
-        output.say_interrupted(done, files, more)
-    return results, delivery.INTERRUPTED if interrupted else delivery.DONE
+        delivery.say_interrupted(done, files, more)
+    elif more:
+        output.say(more.removeprefix("; "))
+    return results, delivery.worst(code, delivery.INTERRUPTED if interrupted else delivery.DONE)

@@ -181,29 +181,8 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
-    """Say where the rows are if the report cannot be written. Raises: BadOutput."""
-    from ropeaudit.console import output
-    from ropeaudit.errors import BadOutput
-
-    try:
-        yield
-    except BadOutput as error:
-        if file is None or not file.length:
-            raise
-        raise BadOutput(
-            f"{error}, or make room: the rows are in {file.path!r}, and the same command with --resume "
-            "goes on"
-        ) from None
-    except KeyboardInterrupt:
-        if file is not None and file.length:
-            output.say(f"the rows are in {file.path!r}, and the same command with --resume goes on")
-        raise
-
-
 def how_to_go_on(file: SweepFile | None) -> str:
-    """Return what to say of an interrupted run's rows; nothing where they are stored nowhere."""
+    """Return what to say of rows that are in no report yet; nothing where they are stored nowhere."""
     if file is None or not (os.path.exists(file.path) and os.path.getsize(file.path)):
         return ""
     return f"; the rows are in {file.path!r}; the same command with --resume goes on"
@@ -250,8 +229,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
         legend=_PLAN_LEGEND,
         metadata={**about, **run_metadata.gather()},
     )
-    output.print_report(report, options)
-    return 0
+    return output.print_report(report, options)
 
 
 def _listed(values: Sequence[Any]) -> str:

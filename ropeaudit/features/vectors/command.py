@@ -97,7 +97,7 @@ def vectors(
     they hold and what to write back. Several models or dtypes make a folder for each.
     """
     from ropeaudit.audits.arguments import formats
-    from ropeaudit.console import output, rows, settings
+    from ropeaudit.console import delivery, output, rows, settings
     from ropeaudit.features.vectors import analysis
     from ropeaudit.features.vectors.report import report
 
@@ -107,9 +107,10 @@ def vectors(
     results, interrupted = rows.gathered(
         lambda on_progress: analysis.run(cases, formats(dtype), folder, options, on_progress), quiet=False
     )
+    code = 130 if interrupted else 0
     if results:
         made = report(results, None, {})
-        output.print_report(made, screen)
+        code = delivery.worst(code, output.print_report(made, screen))
         for note in made.notes:
             output.say(f"note: {note}")
-    return 130 if interrupted else 0
+    return code

@@ -156,7 +156,7 @@ def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
     left, right = axes.get_xlim()
     within = sorted((mark for mark in marks if left <= mark.offset <= right), key=lambda mark: mark.offset)
     for letter, mark in zip(string.ascii_lowercase, within, strict=False):
-        words = f"{letter}: position {mark.position:,}, first inexact in {mark.format}"
+        words = f"{letter}: offset {mark.offset:,}; position {mark.position:,} is inexact in {mark.format}"
         look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
         axes.axvline(mark.offset, label=words, **look)
         axes.annotate(

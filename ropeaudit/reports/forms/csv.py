@@ -17,7 +17,7 @@ from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.numbers import exact
 
 _PLAIN = str.maketrans({",": ";", '"': "'", "\n": " ", "\r": " "})
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r]")  # full-width signs too
 
 
 def render(report: Report) -> str:
@@ -52,6 +52,8 @@ def decode(content: bytes) -> Iterator[Row]:
 
 def _check_header(names: Sequence[str]) -> None:
     """Raise ValueError unless the first line of a CSV names columns of a row."""
+    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise ValueError(f"its first line has {', '.join(map(repr, dict.fromkeys(twice)))} twice")
     if "implementation" in names and "offset" in names:
         return
     for mark in ";\t":

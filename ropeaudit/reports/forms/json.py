@@ -27,8 +27,21 @@ def render(report: Report) -> str:
 
 def decode(content: bytes) -> Sequence[Row]:
     """Return the rows of a file. Raises: ValueError, KeyError, TypeError where it is damaged."""
-    rows: Sequence[Row] = json.loads(content)["records"]
+    rows: Sequence[Row] = loads(content)["records"]
     return rows
+
+
+def loads(content: str | bytes) -> Any:
+    """Return the value of JSON. Raises: ValueError where it is damaged, or has a key twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
+        return result
+
+    return json.loads(content, object_pairs_hook=once)
 
 
 def one_line(text: str) -> str:
@@ -47,4 +60,4 @@ def _plain(value: Any) -> Any:
     return None if math.isnan(value) else str(value)
 
 
-FORM = ReportForm("JSON", render, decode, metadata="within", about=json.loads, errors="backslashreplace")
+FORM = ReportForm("JSON", render, decode, metadata="within", about=loads, errors="backslashreplace")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from ropeaudit.reports import Report, ReportForm, Row
-from ropeaudit.reports.forms.json import one_line, plain_row
+from ropeaudit.reports.forms.json import loads, one_line, plain_row
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
 
@@ -27,7 +27,7 @@ def decode(content: bytes) -> Iterator[Row]:
     """Yield the rows of a file. Raises: ValueError where it is damaged."""
     for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
         if line.strip():
-            yield json.loads(line)
+            yield loads(line)
 
 
 def begins(names: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report, ReportForm
 from ropeaudit.reports.faults import Fault
+from ropeaudit.reports.numbers import printable
 
 _HOME = "https://github.com/ropeaudit/ropeaudit"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -70,11 +71,11 @@ def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
         "ruleId": fault.rule,
         "ruleIndex": rules.index(fault.rule),
         "level": "error",
-        "message": {"text": f"{fault.target}, {fault.check}: {fault.message}"},
+        "message": {"text": printable(f"{fault.target}, {fault.check}: {fault.message}")},
         "partialFingerprints": {"fault/v1": same.hexdigest()[:32]},
     }
     if fault.file:
-        artifact = {"uri": quote(fault.file), "uriBaseId": _ROOT}
+        artifact = {"uri": quote(os.fsencode(fault.file)), "uriBaseId": _ROOT}
         if os.path.isabs(fault.file):
             artifact = {"uri": Path(fault.file).as_uri()}
         place: dict[str, Any] = {"artifactLocation": artifact}
