@@ -29,7 +29,7 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
 
 
 def print_report(report: Report, screen: ScreenOptions) -> int:
-    """Print a report to stdout and return the exit code; a table on a terminal is coloured and fitted to it."""
+    """Print a report to stdout, on a terminal coloured and fitted to it; return the exit code."""
     return _printed(lambda out: _show(report, screen, out))
 
 

@@ -29,20 +29,23 @@ class OutputFile:
     was. was_there: whether a report would be replaced.
     """
 
-    def __init__(self, path: str, form: str) -> None:
-        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage."""
-        self.path, self.form, self.written = path, form, False
+    def __init__(self, path: str, form: str, flag: str = "-o") -> None:
+        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage.
+
+        flag: the option that names it.
+        """
+        self.path, self.form, self.flag, self.written = path, form, flag, False
         reports.check_installed(self.form)
         self.files: list[IO[bytes]] = []
         self.stream = paths.is_stream(path)
         self.targets = [Path(path)] if self.stream else [Path(one) for one in targets(path, form)]
         try:
             if self.stream:
-                self.files.append(_stream(path))
+                self.files.append(_stream(path, flag))
             else:
                 for number, target in enumerate(self.targets):
                     about = reports.form_named(form).title if number else ""
-                    self.files.append(_beside(target, about))
+                    self.files.append(_beside(target, about, flag))
         except BaseException:
             self.discard()
             raise
@@ -72,14 +75,12 @@ class OutputFile:
                     file.write(contents[0])
             else:
                 self._replace(contents)
-        except atomic_files.Kept as error:
-            self.files = []
-            raise BadOutput(
-                f"-o {self.path!r} cannot be written: {error.strerror}; all of it is in {error.filename!r}"
-            ) from None
         except OSError as error:
+            remedy = "give another place"
+            if isinstance(error, atomic_files.Kept):
+                self.files, remedy = [], f"all of it is in {error.filename!r}"
             raise BadOutput(
-                f"-o {self.path!r} cannot be written: {error.strerror}; give another place"
+                f"{self.flag} {self.path!r} cannot be written: {error.strerror}; {remedy}"
             ) from None
         self.written = True
 
@@ -123,14 +124,12 @@ def opened(
     form_of: from a path to what the file is to hold. A stream whose name does not say takes that of stdout.
     """
     forms = [_form(path, form_of) for path in outputs]
-    files: list[OutputFile] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        files = []
         for path, form in zip(outputs, forms, strict=True):
             files.append(OutputFile(path, form))
+            stack.callback(files[-1].discard)
         yield files
-    finally:
-        for file in files:
-            file.discard()
 
 
 @contextlib.contextmanager
@@ -144,14 +143,11 @@ def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | 
         return
     if path == "-":
         raise UsageError(f"{flag} - names no file, and stdout holds the report; give a file's name")
+    file = OutputFile(path, form, flag)
     try:
-        with opened([path], lambda path: form) as [file]:
-            yield file
-    except BadOutput as error:  # of this file, or of one of -o, which are written within the block
-        head, named = "-o ", repr(path)
-        if not error.typed.startswith(f"{head}{named}"):
-            raise
-        raise BadOutput(f"{flag} {error.typed.removeprefix(head)}") from None
+        yield file
+    finally:
+        file.discard()
 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:
@@ -179,35 +175,37 @@ def _check_command(path: str, form: str) -> None:
         raise UsageError(f"-o {path!r}: {form} holds the report of `ropeaudit {command}` alone; try .json")
 
 
-def _beside(target: Path, about: str = "") -> IO[bytes]:
+def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
     """Open a file in the folder of `target`, which is to hold a report, or the metadata of a form `about`.
 
     Raises: BadOutput.
     """
     try:
-        _check(target, about)
+        _check(target, about, flag)
         return atomic_files.opened(target)
     except BadOutput:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadOutput(f"-o {str(target)!r} cannot be written: {reason}; give another place") from None
+        raise BadOutput(f"{flag} {str(target)!r} cannot be written: {reason}; give another place") from None
 
 
-def _check(target: Path, about: str) -> None:
+def _check(target: Path, about: str, flag: str) -> None:
     """Raise BadOutput if there is something at `target` that a report must not take the place of."""
     if atomic_files.may_be_cleared(target.name):
-        raise BadOutput(f"-o {str(target)!r} has a name of ropeaudit's own, which runs remove; give another")
+        raise BadOutput(
+            f"{flag} {str(target)!r} has a name of ropeaudit's own, which runs remove; give another"
+        )
     if target.is_dir():
-        raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
+        raise BadOutput(f"{flag} {str(target)!r} is a folder; give a file's name")
     try:
         there = os.stat(target)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(there.st_mode):
-        raise BadOutput(f"-o {str(target)!r} is no file that can be replaced; give another place")
+        raise BadOutput(f"{flag} {str(target)!r} is no file that can be replaced; give another place")
     if not os.access(target, os.W_OK):
-        raise BadOutput(f"-o {str(target)!r} is write-protected; give another place")
+        raise BadOutput(f"{flag} {str(target)!r} is write-protected; give another place")
     if about and there.st_size and not _ours(target):
         raise BadOutput(
             f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go there; "
@@ -230,7 +228,7 @@ def _ours(path: Path) -> bool:
     return known and "time" in result and command.split(" ")[0] == "ropeaudit"
 
 
-def _stream(path: str) -> IO[bytes]:
+def _stream(path: str, flag: str) -> IO[bytes]:
     """Open a pipe or a device to write into. Raises: BadOutput, after a while if nobody reads the pipe."""
     until, pipe = time.monotonic() + _READER_SECONDS, False
     try:
@@ -254,4 +252,4 @@ def _stream(path: str) -> IO[bytes]:
         why = f"{error.strerror}; give a file"
         if pipe and error.errno == errno.ENXIO:
             why = "nobody reads this pipe; start a reader, or give a file"
-        raise BadOutput(f"-o {path!r} cannot be written: {why}") from None
+        raise BadOutput(f"{flag} {path!r} cannot be written: {why}") from None

@@ -11,7 +11,7 @@ from ropeaudit.console import output
 from ropeaudit.console.options import Decorator
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.parameters import Parsed
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import BadOutput, UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.reports.tickets.ticket import Ticket
@@ -40,22 +40,30 @@ ticket_option: Decorator = click.option(
 )
 
 
-def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: str) -> None:
-    """Write the ticket and say so on stderr. nothing: why there is none, where `make` returns none."""
+def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: str) -> int:
+    """Write the ticket and say so on stderr; return the exit code, 2 where it cannot be written.
+
+    nothing: why there is none, where `make` returns none.
+    """
     if file is None:
-        return
+        return 0
     from ropeaudit.runtime import hardware, run_metadata
     from ropeaudit.subjects import third_party
 
     ticket = make()
     if ticket is None:
         output.say(f"no ticket was written: {nothing}")
-        return
+        return 0
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
     known = run_metadata.environment() | hardware.environment(audited)
     text = ticket.text({name: value for name, value in known.items() if name not in _OURS})
     replaced = ", in place of the file that was there" if file.was_there() else ""
-    file.fill([text.encode("utf-8", "backslashreplace")])
+    try:
+        file.fill([text.encode("utf-8", "backslashreplace")])
+    except BadOutput as error:
+        output.say_error(error)
+        return 2
     it = ticket.reproduction
     snippet = f"its snippet printed {it.printed} here" if it.agrees else f"it has no snippet: {it.missing}"
     output.say(f"ticket written to {file.path!r}{replaced}: {snippet}")
+    return 0

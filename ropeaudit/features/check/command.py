@@ -184,8 +184,7 @@ def check(
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.INTERRUPTED:
-            tickets.write(ticket_file, lambda: None, "the run was interrupted")
-        else:
-            tickets.write(ticket_file, made, "no check fails")
+            return code
+        written = tickets.write(ticket_file, made, "no check fails")
     failed = any(one.finding.failed for one in checked)
-    return delivery.worst(code, delivery.BROKEN if failed else delivery.DONE)
+    return delivery.worst(code, written, delivery.BROKEN if failed else delivery.DONE)

@@ -106,9 +106,9 @@ def module(
             output,
             delivery.BROKEN if audit.wrong or not audit.judged else delivery.DONE,
         )
-        tickets.write(
+        written = tickets.write(
             file,
             lambda: module_ticket(audit),
             "no buffer is wrong, and nothing that was run is off",
         )
-    return code
+    return delivery.worst(code, written)

@@ -232,12 +232,12 @@ def shift(asked: ShiftOptions) -> int:
         results, code = _measured(asked, sweep, needed, report, broken)
         if code == delivery.INTERRUPTED:
             return code
-        tickets.write(
+        written = tickets.write(
             file,
             lambda: _ticket(audit, results, output.columns, needed),
             f"no row of code is out of the tolerance of {percent(asked.tolerance)}; --tolerance sets another",
         )
-    return code
+    return delivery.worst(code, written)
 
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
