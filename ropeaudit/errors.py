@@ -71,8 +71,22 @@ class UsageError(RopeAuditError, ValueError):
     """An option or argument is wrong."""
 
 
+_WITHDRAWN = {  # (what it was, its name): what to use instead
+    ("column", "engine"): "NumPy forms all scores",
+    ("column", "subject_bound"): "use drift_rms or drift_relative",
+    ("column", "subject_men_sum"): "use drift_rms or drift_relative",
+    ("column", "subject_first_failing"): "use drift_rms or drift_relative",
+    ("column", "routing_choices"): "use change_rms",
+    ("column", "routing_flips"): "use change_rms",
+    ("column", "change_rms_routed"): "use change_rms",
+    ("diagnosis", "byte-order"): "swapped bytes are not-a-rotation",
+    ("way of loading", "saved"): "use to",
+    ("way of loading", "low-cpu-mem"): "use from-pretrained",
+}
+
+
 class UnknownName(UsageError):
-    """A name that is not in a closed list; the message names the nearest ones."""
+    """A name that is not in a closed list; the message names the nearest ones, or what to use instead."""
 
     def __init__(self, kind: str, seen: str, allowed: Iterable[str], hint: str = "") -> None:
         from difflib import get_close_matches  # in-function: it is needed for errors alone
@@ -83,6 +97,9 @@ class UnknownName(UsageError):
         close = [name for name in begin if name.lower() == typed] or begin[:3]
         close = close or get_close_matches(typed, names, n=2, cutoff=0.6)
         tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+        for (what, name), instead in _WITHDRAWN.items():
+            if name == seen and kind.endswith(what):
+                tail, hint = f"it was withdrawn: {instead}", ""
         super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
 
 

@@ -11,9 +11,16 @@ from ropeaudit.main import main
 FORMS = (
     "the forms of trackers were withdrawn; --ticket {0} would be a file: give one, such as --ticket ticket.md"
 )
-WAYS = (
-    "unknown way of loading {0!r}; known: built, to, default-dtype, from-pretrained (others were withdrawn)"
-)
+SMALL = "--heads 1 --seq-len 4"
+COLUMNS = {
+    f"shift {SMALL} --columns engine": "NumPy forms all scores",
+    f"shift {SMALL} --fail-if engine>1": "NumPy forms all scores",
+    "decay --columns subject_bound": "use drift_rms or drift_relative",
+    "decay --columns subject_first_failing": "use drift_rms or drift_relative",
+    "model x --columns routing_flips": "use change_rms",
+    "module f.npz --loaded saved": "use to",
+    "module f.npz --loaded low-cpu-mem": "use from-pretrained",
+}
 TRACKERS = {
     "check": ("vllm", "transformers", "pytorch", "llama.cpp"),
     "shift": ("vllm",),
@@ -23,7 +30,7 @@ TRACKERS = {
 LINES = {
     "vectors --want scores -o case": "known: rotated, gradient (scores are judged from rotated q and k)",
     "module x.xml": "'x.xml': OpenVINO IR is no longer read; give the .onnx file that it is made of",
-    **{f"module f.npz --loaded {way}": WAYS.format(way) for way in ("saved", "low-cpu-mem")},
+    **{line: f"; it was withdrawn: {instead}\n" for line, instead in COLUMNS.items()},
     **{
         f"{command} --ticket {name}": FORMS.format(name)
         for command, names in TRACKERS.items()

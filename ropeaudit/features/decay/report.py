@@ -118,7 +118,9 @@ def _sentence(label: str, one: DecayCurves) -> str:
         for source, level in one.levels.items()
     ]
     (low, least), (top, most) = one.low, one.top
-    rise, failing = "RoFormer's bound never rises", "the sum of Men et al. is never negative"
+    last = max(row["distance"] for row in one.rows)
+    rise = f"RoFormer's bound does not rise up to {last}"
+    failing = f"the sum of Men et al. is not negative up to {last}"
     if not one.setting.pairs:
         rise = "nothing is rotated"
     elif most - least > _ROUNDING * most:

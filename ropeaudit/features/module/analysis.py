@@ -196,8 +196,7 @@ def _options(
     names = None if loaded is None else (loaded,) if isinstance(loaded, str) else tuple(loaded)
     for name in names or ():
         if name not in WAYS:
-            hint = "(others were withdrawn)" if name in ("saved", "low-cpu-mem") else ""
-            raise UnknownName("way of loading", name, WAYS, hint)
+            raise UnknownName("way of loading", name, WAYS)
     formats = tuple(parse(name) for name in ((dtypes,) if isinstance(dtypes, str) else dtypes))
     for fmt in formats:
         if fmt.name not in _LOADED:
