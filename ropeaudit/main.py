@@ -128,7 +128,7 @@ def _unforeseen(error: Exception) -> int:
     if isinstance(error, OSError):
         if _homeless():
             return _refuse("the folder that this was started in is gone; go to another one")
-        return _refuse(f"cannot write the report: {error.strerror or error}")
+        return _refuse(f"cannot write to stdout: {error.strerror or error}")
     if os.environ.get("ROPEAUDIT_DEBUG"):
         raise error
     return _fault(error)
@@ -192,7 +192,7 @@ class _Closed(io.StringIO):
     """A stdout that is not there: every attempt to write to it fails."""
 
     def write(self, text: str) -> int:
-        raise OSError(errno.EBADF, "stdout is closed")
+        raise OSError(errno.EBADF, "it is closed")
 
 
 def _closed_pipe() -> int:

@@ -51,7 +51,7 @@ def _printed(write: Callable[[TextIO], object]) -> int:
         streams.silence()
     except OSError as error:
         streams.silence()
-        say(f"error: cannot write the report to stdout: {error.strerror or error}")
+        say(f"error: cannot write to stdout: {error.strerror or error}")
         return 2
     return 0
 

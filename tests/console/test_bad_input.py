@@ -531,7 +531,7 @@ def test_a_closed_pipe_is_no_error(line) -> None:
 def test_a_full_stdout_is_an_error(line) -> None:
     seen = in_shell(f"r {line} >/dev/full")
     assert seen.returncode == 2
-    assert seen.stderr == "ropeaudit: error: cannot write the report: No space left on device\n"
+    assert seen.stderr == "ropeaudit: error: cannot write to stdout: No space left on device\n"
 
 
 @posix
@@ -539,7 +539,7 @@ def test_closed_streams() -> None:
     line = shlex.join(SMALL)
     closed = in_shell(f"r {line} >&-")
     assert (closed.returncode, closed.stdout) == (2, "")
-    assert closed.stderr == "ropeaudit: error: cannot write the report: stdout is closed\n"
+    assert closed.stderr == "ropeaudit: error: cannot write to stdout: it is closed\n"
     mute = in_shell("r shift --dtype nope 2>&-")
     assert (mute.returncode, mute.stdout) == (2, "")
 

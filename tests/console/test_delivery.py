@@ -1,4 +1,4 @@
-"""Nothing is lost where a file cannot be written: stdout and the other files are whole, the exit code is right."""
+"""Nothing is lost where a file cannot be written: stdout and the other files are whole, and the exit code."""
 
 import errno
 import os

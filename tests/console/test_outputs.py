@@ -370,7 +370,7 @@ def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, 
     monkeypatch.setattr(output_files.os, "fsync", stop)
     assert main([*SMALL, "-o", str(path)]) == 130
     message = capsys.readouterr().err
-    assert f"the rows are in '{path}.part', and the same command with --resume goes on" in message
+    assert f"the rows are in '{path}.part'; the same command with --resume goes on" in message
     assert path.read_text() == "finished"
     assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
 

@@ -219,15 +219,15 @@ def test_a_run_does_not_remove_the_part_of_another(tmp_path) -> None:
 def test_rows_that_are_taken_over_are_locked_all_the_time(tmp_path, monkeypatch) -> None:
     name = str(tmp_path / "x.jsonl")
     assert main([*REQUESTED, "-o", name]) == 0
-    usual, tried = atomic_files.put, []
+    usual, tried = os.replace, []
 
-    def put(file, target) -> None:
-        usual(file, target)
+    def replace(source, target) -> None:
+        usual(source, target)
         with pytest.raises(BadOutput, match="is being written by another run"):
             SweepFile(name, True)
         tried.append(target)
 
-    monkeypatch.setattr(atomic_files, "put", put)
+    monkeypatch.setattr(atomic_files.os, "replace", replace)
     file = SweepFile(name, True)
     assert tried
     file.append(ROWS[0])

@@ -159,8 +159,8 @@ def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
     (axes,) = drift.draw(sweep).figure.axes
     assert {text.get_text(): text.xy[0] for text in axes.texts} == {"a": 257 - 39, "b": 2049 - 39}
     assert {name for name in lines(axes) if name[1:2] == ":"} == {
-        "a: position 257, first inexact in bfloat16",
-        "b: position 2,049, first inexact in float16",
+        "a: offset 218; position 257 is inexact in bfloat16",
+        "b: offset 2,010; position 2,049 is inexact in float16",
     }  # hf keeps positions in float32, whose first one is past these offsets
     assert parse("bf16").first_inexact_integer == 257
 

@@ -295,9 +295,10 @@ def _measured(
             measured = report(output.metadata(chosen))
             measured = delivery.incomplete(measured, done) if interrupted else measured
             wanted = delivery.replaceable(files, interrupted)
-            code = delivery.deliver(
-                measured, wanted, chosen, broken=lambda: () if interrupted else broken(results)
-            )
+            with sweeps.stored_rows_named(store):
+                code = delivery.deliver(
+                    measured, wanted, chosen, broken=lambda: () if interrupted else broken(results)
+                )
             if store and not interrupted and any(file.written and file.path == store.name for file in files):
                 store.remove()
         more = sweeps.how_to_go_on(store)

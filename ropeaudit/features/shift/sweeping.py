@@ -181,6 +181,19 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
+    """Say where the rows are if a Ctrl-C comes while the report is being written."""
+    from ropeaudit.console import output
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if more := how_to_go_on(file):
+            output.say(more.removeprefix("; "))
+        raise
+
+
 def how_to_go_on(file: SweepFile | None) -> str:
     """Return what to say of rows that are in no report yet; nothing where they are stored nowhere."""
     if file is None or not (os.path.exists(file.path) and os.path.getsize(file.path)):
