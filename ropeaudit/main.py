@@ -1,6 +1,7 @@
 """The command group, and the one place where exceptions become messages and exit codes.
 
-0 done, 1 a --fail-if was broken, 2 bad usage or bad input, 3 a fault of ours, 130 interrupted.
+0 done, 1 a failure or a broken --fail-if, 2 bad usage, bad input or a file that cannot be written, 3 a fault
+of ours, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class CommandGroup(NamedCommands):
     cls=CommandGroup,
     invoke_without_command=True,  # to say what there is
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16",
+    epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16\n\n"
+    "Exit code, the first that holds: 3 a fault of ropeaudit, 130 interrupted, 1 a failure or a broken "
+    "--fail-if, 2 bad usage, bad input or a file that cannot be written, 0 done.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="ropeaudit")
 @click.pass_context

@@ -95,12 +95,14 @@ def _unknown_option(name: str, ctx: click.Context) -> UsageError:
     """Return the error that says what took the place of a withdrawn option, or names the nearest options."""
     from difflib import get_close_matches  # in-function: both are needed for errors alone
 
-    from ropeaudit.console.withdrawn import WITHDRAWN
+    from ropeaudit.console.withdrawn import GUESSED, WITHDRAWN
 
     known, root = flags_of(ctx.command, ctx), ctx.find_root()
     typed = ctx.command_path.removeprefix(root.command_path).strip()
     if instead := WITHDRAWN.get((typed, name)):
         return UsageError(f"{name} of `{ctx.command_path}` was withdrawn; {instead}")
+    if (meant := GUESSED.get(name, "")).split(" ")[0] in known:
+        return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; type {meant}")
     begin = [flag for flag in known if flag.startswith(name)]
     close = begin or get_close_matches(name, known, n=2, cutoff=0.7)
     homes = [
@@ -162,6 +164,8 @@ class GroupedCommand(click.Command):
         """
         from ropeaudit.console import overwriting  # in-function: --help writes no file
 
+        if "form" in ctx.params and "outputs" in ctx.params:  # `-o -` is stdout, where the report goes anyhow
+            ctx.params["outputs"] = tuple(path for path in ctx.params["outputs"] if path != "-")
         overwriting.refuse_inputs(ctx.params)
         overwriting.refuse_meetings(ctx.params)
         asked = dict(ctx.params)
@@ -234,6 +238,10 @@ class NamedCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
+            from ropeaudit.console.withdrawn import GUESSED
+
+            if meant := GUESSED.get(args[0]):
+                raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")
             raise UnknownName(self.noun, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 

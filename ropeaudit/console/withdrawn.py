@@ -1,4 +1,4 @@
-"""Options that were withdrawn, and what to use instead: what is said where one of them is typed."""
+"""Names that are typed and are none: withdrawn ones and guesses, with what to type instead."""
 
 from __future__ import annotations
 
@@ -20,4 +20,15 @@ WITHDRAWN_VALUES: dict[tuple[str, str, str], str] = {
     ("explain", "--by", "head"): "--by pair says where drift sits",
     ("model", "--by", "head"): "--by pair says it of each pair of a head",
     ("model", "--by", "cache"): "decode with the default cache is in every run: see decode_max",
+}
+
+# option or command that people guess: what it is called here
+GUESSED = {
+    "--theta": "--base",
+    "--rope-theta": "--base",
+    "--json": "-f json",
+    "--csv": "-f csv",
+    "version": "--version",
+    "compare": "report FILE --against FILE",
+    "diff": "report FILE --against FILE",
 }

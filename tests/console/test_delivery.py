@@ -1,11 +1,13 @@
 """Nothing is lost where a file cannot be written: stdout and the other files are whole, and the exit code."""
 
 import errno
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,9 @@ import pytest
 
 from ropeaudit.console.delivery import worst
 from ropeaudit.main import main
+from ropeaudit.reports import numbers
+from ropeaudit.reports.faults import Fault, annotation
+from ropeaudit.reports.forms import csv as csv_form
 from ropeaudit.runtime import atomic_files
 
 SMALL = "--heads 1 --seq-len 8 --head-dim 8"
@@ -154,3 +159,75 @@ def test_no_moment_of_a_signal_leaves_a_hidden_file(name, number, folder) -> Non
         assert process.returncode in (130, usual, -number), (share, process.returncode)
         hidden = [one.name for one in folder.iterdir() if one.name.startswith(".")]
         assert hidden == [], (share, hidden)
+
+
+def rendered(line: str, given: str, monkeypatch: pytest.MonkeyPatch, capsys) -> tuple[int, str, str]:
+    """Run a command line that reads stdin."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    code = main(line.split())
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_a_report_is_read_from_stdin_and_written_to_stdout(form, folder, monkeypatch, capsys) -> None:
+    assert main([*LINES["shift"].split(), "-q", "-f", form, "-o", "-"]) == 0
+    text = capsys.readouterr().out
+    assert main(["report", "rows.jsonl", "--by", "dtype"]) == 0
+    expected = capsys.readouterr().out
+    assert rendered("report - --by dtype", text, monkeypatch, capsys)[:2] == (0, expected)
+    code, picture, _ = rendered("plot - -o - -q", text, monkeypatch, capsys)
+    assert (code, picture) == (0, "") or picture.startswith("<?xml")  # of a terminal that is no descriptor
+    code, _, said = rendered("report -", "", monkeypatch, capsys)
+    assert (code, said.count("\n")) == (2, 1)
+    assert not Path("-").exists()
+
+
+GUESSES = {
+    "shift --theta 5": "type --base",
+    "check x --rope-theta 5": "type --base",
+    "shift --json": "type -f json",
+    "version": "type `ropeaudit --version`",
+    "diff a b": "type `ropeaudit report FILE --against FILE`",
+}
+
+
+@pytest.mark.parametrize("line", GUESSES)
+def test_a_guess_is_told_what_it_is_called_here(line, capsys) -> None:
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.endswith(f"; {GUESSES[line]}\n")
+
+
+def test_what_stands_twice_in_a_report_is_refused(folder, capsys) -> None:
+    assert main([*LINES["shift"].split(), "-q", "-o", "whole.csv", "-o", "whole.json"]) == 0
+    header, *rows = Path("whole.csv").read_text().splitlines()
+    lines = [f"{header},offset", *(f"{row},0" for row in rows)]
+    Path("twice.csv").write_text("\n".join(lines))
+    text = Path("whole.json").read_text()
+    Path("twice.json").write_text(text.replace('"offset": 0', '"offset": 0, "offset": 7', 1))
+    capsys.readouterr()
+    for name in ("twice.csv", "twice.json"):
+        assert main(["report", name]) == 2
+        assert "'offset' twice" in capsys.readouterr().err
+
+
+HOSTILE = [
+    *("::error::x", "::set-output name=a::b", "  ::warning::x", "a ##[error]b", "a\n::error::x"),
+    *("\r::error::", "\x1b[31mred", "\x9b31m", "\x07", "a\x00b", "\u202ecod.exe", "\u2066a", "\u200b"),
+    *("\x85line", "\u2028", "=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\uff1d1+1", "  =1", "\uff20x"),
+    *("'=1", '"', "<script>", "|a|"),
+]
+
+
+def test_names_neither_steer_a_terminal_nor_a_runner() -> None:
+    for name in HOSTILE:
+        shown = numbers.printable(name)
+        assert not any(unicodedata.category(c)[0] == "C" for c in shown), name
+        assert not shown.lstrip().startswith("::")
+        assert "##[" not in shown
+        fault = Fault("wrong-base", name, name, "rotation", name, 3)
+        line = annotation(fault)
+        assert "\n" not in line
+        assert not any(unicodedata.category(c)[0] == "C" for c in line)
+        cell = csv_form.cell(name)
+        assert csv_form.restored(cell) == name
+        assert cell[:1] == "'" or cell.lstrip()[:1] not in tuple("=+-@\uff1d\uff0b\uff0d\uff20")

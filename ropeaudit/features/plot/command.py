@@ -89,13 +89,15 @@ def plot(
     vectors: options.QKOptions,
     rope: options.RopeOptions,
 ) -> int:
-    """Draw a report of another command, FILE, or measure one case and draw it by query and key."""
+    """Draw a report of another command, FILE (- is stdin), or measure a case and draw it by query and key."""
     from ropeaudit import reports
     from ropeaudit.audits.arguments import resolved
-    from ropeaudit.console import delivery, output, output_files, settings
+    from ropeaudit.console import delivery, output, output_files, settings, standard_input
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
+    file = file and standard_input.file(file)
+    outputs = tuple("/dev/stdout" if path == "-" else path for path in outputs)
     reports.needed("matplotlib", "a picture", "plot")
     from ropeaudit.reports.charts import style
 
@@ -180,6 +182,8 @@ def _suffix(path: str) -> str:
     """Return the kind of picture that a path asks for. Raises: UnknownName."""
     from ropeaudit.errors import UnknownName
 
+    if path == "/dev/stdout":
+        return "svg"
     suffix = path.lower().rpartition(".")[2]
     if suffix not in _SUFFIXES or "." not in path:
         raise UnknownName("kind of picture", path, [f".{one}" for one in _SUFFIXES])

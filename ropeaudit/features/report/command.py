@@ -64,15 +64,15 @@ def report(
 ) -> int:
     """Make one report of those that `ropeaudit shift` has written: a page, or any other form.
 
-    FILE is a .csv, .json, .jsonl or .parquet. Several are merged: all rows, those that stand in several files
-    once. --by summarises them, --against compares them with an earlier report. With -o and without -f only
-    the finding and the names of the files are printed.
+    FILE is a .csv, .json, .jsonl or .parquet, or - for stdin. Several are merged: all rows, those that stand
+    in several files once. --by summarises them, --against compares them with an earlier report. With -o and
+    without -f only the finding and the names of the files are printed.
     """
     from ropeaudit import reports
     from ropeaudit.audits import comparison, records
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
-    from ropeaudit.console import output_files
+    from ropeaudit.console import output_files, standard_input
     from ropeaudit.features.report import analysis
     from ropeaudit.features.report import report as tables
     from ropeaudit.reports.comparison import report as of_changes
@@ -82,7 +82,8 @@ def report(
     _refuse_apart(against is not None, of_against, "--against FILE")
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
-    broken: list[str] = []
+    files, broken = tuple(map(standard_input.file, files)), list[str]()
+    against = against and standard_input.file(against)
     with output_files.opened(output.outputs) as targets:
         if against is not None:
             columns = output.chosen_columns(tables.COLUMNS["against"])

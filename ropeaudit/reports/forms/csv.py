@@ -29,7 +29,7 @@ def render(report: Report) -> str:
         writer.writerow(names)
     users = {name for name in names if (column := report.declared.get(name)) is None or column.users}
     for row in report.rows:
-        writer.writerow([_cell(row[name], name in users) for name in names])
+        writer.writerow([cell(row[name], name in users) for name in names])
     return lines.text.getvalue()
 
 
@@ -47,7 +47,7 @@ def decode(content: bytes) -> Iterator[Row]:
         if None in row or None in row.values():
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
         if any(row.values()):  # spreadsheets write lines of empty cells
-            yield {name: restored(cell) for name, cell in row.items()}
+            yield {name: restored(text) for name, text in row.items()}
 
 
 def _check_header(names: Sequence[str]) -> None:
@@ -71,7 +71,8 @@ def restored(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def _cell(value: Any, users: bool) -> str:
+def cell(value: Any, users: bool = True) -> str:
+    """Return a value as it stands between commas, unquoted. users: whether it is text of somebody else's."""
     text = exact(value)
     if not isinstance(value, str):
         return text
