@@ -55,7 +55,7 @@ def test_frequencies_that_are_not_finite_are_a_finding_without_warnings(folder) 
     fuzz.restore(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("work", [fuzz.lines, fuzz.damages])
 def test_many_changes(work, folder) -> None:
     check(work, range(DAMAGES, 10 * DAMAGES), folder)

@@ -257,7 +257,7 @@ def installed(wheel: Path, folder: Path) -> Path:
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_script_is_checked_against_the_wheel(tmp_path) -> None:
     """mypy strict takes a script that calls every function, and refuses each wrong argument."""
     pytest.importorskip("build")

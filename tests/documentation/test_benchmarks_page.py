@@ -41,12 +41,12 @@ def test_the_page_has_every_section(script, shown) -> None:
         assert re.fullmatch(foot, lines[-1])
 
 
-@pytest.mark.slow  # each is measured
+@pytest.mark.exhaustive  # each is measured
 @pytest.mark.parametrize(
     "name",
     [
         "page",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW),
     ],
 )
 def test_a_section_is_as_the_script_writes_it(script, shown, name) -> None:

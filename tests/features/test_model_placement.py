@@ -52,7 +52,7 @@ def test_a_right_model_gets_no_alarm(name, built) -> None:
             assert change.rms(change.error_squares) < 1e-3 * size  # angles at 32768 are off by 2^-9
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_type_of_the_library_is_called_wrong(tmp_path) -> None:
     judged = 0
     for number, name in enumerate(small_configs.types()):

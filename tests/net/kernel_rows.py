@@ -151,8 +151,8 @@ def now(stated: str) -> str:
     """Return stated codes by the names that they have now."""
     names = []
     for one in stated.split("|"):
-        kind, _, name = one.rpartition(":")
-        names.append(f"check:{renamed('checks', [name])[0]}" if kind else renamed("codes", [name])[0])
+        kind, _, name = one.partition(":")
+        names.append(f"check:{renamed('checks', [name])[0]}" if name else renamed("codes", [kind])[0])
     return "|".join(names)
 
 

@@ -294,7 +294,7 @@ def test_a_product_that_float64_does_not_hold_breaks_a_tie_of_a_narrow_accumulat
     check_pair(audit, [q, 0.0, 0.0, 0.0], [k, 1.0, 1.0, 1.0], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_several_tiles(tmp_path: Any) -> None:
     assert not wrong(
         Audit("hf", "bfloat16", (1000,), {"accumulate": "fp64"}, seq_len=530, head_dim=4), tmp_path

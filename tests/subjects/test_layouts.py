@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import thinned
 from planted import rotated
 
 from ropeaudit import RopeSetting
@@ -190,8 +191,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow  # processes
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", thinned(COMMANDS, 3))
 def test_every_command_sees_each_checkout_as_if_it_were_alone(name, lazy, capsys) -> None:
     def run(*specs: str) -> list[list[str]]:
         named = ["--impl", ",".join(specs)] if name == "limit" else [",".join(specs)]

@@ -70,7 +70,7 @@ def test_torch_drifts_as_the_emulation_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_every_recipe_drifts_in_torch_as_the_emulation_says(seed: int) -> None:
     """Measured over seeds 0 to 3: at most 1.3 % and 6.6 %, both of mlx-fallback, whose exp is torch's."""
     assert disagreements(NAMED, seed=seed) == []
