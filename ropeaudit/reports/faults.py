@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ropeaudit.reports.numbers import printable
@@ -33,11 +34,16 @@ def annotation(fault: Fault) -> str:
     >>> annotation(Fault("wrong-base", "50 %", "a.py:f", "rotation", "a,b.py", 3))
     '::error file=a%2Cb.py,line=3,title=ropeaudit%3A wrong-base::a.py:f, rotation: 50 %25'
     """
-    where = {"file": printable(fault.file), "line": str(fault.line or "")}
+    where = {"file": _plain(fault.file), "line": str(fault.line or "")}
     properties = {**where, "title": f"ropeaudit: {fault.rule}"}
-    message = printable(f"{fault.target}, {fault.check}: {fault.message}")
+    message = _plain(f"{fault.target}, {fault.check}: {fault.message}")
     listed = ",".join(f"{name}={_escaped(value, _PROPERTY)}" for name, value in properties.items() if value)
     return f"::error {listed}::{_escaped(message, _DATA)}"
+
+
+def _plain(text: str) -> str:
+    """Return text whose lines steer nothing; the runner reads the ends of lines."""
+    return re.sub(r"[^\r\n]+", lambda line: printable(line[0]), text)
 
 
 def _escaped(text: str, characters: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import first_fast
 
 from ropeaudit.console.delivery import worst
 from ropeaudit.main import main
@@ -77,7 +78,7 @@ def device(path: str, patch: pytest.MonkeyPatch) -> None:
     os.symlink("/dev/full", path)
 
 
-@pytest.mark.parametrize("fails", [full, neither, device])
+@pytest.mark.parametrize("fails", first_fast([neither, full, device]))
 def test_a_file_that_cannot_be_written_stops_no_other(fails, folder, capsys, monkeypatch) -> None:
     wrong = []
     for name, line in LINES.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit.console import output, output_files, sweep_file
+from ropeaudit.console import output_files, sweep_file
 from ropeaudit.main import main
 from ropeaudit.runtime import atomic_files
 
@@ -32,7 +32,7 @@ def hidden(folder: Path) -> list[str]:
 @pytest.mark.parametrize("content", [b"", b"half a rep"])
 def test_what_a_killed_run_left_is_cleared_by_the_next(content, tmp_path) -> None:
     path = tmp_path / "x.csv"
-    files = [output_files._beside(path), output_files._beside(tmp_path / "x.csv.meta.json")]
+    files = [output_files._beside(one, "", "-o") for one in (path, tmp_path / "x.csv.meta.json")]
     names = [Path(file.name) for file in files]
     for file in files:
         file.write(content)
@@ -78,8 +78,8 @@ def test_files_of_others_are_left_alone(tmp_path) -> None:
 def test_two_runs_at_once_write_the_same_name(tmp_path) -> None:
     path = tmp_path / "x.txt"
     with (
-        output.opened([str(path)], lambda _: "table") as first,
-        output.opened([str(path)], lambda _: "table") as second,
+        output_files.opened([str(path)], lambda _: "table") as first,
+        output_files.opened([str(path)], lambda _: "table") as second,
     ):
         assert len(hidden(tmp_path)) == 2
         first[0].fill([b"first"])

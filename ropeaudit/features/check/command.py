@@ -186,5 +186,5 @@ def check(
         if code == delivery.INTERRUPTED:
             return code
         written = tickets.write(ticket_file, made, "no check fails")
-    failed = any(one.finding.failed for one in checked)
+    failed = any(one.finding.failed for one in sentences.checks(checked))
     return delivery.worst(code, written, delivery.BROKEN if failed else delivery.DONE)
