@@ -6,7 +6,7 @@ kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `toda
 answer is another one. `a|b` is either of two codes, `...` any others beside them, as where threads meet by
 chance. `fast` is the dtype that is judged by few calls, in the fast part unless `why` says what makes the
 kernel slow; without it the first dtype is judged by whole batteries of calls, in the slow part. Other dtypes
-are in the exhaustive part, and so is what is `rare`: three others before it say the same.
+are in the exhaustive part, and so is what is `rare`: two others before it say the same.
 """
 
 from __future__ import annotations
