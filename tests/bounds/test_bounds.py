@@ -298,3 +298,14 @@ def test_pairs_that_do_not_move_are_off_as_at_the_start() -> None:
     assert 0 < still.sum() < still.size
     for name in ("known", "worst", "variance"):
         assert np.array_equal(getattr(start, name)[:, still], getattr(shifted, name)[:, still])
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp8_e4m3"])
+def test_a_cosine_and_a_sine_may_each_be_off_by_half_of_the_smallest_number(dtype) -> None:
+    """Together, as a point, by that times the root of two."""
+    fmt = parse(dtype)
+    subject = Emulated(
+        recipes.named("uniform").changed({"trig": dtype}).resolve(parse("fp64")), RopeSetting.of(8)
+    )
+    step = fmt.smallest_subnormal
+    assert terms._table_error(subject).small == pytest.approx(math.hypot(step / 2, step / 2), rel=1e-9, abs=0)

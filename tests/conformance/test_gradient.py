@@ -103,3 +103,10 @@ def test_of_code_that_takes_k_and_returns_q_alone_there_is_the_gradient_of_q() -
     backward = gradients.Backward(lambda q, k, positions: 2 * q, signature)
     q, k = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 5.0)
     assert torch.equal(backward(q, k, torch.arange(3)), 2 * q)
+
+
+@pytest.mark.parametrize("name", ["inference", "inference_in_place", "inference_mode"])
+def test_code_for_inference_alone_is_not_judged(name):
+    finding = found(name)
+    assert finding.status == "not applicable"
+    assert finding.detail == "the code switches autograd off: it is for inference alone"

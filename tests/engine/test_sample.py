@@ -454,3 +454,10 @@ def test_a_sample_is_of_shift_alone() -> None:
         list(shift(0, "bf16", sample=0))
     with pytest.raises(UsageError, match="sample"):
         Case(sample=1.5)
+
+
+def test_a_token_and_itself_are_turned_alike_in_a_sample_too() -> None:
+    """Their angles cancel: what is predicted of a sample is as small as what is predicted of all."""
+    case = {"seq_len": 1600, "heads": 1, "head_dim": 64, "mask": "window:1"}
+    every, some = (next(iter(shift(100_000, "fp32", ["hf"], sample=n, **case))) for n in (None, 1500))
+    assert some.predicted_rms == pytest.approx(every.predicted_rms, rel=0.05)

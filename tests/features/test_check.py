@@ -774,3 +774,11 @@ def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
         "scaling dynamic depends on the length; every call is held to the frequencies for "
         f"{up_to} positions (--up-to){said}",
     ]
+
+
+def test_the_table_of_a_config(capsys, snapshot) -> None:
+    path = write("gpt-j-6b", num_hidden_layers=28, torch_dtype="float16")
+    assert main(["check", path, "--up-to", "2k", "--dtype", "bf16"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == snapshot
+    assert shown.err == snapshot

@@ -214,6 +214,13 @@ def test_a_config_that_is_not_understood_is_a_note(tmp_path, capsys) -> None:
     assert result["records"][0]["against"] == "base 10000 (guessed)"
 
 
+def test_the_table(spec, capsys, snapshot) -> None:
+    assert main(["module", spec("bf16_back")]) == 1
+    seen = capsys.readouterr()
+    assert seen.out == snapshot
+    assert "casting back does not heal: recompute the values in float32 after the last cast" in seen.err
+
+
 def refused(capsys, *arguments):
     assert main(["module", *map(str, arguments), "-q"]) == 2
     seen = capsys.readouterr()

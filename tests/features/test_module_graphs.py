@@ -287,3 +287,13 @@ def test_a_fourier_basis_is_no_rope() -> None:
     at = np.arange(64)[:, None] * np.arange(33)[None]
     for values in (np.cos(2 * np.pi * at / 64), np.sin(2 * np.pi * at / 64)):
         assert rope_values.known(values) == ""
+
+
+def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
+    import onnx
+
+    onnx.save(model([times()], [tensor(np.ones(64, np.float32))]), tmp_path / "none.onnx")
+    assert main(["module", str(tmp_path / "none.onnx")]) == 1  # nothing was judged
+    said = capsys.readouterr().out
+    assert "none of 1 constants is a RoPE frequency" in said
+    assert "give the module that was exported (file.py:function)" in said

@@ -10,7 +10,7 @@ from test_module import audited, refused
 from ropeaudit import module
 from ropeaudit.features.module import loading
 from ropeaudit.features.module.outputs import places
-from ropeaudit.features.module.run_report import COLUMNS
+from ropeaudit.features.module.run_report import COLUMNS, explained
 from ropeaudit.main import main
 
 MODULES = """
@@ -424,3 +424,17 @@ def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatc
     monkeypatch.setattr(loading, "_holder", lambda library, builder: _Saved())
     held = SimpleNamespace(spec="part", build=part)
     assert loading.loaded(held, "from-pretrained", dtype) == ("the module", loading.HELD)
+
+
+def test_errors_of_inferred_frequencies_are_named_where_they_count() -> None:
+    seen = SimpleNamespace(
+        returns="angles",
+        usual="float32",
+        returned="float32",
+        of_frequencies=False,
+        allowed=1e-3,
+        uncertain=1e-4,
+    )
+    assert explained(seen) == "float32 angles and frequencies that are inferred from it (up to 1.00e-04)"
+    seen.uncertain = 1e-6
+    assert explained(seen) == "float32 angles"
