@@ -1,5 +1,7 @@
 """python -m ropeaudit, and the command `ropeaudit`."""
 
+import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -22,15 +24,26 @@ def main() -> int:
         from ropeaudit.main import main as run
 
         code = run()
+        _hear_as_ever()
     except KeyboardInterrupt:
         _deafen()
         sys.stderr.write("ropeaudit: interrupted\n")
         code = INTERRUPTED
     if code == INTERRUPTED:
         _deafen()
+        _leave(code)
     from ropeaudit.runtime import streams
 
     return streams.ended(code)
+
+
+def _leave(code: int) -> None:
+    """End the process with this code: Python's own is another where a Ctrl-C came while it evaluated text."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def _ends() -> list[signal.Signals]:
@@ -44,6 +57,13 @@ def _hear_as_ctrl_c() -> None:
     for number in _ends():
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
+
+
+def _hear_as_ever() -> None:
+    """Let the system end what is over: nothing hears a Ctrl-C while Python shuts down."""
+    for number in _ends():
+        if number != signal.SIGINT and signal.getsignal(number) == signal.default_int_handler:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _deafen() -> None:

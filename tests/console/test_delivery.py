@@ -160,6 +160,8 @@ def test_no_moment_of_a_signal_leaves_a_hidden_file(name, number, folder) -> Non
         assert process.returncode in (130, usual, -number), (share, process.returncode)
         hidden = [one.name for one in folder.iterdir() if one.name.startswith(".")]
         assert hidden == [], (share, hidden)
+        for one in folder.glob("out.json*"):
+            one.unlink()
 
 
 def rendered(line: str, given: str, monkeypatch: pytest.MonkeyPatch, capsys) -> tuple[int, str, str]:
