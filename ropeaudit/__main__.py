@@ -31,10 +31,12 @@ def main() -> int:
         code = INTERRUPTED
     if code == INTERRUPTED:
         _deafen()
-        _leave(code)
     from ropeaudit.runtime import streams
 
-    return streams.ended(code)
+    code = streams.ended(code)
+    if code == INTERRUPTED:
+        _leave(code)
+    return code
 
 
 def _leave(code: int) -> None:

@@ -213,7 +213,7 @@ def test_what_the_command_writes_holds_to_the_schema(kernel, capsys, tmp_path, t
 @pytest.mark.slow  # a whole check
 def test_what_was_interrupted_is_no_success(kernel) -> None:
     """A code host would take what was not run for mended."""
-    from ropeaudit.console.output import incomplete
+    from ropeaudit.console.delivery import incomplete
 
     whole = ropeaudit.report(list(ropeaudit.check("my kernels/rope.py:rotate", "fp32", up_to=64)))
     for report, done in ((whole, True), (incomplete(whole, "18 checks"), False)):
@@ -320,7 +320,7 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     out, err = capsys.readouterr()
     detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
     assert f"Interrupted after 4 checks: missing.py:f: {detail}.\n" in out
-    *_, written, annotated, last = err.splitlines()
+    *_, written, last, annotated = err.splitlines()
     assert written == "ropeaudit: interrupted: 4 checks done and written; 1 target was not begun: qwen2.5-7b"
     assert annotated == f"::error title=ropeaudit%3A interrupted::missing.py:f, interrupted: {detail}"
     assert last == f"ropeaudit: error: {why}"

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 # Columns that are not held: sentences; what a run, a file or an installed package is; digests of requests.
 SENTENCES = {"detail", "headline", "meaning", "message", "notes", "reason", "remedy", "resembles", "unit"}
 SENTENCES |= {"another_processor", "operations", "when", "where", "words"}
-OF_A_RUN = {"case", "digest", "engine", "runs", "schema", "time", "used_by", "version"}
+OF_A_RUN = {"case", "digest", "engine", "runs", "schema", "time", "torch", "used_by", "version"}
 UNHELD = SENTENCES | OF_A_RUN
 # Where the largest of several equals stands: a last digit decides. Held is whether there is one.
 ANYWHERE = re.compile(r"worst_(head|query|key)|top1_flips|rotation_(side|batch|head|position|pair)|nearer")

@@ -184,6 +184,7 @@ def check(
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.INTERRUPTED:
+            tickets.write(ticket_file, lambda: None, "the run was interrupted")
             return code
         written = tickets.write(ticket_file, made, "no check fails")
     failed = any(one.finding.failed for one in sentences.checks(checked))
