@@ -131,7 +131,8 @@ def _unforeseen(error: Exception) -> int:
     if isinstance(error, OSError):
         if _homeless():
             return _refuse("the folder that this was started in is gone; go to another one")
-        return _refuse(f"cannot write to stdout: {error.strerror or error}")
+        what = f"{error.filename!r}" if error.filename else "cannot write to stdout"
+        return _refuse(f"{what}: {error.strerror or error}")
     if os.environ.get("ROPEAUDIT_DEBUG"):
         raise error
     return _fault(error)

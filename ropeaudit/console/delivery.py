@@ -130,12 +130,10 @@ def deliver(
     code = output.print_report(report, options)
     errors = [*write(report, files), *fill(also)]
     output.say_notes(report, options)
-    lines = list(broken())
-    for line in lines:
-        output.say(line)
+    code = worst(code, judged(broken()))
     for error in errors:
         output.say_error(error)
-    return worst(code, BROKEN if lines else DONE, BAD_USE if errors else DONE)
+    return worst(code, BAD_USE if errors else DONE)
 
 
 def write(report: Report, files: Sequence[OutputFile]) -> list[BadOutput]:

@@ -240,7 +240,7 @@ class NamedCommands(click.Group):
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
             from ropeaudit.console.withdrawn import GUESSED
 
-            if meant := GUESSED.get(args[0]):
+            if ctx.parent is None and (meant := GUESSED.get(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")
             raise UnknownName(self.noun, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
