@@ -89,12 +89,14 @@ def to_frame(
     )
 
 
-def _pandas_type(column: Column[Any] | None, values: Sequence[Any]) -> Any:
+def _pandas_type(column: Column | None, values: Sequence[Any]) -> Any:
     """Return the type of a column; of one that is not declared, such as of a recipe, by its first value."""
     import pandas as pd
 
-    if column is not None and column.choices:
-        return pd.CategoricalDtype(list(column.choices))
+    if column is not None and column.kind is bool:
+        return "boolean"
+    if column is not None and column.words:
+        return pd.CategoricalDtype(list(column.words))
     kind = column.kind if column is not None else type(values[0]) if values else float
     if kind is int:
         return "UInt64" if any(value is not None and value >= 2**63 for value in values) else "Int64"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 # Thresholds of verdicts, here and in the documentation of `verdict` and `within_tolerance` alone.
 TOLERANCE = 0.01  # of drift_relative
@@ -28,9 +28,7 @@ VERDICTS: dict[str, str] = {
     "refused": "the implementation does not take this dtype, setting or position",
 }
 Verdict = Literal["sound", "exact", "coarse", "growing", "broken", "wrong_rotation", "overflow", "refused"]
-Within = Literal["yes", "no", "undecided"]
 Refused = Literal["unsupported", "raises"]
-WITHIN = get_args(Within)
 REFUSALS: dict[Refused, str] = {
     "unsupported": "it does not take this dtype, setting or position",
     "raises": "a call failed",
@@ -71,18 +69,18 @@ def within(
     interval: tuple[float, float] | None,
     wrong_rotation: bool,
     exact: bool = False,
-) -> Within:
-    """Return whether a row is good enough, one word of `WITHIN`.
+) -> bool | None:
+    """Return whether a row is good enough; None where that is undecided.
 
     interval: of drift_relative, where it is estimated from a sample. wrong_rotation: whether a pair is off
     by more than roundings explain. exact: whether drift is within the certified error of the reference.
     """
     if nonfinite or wrong_rotation:
-        return "no"
+        return False
     low, high = interval or (drift_relative, drift_relative)
     if scores < FEWEST or low <= tolerance < high:
-        return "undecided"
-    return "yes" if exact or drift_relative <= tolerance else "no"
+        return None
+    return exact or drift_relative <= tolerance
 
 
 def ratio(value: float, by: float) -> float:

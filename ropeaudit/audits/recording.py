@@ -189,7 +189,7 @@ def _judged(
         "excess": excess,
     }
     if results.refused:
-        words = {"within_tolerance": "undecided", "verdict": "refused"}
+        words = {"within_tolerance": None, "verdict": "refused"}
         return {**measured, "attainable_rms": math.nan, "drift_relative": relative, **words}
     low, high = interval
     within = judging.within(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -59,18 +56,14 @@ def _formats() -> list[str]:
 
 
 def _columns(context: click.Context) -> list[str]:
-    """Return the columns of the command's report, as its module declares them; else those of `shift`."""
-    for place in (f"{context.info_name}.columns", f"{context.info_name}.report", f"list.{context.info_name}"):
-        where = f"ropeaudit.features.{place}"
-        declared: Any = None
-        if find_spec(where.rpartition(".")[0]) and find_spec(where):
-            declared = getattr(import_module(where), "COLUMNS", None)
-        if isinstance(declared, Mapping):
-            nested = [one for one in declared.values() if isinstance(one, Mapping)]
-            return list(dict.fromkeys(name for one in nested or [declared] for name in one))
-    from ropeaudit.audits.records import COLUMNS
+    """Return the columns of the command's reports; else those of `shift`."""
+    from ropeaudit.runtime.columns import table, tables
 
-    return list(COLUMNS)
+    own, name = [], str(context.info_name)
+    for known in tables():
+        if known in (name, f"list-{name}") or known.startswith(f"{name}-"):
+            own += list(table(known))
+    return list(dict.fromkeys(own)) or list(table("shift"))
 
 
 def _scalings() -> Iterable[str]:

@@ -81,7 +81,7 @@ Exempt: TypeAlias = Callable[[Gate, Row], bool]
 
 
 def parse(
-    text: str, relative: bool = False, columns: Columns[Any] = COLUMNS, example: str = "drift_rms>0.01"
+    text: str, relative: bool = False, columns: Columns = COLUMNS, example: str = "drift_rms>0.01"
 ) -> Gate:
     """Read COLUMN SIGN NUMBER, 1 % as 0.01; with `relative` also 1.1x. Raises: UsageError, UnknownName.
 

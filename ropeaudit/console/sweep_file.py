@@ -295,9 +295,11 @@ def _wrong(name: str, value: Any) -> str:
     if value is None:
         return "" if column.optional else "no value"
     if type(value) is not column.kind:
-        return {str: "no text", int: "no whole number", float: "no number"}[column.kind]
-    if column.choices and value not in column.choices:
-        return f"none of {', '.join(column.choices)}"
+        return {str: "no text", int: "no whole number", float: "no number", bool: "neither true nor false"}[
+            column.kind
+        ]
+    if column.kind is str and column.words and value not in column.words:
+        return f"none of {', '.join(column.words)}"
     if column.nonnegative and float(value) < 0:
         return "below 0"
     return "out of range" if type(value) is int and abs(value) > _LARGEST else ""

@@ -103,7 +103,7 @@ class Report:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     header: bool = True
     further: Mapping[str, Report] = field(default_factory=dict)
-    declared: Mapping[str, Column[Any]] = field(default_factory=dict)
+    declared: Mapping[str, Column] = field(default_factory=dict)
     folded: Sequence[Row] | None = None
     constant: Sequence[str] = ()
     refusals: Sequence[str] = ()
@@ -157,13 +157,15 @@ class Report:
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""
         column = self.declared.get(name)
-        if column is not None and column.choices and isinstance(value, str):
+        if column is not None and column.kind is bool:
+            return dict(zip((True, False, None), column.words, strict=False)).get(value, "")
+        if column is not None and column.words and isinstance(value, str):
             return value.replace("_", " ")  # a word of ours, as people read it
         return numbers.styled(value, column.style if column is not None else "short")
 
 
 def tabulated(
-    declared: Columns[Any],
+    declared: Columns,
     schema: int,
     rows: Sequence[Row],
     screen: Sequence[str],

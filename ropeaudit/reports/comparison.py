@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from ropeaudit.audits import records
@@ -13,61 +12,56 @@ from ropeaudit.audits.identity import APART
 from ropeaudit.reports import Report, only, reading, settings
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import case_name
-from ropeaudit.runtime.columns import Column, Columns, Declare, Together
+from ropeaudit.runtime.columns import Column, Columns, table
 
 SCHEMA = 2  # 2: within_tolerance, rotation_excess
-_TEXTS = ("version", "within_tolerance", "verdict")
-
-
 _CASE = tuple(name for name in records.IDENTITY if name not in APART or name == "case")
-of = Declare[Pair]()
+_TEXTS = ("version", "within_tolerance", "verdict")
+_PARTS = ("_before", "_after", "_ratio", "_change")
 
 
-class DiffColumns:
-    """The columns of `ropeaudit report --against` about the case and what became of it."""
-
-    schema = of.like(records.COLUMNS["schema"], lambda pair: SCHEMA)
-    status: str = of("changed; new or gone: in the later or the earlier report alone; same (with --all)")
-    changed: str = of(
-        "the columns that changed, those that grew most first; none without", lambda pair: _listed(pair)
-    )
-    case = Together[Pair](
-        [records.COLUMNS[name] for name in _CASE],
-        lambda pair: {name: pair.row.get(name) for name in _CASE},
-    )
-
-
-def _sides(name: str) -> list[Column[Pair]]:
+def _sides(name: str) -> list[Column]:
     """Return a column as it was before and after."""
     column = records.COLUMNS[name]
     sides = {"before": f"{name} of the earlier report", "after": f"{name} of the later one"}
     return [
-        Column(f"{name}_{side}", column.kind, text, partial(_of, side, name), column.unit, optional=True)
+        Column(f"{name}_{side}", column.kind, text, column.unit, optional=True)
         for side, text in sides.items()
     ]
 
 
-def _of(side: str, name: str, pair: Pair) -> Any:
-    return (getattr(pair, side) or {}).get(name)
-
-
-def _compared(name: str) -> list[Column[Pair]]:
+def _compared(name: str) -> list[Column]:
     """Return the columns about a compared column: before and after, and how it changed."""
     ratio = "after / before; inf from 0 to more, nan where one is undefined"
-    unit = records.COLUMNS[name].unit
     return [
         *_sides(name),
-        Column(f"{name}_ratio", float, ratio, lambda pair: pair.ratio(name)),
-        Column(f"{name}_change", float, "after - before", lambda pair: pair.change(name), unit),
+        Column(f"{name}_ratio", float, ratio),
+        Column(f"{name}_change", float, "after - before", records.COLUMNS[name].unit),
     ]
 
 
-_PARTS = ("_before", "_after", "_ratio", "_change")
-COLUMNS = Columns[Pair](
-    *of.columns(DiffColumns).parts,
-    *(column for name in _TEXTS for column in _sides(name)),
-    *(column for name in COMPARED for column in _compared(name)),
+COLUMNS = Columns(
+    [
+        *table("report-against").values(),
+        *(records.COLUMNS[name] for name in _CASE),
+        *(column for name in _TEXTS for column in _sides(name)),
+        *(column for name in COMPARED for column in _compared(name)),
+    ]
 )
+
+
+def row(pair: Pair) -> dict[str, Any]:
+    """Return the row of a case in two reports."""
+    before, after = pair.before or {}, pair.after or {}
+    values = {"schema": SCHEMA, "status": pair.status, "changed": _listed(pair)}
+    values |= {name: pair.row.get(name) for name in _CASE}
+    for name in (*_TEXTS, *COMPARED):
+        values |= {f"{name}_before": before.get(name), f"{name}_after": after.get(name)}
+        if name in COMPARED:
+            values |= {f"{name}_ratio": pair.ratio(name), f"{name}_change": pair.change(name)}
+    return values
+
+
 _DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
 _SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 
@@ -84,7 +78,7 @@ def report(
     """
     compared = only(results)
     shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
-    rows = [COLUMNS.row(pair) for pair in shown]
+    rows = [row(pair) for pair in shown]
     elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
     first = ["implementation", "dtype", "offset", *(["device"] if elsewhere else [])]
     screen = settings.screen(rows, first, _SCREEN)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.audits import judging, records
+from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, headlines, settings, tabulated, verdicts
@@ -50,7 +51,7 @@ def report(
     chosen = columns
     rows = [record.as_dict() for record in results]
     measured = any(record.attention_tv_mean is not None for record in results)
-    subject, dtype, *others = records.COLUMNS.screen(results)
+    subject, dtype, *others = _screen(results, rows)
     columns, named = records.written(results, columns, needed)
     screen = settings.screen(rows, [subject, dtype], others)
     telling = headlines.differing(results)
@@ -79,6 +80,12 @@ def report(
     )
 
 
+def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
+    """Return the columns to show; the axes of a grid where `offset` does not say how they moved."""
+    apart = any(map(moved_apart, results))
+    return [n for n in records.COLUMNS.screen(rows) if apart or n not in ("offset_t", "offset_h", "offset_w")]
+
+
 def legend(screen: Sequence[str], rows: Sequence[Row]) -> str:
     """Return how to read a table: a line for each of its columns that needs one, and for each verdict."""
     lines = [text for begin, text in _LEGENDS.items() if any(name.startswith(begin) for name in screen)]
@@ -87,7 +94,7 @@ def legend(screen: Sequence[str], rows: Sequence[Row]) -> str:
     return "\n".join([*lines, *words])
 
 
-def _declared(named: Sequence[str]) -> Mapping[str, Column[Record]]:
+def _declared(named: Sequence[str]) -> Mapping[str, Column]:
     """Return what is known of the columns; a sentence that was asked for by name is in CSV too."""
     wanted = {
         name: replace(records.COLUMNS[name], sentence=False) for name in named if name in records.COLUMNS

@@ -112,7 +112,7 @@ def growth_notes(results: Sequence[Record]) -> list[str]:
     groups: dict[tuple[str, ...], Record] = {}
     named = differing(results)
     for record in results:
-        if record.verdict == "growing" and record.within_tolerance == "yes":
+        if record.verdict == "growing" and record.within_tolerance is True:
             key = record.model, verdicts.called(record), record.dtype
             known = groups.setdefault(key, record)
             if record.drift_relative > known.drift_relative:

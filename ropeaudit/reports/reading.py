@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ropeaudit import reports
 from ropeaudit.audits import records
-from ropeaudit.audits.identity import APART, UNKNOWN, case_of
+from ropeaudit.audits.identity import APART, FOLLOWING, UNKNOWN, case_of
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.reports import Row
@@ -84,7 +84,7 @@ def _proved(row: Row) -> bool:
     return bool(case_of(row) == row["case"])
 
 
-def _unknown(column: Column[Record]) -> Any:
+def _unknown(column: Column) -> Any:
     return UNKNOWN if column.kind is str and not column.optional else None
 
 
@@ -167,6 +167,7 @@ def record(row: Row) -> Record:
             results[name] = unknown[column.kind]
     if results["softmax"] is not None:  # attention was measured: what is undefined is a number
         results |= {name: math.nan for name in records.COLUMNS.having("attention") if results[name] is None}
+    results["within_tolerance"] = row.get("within_tolerance", UNKNOWN)  # None says that it is undecided
     return Record(**results)
 
 
@@ -243,20 +244,32 @@ def _typed(row: Mapping[str, Any], number: int) -> Row:
             try:
                 results[name] = _value(records.COLUMNS[name], value)
             except (ValueError, TypeError, OverflowError):
-                kind = "whole number" if records.COLUMNS[name].kind is int else "number"
+                kind = {int: "whole number", bool: "True or False"}.get(records.COLUMNS[name].kind, "number")
                 raise ValueError(f"row {number} has {name} {repr(value)[:40]}, which is no {kind}") from None
     return results
 
 
-def _value(column: Column[Record], value: Any) -> Any:
+def _value(column: Column, value: Any) -> Any:
     """Return a value of a column, which CSV holds as text. Raises: ValueError, TypeError, OverflowError."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
-        return None if undefined and (column.optional or column.implied is not None) else str(value)
+        implied = column.implied is not None or column.name in FOLLOWING
+        return None if undefined and (column.optional or implied) else str(value)
     if undefined:
         said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing
         return math.nan if said else column.undefined
+    if column.kind is bool:
+        return _truth(value)
     return _whole(value) if column.kind is int else float(value)
+
+
+def _truth(value: Any) -> bool:
+    """Return True or False, which CSV holds as text. Raises: ValueError."""
+    if isinstance(value, bool):
+        return value
+    if value in ("True", "true", "False", "false"):
+        return value in ("True", "true")
+    raise ValueError("neither True nor False")
 
 
 def _whole(value: Any) -> int:

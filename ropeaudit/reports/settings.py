@@ -10,7 +10,6 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.recording import setting_columns
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime.columns import Together
 
 NAMES = records.COLUMNS.having("setting")
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
@@ -32,10 +31,9 @@ class WithSetting(Protocol):
         """q and k."""
 
 
-COLUMNS = Together[WithSetting](
-    [records.COLUMNS[name] for name in NAMES],
-    lambda result: setting_columns(result.case, result.inputs, result.setting),
-)
+def values(result: WithSetting) -> dict[str, Any]:
+    """Return the columns of `NAMES` of a result."""
+    return dict(setting_columns(result.case, result.inputs, result.setting))
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:

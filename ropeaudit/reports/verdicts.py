@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits import judging
+from ropeaudit.audits.identity import UNKNOWN
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName
 from ropeaudit.reports.numbers import percent, printable, short, times
@@ -43,8 +44,10 @@ def number(row: Row, column: str) -> float:
 
 def quality(row: Row) -> str:
     """Return whether a row is good enough: yes, no, undecided; empty for a report that does not say it."""
-    within = str(row.get("within_tolerance") or "")
-    return within if within in judging.WITHIN and row.get("verdict") != "refused" else ""
+    within = row.get("within_tolerance", UNKNOWN)
+    if within == UNKNOWN or row.get("verdict") == "refused":
+        return ""
+    return "undecided" if within is None else "yes" if within else "no"
 
 
 def bad(row: Row) -> bool:

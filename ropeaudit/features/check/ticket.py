@@ -9,7 +9,7 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
-from ropeaudit.features.check.report import COLUMNS, report
+from ropeaudit.features.check.report import report, row
 from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
@@ -36,7 +36,7 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
     ticket = Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         report(sorted(own, key=lambda one: not one.finding.failed), None, {}),
-        COLUMNS.row(first),
+        row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
         Reproduction(None, missing=f"no code was called, {first.target} is a {first.kind}"),
     )
@@ -63,7 +63,7 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
     )
     rows = list(audit.run())
     record = drift.worst(rows) or max(rows, key=lambda row: row.drift_relative)
-    if record.within_tolerance == "no" or any(one.finding.check in _OF_DRIFT for one in failed):
+    if record.within_tolerance is False or any(one.finding.check in _OF_DRIFT for one in failed):
         reproduction = drift.snippet_of(record, audit.factories())
     else:
         missing = (

@@ -7,61 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits import labels, records
+from ropeaudit.audits import labels
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.decay.analysis import DecayCurves
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.runtime.columns import Declare, Together
+from ropeaudit.runtime.columns import table
 
 SCHEMA = 2
-of = Declare[Mapping[str, Any]]()
-
-
-def _like(*names: str) -> Together[Mapping[str, Any]]:
-    """Return columns that records have too."""
-    return Together([replace(records.COLUMNS[name], shown=False) for name in names], dict)
-
-
-def _emulated(row: Mapping[str, Any]) -> bool:
-    return row["implementation"] is not None
-
-
-class DecayColumns:
-    """The columns of `ropeaudit decay`."""
-
-    setting: str = of("the setting: model, or what was chosen")
-    rope = _like("head_dim", "rotary_dim", "base", "scaling")
-    clip: float = of("cap of the angles, radians; inf without one", unit="radians")
-    more = _like("layout", "scale")
-    source: str = of("where q and k come from: gaussian, ones, arange or a file")
-    seed: int | None = of("seed of gaussian q and k; empty where none was used")
-    many = _like("heads")
-    vectors: int = of("queries and keys of a head: every query is paired with every key")
-    implementation: str | None = of("recipe; empty without one", shown=_emulated)
-    dtype: str | None = of("number format of the model; empty without a recipe", shown=_emulated)
-    distance: int = of("position of the query; the key stands at 0", unit="tokens", shown=True)
-    score_mean: float = of("mean of the exact scores over all pairs, in score units", unit="score")
-    score_rms: float = of("RMS of the exact scores over all pairs, in score units", unit="score")
-    mean_relative: float = of("score_mean / score_rms at distance 0", shown=True)
-    rms_relative: float = of("score_rms / score_rms at distance 0", shown=True)
-    bound: float = of(
-        "RoFormer, section 3.4.3: mean over j of |sum_{i<j} e^{i distance theta_i}|, exact", shown=True
-    )
-    men_sum: float = of("Men et al.: sum_i cos(distance theta_i), exact", shown=True)
-    first_failing: int | None = of(
-        "first of all distances up to the largest one at which men_sum < 0; empty where there is none",
-        unit="tokens",
-        leaves=2,
-        shown=True,
-    )
-    subject_mean: float = of("mean of the recipe's scores", unit="score")
-    subject_rms: float = of("RMS of the recipe's scores", unit="score")
-    drift_rms: float = of("RMS of the recipe's scores minus the exact ones", unit="score", shown=_emulated)
-    drift_relative: float = of("drift_rms / score_rms", style="percent", leaves=1, shown=_emulated)
-
-
-COLUMNS = of.columns(DecayColumns)
+COLUMNS = table("decay")
 LEGEND = (
     "mean relative: mean of the exact scores of every query with every key, over their RMS at distance 0;\n"
     "rms relative: their RMS over that at distance 0;\n"
@@ -92,7 +46,7 @@ def report(
         for row in one.rows
     ]
     varying = [name for name in ("setting", "source") if len({row[name] for row in rows}) > 1]
-    shown = COLUMNS.screen(rows)
+    shown = COLUMNS.screen(rows) if rows else []
     if "setting" not in varying:
         shown.remove("first_failing")  # it is in the headline
     return replace(
@@ -133,6 +87,10 @@ def _sentence(label: str, one: DecayCurves) -> str:
             failing += f", {side} the model's {one.case.maximum} positions"
     far = f"from distance {one.half} on {' and '.join(levels)} of the RMS score at distance 0"
     return f"{label}: {far}; {rise}; {failing}."
+
+
+def _emulated(row: Mapping[str, Any]) -> bool:
+    return row["implementation"] is not None
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> list[str]:

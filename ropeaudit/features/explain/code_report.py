@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
-from ropeaudit.audits import records
 from ropeaudit.features.explain.known_recipes import COMPARED, Likeness, Stage, expected, narrowest
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.known_recipes import RecipeGroup
-from ropeaudit.reports import Report, tabulated
+from ropeaudit.reports import Report, Row, tabulated
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.verdicts import under
-from ropeaudit.runtime.columns import Columns, Declare
+from ropeaudit.runtime.columns import Columns, table
 
 SCHEMA = 1
 NOTHING = Stage("none", ("none",), ())
@@ -56,85 +55,34 @@ def _behaviour(one: TracedStage) -> str:
     return one.trace.told() or "none"
 
 
-of = Declare[TracedStage]()
+def row(one: TracedStage) -> dict[str, Any]:
+    """Return the row of a stage of code."""
+    return {
+        "schema": SCHEMA,
+        "implementation": one.trace.name,
+        "dtype": one.trace.dtype.name,
+        "environment": one.trace.environment,
+        "device": one.trace.device,
+        "layout": one.trace.setting.layout,
+        "head_dim": one.trace.setting.head_dim,
+        "rotary_dim": one.trace.setting.rotary_dim,
+        "base": one.trace.setting.base,
+        "stage": one.stage.name,
+        "seen": " -> ".join(one.stage.dtypes),
+        "operations": " ".join(one.stage.operations) or "none",
+        "recipe_format": one.recipe_format or "none",
+        "agrees": _agrees(one),
+        "nearest": " ".join(names(one.trace)) or "none",
+        "behaviour": _behaviour(one),
+        "diagnosis": one.trace.diagnosis(),
+        "distance": one.best.distance if one.best else math.nan,
+        "equal": one.best.equal if one.best else math.nan,
+        "profile": one.best.profile if one.best else math.nan,
+        "refused": one.trace.refused or "none",
+    }
 
 
-class TraceColumns:
-    """The columns of code: a row a stage."""
-
-    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    implementation: str = of("name of what was called", lambda one: one.trace.name, shown=True)
-    dtype: str = of("number format of q and k", lambda one: one.trace.dtype.name, shown=True)
-    environment: str = of(
-        "what it was called under, such as autocast:bf16; none: nothing",
-        lambda one: one.trace.environment,
-        shown=lambda one: one.trace.environment != "none",
-    )
-    device = of.like(
-        records.COLUMNS["device"],
-        lambda one: one.trace.device,
-        shown=lambda one: one.trace.device != "cpu",
-        leaves=2,
-    )
-    layout: str = of("pairs of dims: half or interleaved", lambda one: one.trace.setting.layout)
-    head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.trace.setting.head_dim)
-    rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.trace.setting.rotary_dim)
-    base = of.like(records.COLUMNS["base"], lambda one: one.trace.setting.base)
-    stage: str = of(
-        "position, frequency, angle, trig, table, input, rotation or output; none: nothing was seen",
-        lambda one: one.stage.name,
-        shown=True,
-    )
-    seen: str = of(
-        "dtypes that its numbers took, in order", lambda one: " -> ".join(one.stage.dtypes), shown=True
-    )
-    operations: str = of(
-        "torch operations, in the order in which they came first; given: made by the caller",
-        lambda one: " ".join(one.stage.operations) or "none",
-        shown=True,
-        leaves=2,
-    )
-    recipe_format: str = of(
-        "number format of the stage in the nearest recipe",
-        lambda one: one.recipe_format or "none",
-        shown=True,
-    )
-    agrees: str | None = of(
-        "whether the narrowest dtype seen is that format; empty where it is not compared",
-        _agrees,
-        shown=True,
-        leaves=1,
-    )
-    nearest: str = of(
-        "recipes that rotate with the arithmetic nearest to what was measured; none: no named one",
-        lambda one: " ".join(names(one.trace)) or "none",
-    )
-    behaviour: str = of(
-        "that arithmetic in words, or the fault that was recognised; none: nothing known", _behaviour
-    )
-    diagnosis: str = of(
-        "code of `ropeaudit list diagnoses` of what explains it at the largest offset where it is wrong: a+b "
-        "are two faults together, a|b explain as much; empty: it is right, or no such code fits",
-        lambda one: one.trace.diagnosis(),
-    )
-    distance: float = of(
-        "RMS distance of rotated vectors from the recipe's, over that from exact ones; worst offset",
-        lambda one: one.best.distance if one.best else math.nan,
-    )
-    equal: float = of(
-        "share of the numbers that are the recipe's to the last bit",
-        lambda one: one.best.equal if one.best else math.nan,
-    )
-    profile: float = of(
-        "largest factor between the RMS drifts of both, over the offsets",
-        lambda one: one.best.profile if one.best else math.nan,
-    )
-    refused: str = of(
-        "why it could not be called; none where it could", lambda one: one.trace.refused or "none"
-    )
-
-
-COLUMNS = of.columns(TraceColumns)
+COLUMNS = table("explain-dtypes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,30 +95,20 @@ class ProfilePoint:
     predicted_rms: float
 
 
-of_point = Declare[ProfilePoint]()
+def profile_row(one: ProfilePoint) -> dict[str, Any]:
+    """Return the row of the drift at an offset."""
+    return {
+        "implementation": one.trace.name,
+        "dtype": one.trace.dtype.name,
+        "environment": one.trace.environment,
+        "offset": one.offset,
+        "drift_rms": one.drift_rms,
+        "predicted_rms": one.predicted_rms,
+        "ratio": one.drift_rms / one.predicted_rms if one.predicted_rms else math.nan,
+    }
 
 
-class ProfileColumns:
-    """The columns of the drift by offset."""
-
-    implementation = of_point.like(COLUMNS["implementation"], lambda one: one.trace.name, shown=True)
-    dtype = of_point.like(COLUMNS["dtype"], lambda one: one.trace.dtype.name, shown=True)
-    environment = of_point.like(
-        COLUMNS["environment"],
-        lambda one: one.trace.environment,
-        shown=lambda one: one.trace.environment != "none",
-    )
-    offset: int = of_point("integer added to every position", unit="tokens", shown=True)
-    drift_rms: float = of_point("RMS drift of scores formed in float64", unit="score", shown=True)
-    predicted_rms: float = of_point("what the nearest recipe predicts", unit="score", shown=True)
-    ratio: float = of_point(
-        "drift_rms / predicted_rms",
-        lambda one: one.drift_rms / one.predicted_rms if one.predicted_rms else math.nan,
-        shown=True,
-    )
-
-
-PROFILE = of_point.columns(ProfileColumns)
+PROFILE = table("explain-profiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,40 +119,28 @@ class TracedRecipe:
     like: Likeness
 
 
-of_recipe = Declare[TracedRecipe]()
+def recipe_row(one: TracedRecipe) -> dict[str, Any]:
+    """Return the row of a recipe beside code."""
+    return {
+        "implementation": one.trace.name,
+        "dtype": one.trace.dtype.name,
+        "environment": one.trace.environment,
+        "behaviour": _arithmetic(one.like.group),
+        "recipes": " ".join(one.like.group.names) or "none",
+        "distance": one.like.distance,
+        "equal": one.like.equal,
+        "profile": one.like.profile,
+        "stages_differing": " ".join(one.like.differing) or "none",
+    }
 
 
-class RecipeColumns:
-    """The columns of the nearest recipes."""
-
-    implementation = of_recipe.like(COLUMNS["implementation"], lambda one: one.trace.name, shown=True)
-    dtype = of_recipe.like(COLUMNS["dtype"], lambda one: one.trace.dtype.name, shown=True)
-    environment = of_recipe.like(
-        COLUMNS["environment"],
-        lambda one: one.trace.environment,
-        shown=lambda one: one.trace.environment != "none",
-    )
-    behaviour: str = of_recipe("arithmetic in words", lambda one: _arithmetic(one.like.group), shown=True)
-    recipes: str = of_recipe(
-        "that have it", lambda one: " ".join(one.like.group.names) or "none", shown=True, leaves=2
-    )
-    distance: float = of_recipe(COLUMNS["distance"].meaning, lambda one: one.like.distance, shown=True)
-    equal: float = of_recipe(COLUMNS["equal"].meaning, lambda one: one.like.equal, shown=True)
-    profile: float = of_recipe(COLUMNS["profile"].meaning, lambda one: one.like.profile, shown=True, leaves=1)
-    stages_differing: str = of_recipe(
-        "stages seen in another dtype", lambda one: " ".join(one.like.differing) or "none"
-    )
-
-
-RECIPES = of_recipe.columns(RecipeColumns)
+RECIPES = table("explain-recipes")
 
 
 def names(trace: Trace) -> list[str]:
     """Return the recipes that none is nearer than."""
     return [name for like in trace.nearest() for name in like.group.names] if trace.likely else []
 
-
-T = TypeVar("T")
 
 _SHOWN = 4  # recipes
 LEGEND = (
@@ -228,7 +154,8 @@ def code_tables(traces: Sequence[Trace]) -> dict[str, Report]:
     if not traces:
         return {}
     shown = [TracedStage(one, stage) for one in traces for stage in one.stages or (NOTHING,)]
-    dtypes = tabulated(COLUMNS, SCHEMA, [COLUMNS.row(one) for one in shown], COLUMNS.screen(shown), None, {})
+    rows = [row(one) for one in shown]
+    dtypes = tabulated(COLUMNS, SCHEMA, rows, COLUMNS.screen(rows), None, {})
     points = [
         ProfilePoint(one, offset, drift, (one.predicted or {}).get(offset, math.nan))
         for one in traces
@@ -240,8 +167,8 @@ def code_tables(traces: Sequence[Trace]) -> dict[str, Report]:
     title = "Drift of scores formed in float64, by offset, and what the nearest recipe predicts:"
     return {
         "dtypes": replace(dtypes, legend=LEGEND),
-        "profiles": _further(PROFILE, points, title),
-        "recipes": _further(RECIPES, likely, "Recipes, nearest first:"),
+        "profiles": _further(PROFILE, list(map(profile_row, points)), title),
+        "recipes": _further(RECIPES, list(map(recipe_row, likely)), "Recipes, nearest first:"),
     }
 
 
@@ -282,12 +209,12 @@ def notes(trace: Trace) -> list[str]:
     return message
 
 
-def _further(columns: Columns[T], results: Sequence[T], title: str) -> Report:
+def _further(columns: Columns, rows: Sequence[Row], title: str) -> Report:
     return Report(
-        rows=[columns.row(one) for one in results],
+        rows=rows,
         columns=list(columns),
-        screen=columns.screen(results),
+        screen=columns.screen(rows),
         dispensable=columns.dispensable,
-        headline=title if results else "",
+        headline=title if rows else "",
         declared=columns,
     )

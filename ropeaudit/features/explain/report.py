@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,10 @@ from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.blames import REST as FLOAT64
 from ropeaudit.features.explain.columns import (
     COLUMNS,
-    COMMON,
     KINDS,
     OWN,
     SCHEMA,
-    PairPart,
-    Widening,
+    rows,
 )
 from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
 from ropeaudit.recipes import STAGES
@@ -45,7 +43,7 @@ _NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are n
 _ALIKE = 1.25  # how much more drift than the other kind of pair one must have to suffer more
 
 
-def columns_of(kind: str) -> Mapping[str, Column[Any]]:
+def columns_of(kind: str) -> Mapping[str, Column]:
     """Return the columns of rows of a kind; dtypes: those of code."""
     return code_report.COLUMNS if kind == "dtypes" else COLUMNS[kind]
 
@@ -308,16 +306,3 @@ def _worst(results: Sequence[Explanation]) -> Explanation:
         return one.drift.nonfinite, changed, relative if relative == relative else 0.0
 
     return max(results, key=severity)
-
-
-def rows(result: Explanation, kind: str) -> list[dict[str, Any]]:
-    """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
-    common = COMMON.row(result)
-    return [common | OWN[kind].row(part) for part in _PARTS[kind](result)]
-
-
-_PARTS: Mapping[str, Callable[[Explanation], Iterable[Any]]] = {
-    "stage": lambda result: result.blames,
-    "pair": lambda result: (PairPart(result, index) for index in range(len(result.parts.squares))),
-    "remedy": lambda result: (Widening(result, one) for one in result.remedies),
-}

@@ -140,10 +140,10 @@ def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
 def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
     """Return a line for every condition that some limit fulfils; none is on a failure that was not seen."""
     from ropeaudit.console import gates
-    from ropeaudit.features.limit.report import COLUMNS
+    from ropeaudit.features.limit.report import row
 
-    def nothing_failed(gate: Gate, row: Row) -> bool:
-        seen: Any = row["first_failure_seen"]
+    def nothing_failed(gate: Gate, values: Row) -> bool:
+        seen: Any = values["first_failure_seen"]
         return gate.column in OF_FAILURE and seen is None
 
-    return gates.broken_by_rows(conditions, [COLUMNS.row(one) for one in limits], nothing_failed)
+    return gates.broken_by_rows(conditions, [row(one) for one in limits], nothing_failed)

@@ -41,13 +41,15 @@ def _print(kind: str, screen: ScreenOptions, match: str | None = None) -> int:
     from ropeaudit.errors import UsageError
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report
+    from ropeaudit.runtime.columns import table
     from ropeaudit.subjects import third_party
 
-    columns, items = LISTS[kind]
-    rows = [columns.row(item) for item in (items() if match is None else third_party.listed(match))]
+    items, row = LISTS[kind]
+    columns = table(f"list-{kind}")
+    rows = [row(item) for item in (items() if match is None else third_party.listed(match))]
     if not rows:
         raise UsageError(f"--match {match!r} fits no implementation; try --match 'transformers:*'")
-    report = Report(rows, list(columns), columns.screen(()), columns.dispensable, declared=columns)
+    report = Report(rows, list(columns), columns.screen(rows), columns.dispensable, declared=columns)
     return output.print_report(report, screen)
 
 

@@ -30,7 +30,7 @@ from ropeaudit.reports import Report
 from ropeaudit.rope.frequencies import effect
 from ropeaudit.rope.frequencies import frequencies as computed_frequencies
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime.columns import Column, Columns, Declare
+from ropeaudit.runtime.columns import table
 
 Row = dict[str, Any]
 DTYPES = ("fp32", "fp16", "bf16")
@@ -65,55 +65,33 @@ class PairFrequency:
             return float(min(self.exact * self.maximum, Decimal(self.setting.clip)))
 
 
-of = Declare[PairFrequency]()
+COLUMNS = table("list-frequencies")
 
 
-class FrequencyColumns:
-    """The columns of `ropeaudit list frequencies`, before those of formats and recipes."""
+def _row(one: PairFrequency, formats: Sequence[Format]) -> dict[str, Any]:
+    """Return the row of a pair: columns of its own, two for each format, two for each recipe.
 
-    setting: str = of("the setting's name", lambda one: one.label)
-    pair: int = of("number of the pair, from 0, the fastest first")
-    theta: float = of("exact frequency, radians per token", lambda one: float(one.exact))
-    wavelength: float = of("tokens of a whole turn, 2 pi / theta", unit="tokens")
-    maximum: int = of("the maximum position, tokens", unit="tokens")
-    angle_at_maximum: float = of("exact angle at the maximum position, radians", unit="radians")
-
-
-COLUMNS = of.columns(FrequencyColumns)
-
-
-def columns(formats: Sequence[Format], stored: Iterable[str]) -> Columns[PairFrequency]:
-    """Return all columns: `COLUMNS`, two for each format, and two for each recipe that stores numbers."""
-    return Columns(
-        *COLUMNS.parts,
-        *(_shared_angle(fmt) for fmt in formats),
-        *(_shared_position(fmt) for fmt in formats),
-        *(column for name in stored for column in _of_recipe(name)),
-    )
-
-
-def _shared_angle(fmt: Format) -> Column[PairFrequency]:
-    meaning = f"first position whose angle is the next position's too, once rounded to {fmt}"
-    return Column(
-        f"shared_{fmt.short}", int, meaning, lambda one: first_shared_angle(one.exact, fmt), "tokens"
-    )
-
-
-def _shared_position(fmt: Format) -> Column[PairFrequency]:
-    first = first_shared_position(fmt)
-    meaning = f"first position that is itself the next one's number in {fmt}"
-    return Column(f"shared_position_{fmt.short}", int, meaning, lambda one: first, "tokens")
-
-
-def _of_recipe(name: str) -> list[Column[PairFrequency]]:
-    stored = "the number that the recipe stores: theta, or its inverse, or the ratio of neighbours"
-    error = "relative error of the frequency that this number stands for"
-    return [
-        Column(name, float, stored, lambda one: float(one.stored[name][0][one.pair])),
-        Column(
-            f"{name}_error", float, error, lambda one: _relative(one.stored[name][1][one.pair], one.exact)
-        ),
-    ]
+    shared_FORMAT: first position whose angle, rounded to the format, is the next position's too.
+    shared_position_FORMAT: first position that is itself the next one's number there. RECIPE: the number that
+    it stores: theta, its inverse, or the ratio of neighbours. RECIPE_error: relative error of the frequency
+    that this number stands for.
+    """
+    of_formats = {f"shared_{fmt.short}": first_shared_angle(one.exact, fmt) for fmt in formats}
+    of_formats |= {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
+    of_recipes = {}
+    for name, (numbers, meant) in one.stored.items():
+        of_recipes[name] = float(numbers[one.pair])
+        of_recipes[f"{name}_error"] = _relative(meant[one.pair], one.exact)
+    return {
+        "setting": one.label,
+        "pair": one.pair,
+        "theta": float(one.exact),
+        "wavelength": one.wavelength,
+        "maximum": one.maximum,
+        "angle_at_maximum": one.angle_at_maximum,
+        **of_formats,
+        **of_recipes,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +143,15 @@ def rows(
     formats: Sequence[Format],
     recipes: Sequence[Recipe] = (),
 ) -> list[Row]:
-    """Return a row a pair, with the columns of `columns`.
+    """Return a row a pair, see `_row`.
 
     A recipe has one pair of columns if it stores the same numbers for every format of `formats` as the
     model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
     """
     stored = _recipe_numbers(setting, formats, recipes)
-    declared = columns(formats, stored)
     thetas = exact_frequencies.frequencies(setting)
     pairs = (PairFrequency(label, setting, maximum, i, theta, stored) for i, theta in enumerate(thetas))
-    return [declared.row(pair) for pair in pairs]
+    return [_row(pair, formats) for pair in pairs]
 
 
 def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit.audits import records
 from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.layers import HeadDrift
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.runtime.columns import Column, Columns, Declare
+from ropeaudit.runtime.columns import table
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.logits import Change
@@ -118,226 +117,104 @@ def _exp(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-of_run = Declare[ModelRun]()
-of_layer = Declare[HeadScores]()
-of_pair = Declare[PairDrift]()
-_LAYER = "number of the layer, from 0"
+def _layers(run: ModelRun) -> Iterable[HeadScores]:
+    heads, places = run.shifted.heads, run.shifted.places
+    numbers = dict.fromkeys(head.layer for head in heads)
+    return (HeadScores([one for one in heads if one.layer == n], places.get(n)) for n in numbers)
 
 
-class ModelColumns:
-    """The columns that rows of every kind have."""
-
-    schema = of_run.like(records.COLUMNS["schema"], lambda run: SCHEMA)
-    model: str = of_run("name of the folder", lambda run: run.audit.folder.name)
-    dtype: str = of_run(
-        "number format of the weights and of the arithmetic, as transformers runs it",
-        lambda run: run.shifted.dtype.name,
-        shown=True,
-    )
-    device = of_run.like(
-        records.COLUMNS["device"],
-        lambda run: run.audit.device.label,
-        shown=lambda run: run.audit.device.label != "cpu",
-    )
-    offset = of_run.like(records.COLUMNS["offset"], lambda run: run.shifted.offset, shown=True)
+def _pairs(run: ModelRun) -> Iterable[PairDrift]:
+    return (PairDrift(head, pair) for head in run.shifted.heads for pair in range(head.pair_rms.size))
 
 
-class RunColumns:
-    """The columns of rows by dtype and offset alone."""
-
-    model_type: str = of_run(
-        "as config.json says", lambda run: str(run.audit.folder.config.get("model_type") or "none")
-    )
-    transformers: str = of_run("version that ran the model", lambda run: run.versions["transformers"])
-    torch: str = of_run("version that ran the model", lambda run: run.versions["torch"])
-    source: str = of_run("tokens: random, ids, or the name of a text", lambda run: run.audit.tokens.source)
-    seed: int | None = of_run(
-        "seed of random tokens; empty where none was used", lambda run: run.audit.tokens.seed
-    )
-    tokens: int = of_run("how many tokens were read", lambda run: run.change.tokens)
-    logits_rms: float = of_run(
-        "RMS of the float64 logits at offset 0", lambda run: run.mean(run.change.reference_squares)
-    )
-    change_max: float = of_run(
-        "largest |logit at the offset - logit at offset 0|",
-        lambda run: run.change.defined(run.change.largest),
-        shown=True,
-        leaves=4,
-    )
-    change_rms: float = of_run(
-        "its root mean square over all tokens and the vocabulary",
-        lambda run: run.change.rms(run.change.squares),
-        shown=True,
-    )
-    structural_max: float = of_run(
-        "largest change of the logits of the float64 run", lambda run: run.change.structural_largest
-    )
-    structural_rms: float = of_run(
-        "its root mean square", lambda run: run.mean(run.change.structural_squares), shown=True
-    )
-    precision_max: float = of_run(
-        "largest difference between the change and that of the float64 run",
-        lambda run: run.change.defined(run.change.precision_largest),
-    )
-    precision_rms: float = of_run(
-        "its root mean square", lambda run: run.change.rms(run.change.precision_squares), shown=True
-    )
-    error_rms: float = of_run(
-        "RMS of the logits at the offset minus those of the float64 run there; float32's is in the verdict",
-        lambda run: run.change.rms(run.change.error_squares),
-    )
-    base_error_rms: float = of_run(
-        "the same at offset 0", lambda run: run.change.rms(run.change.base_error_squares)
-    )
-    kl_mean: float = of_run(
-        "mean KL(offset 0 || offset) of the next-token distributions, nats",
-        lambda run: run.change.defined(run.change.kl_sum / max(run.change.tokens, 1)),
-        unit="nats",
-        shown=True,
-        leaves=5,
-    )
-    kl_max: float = of_run(
-        "its largest value", lambda run: run.change.defined(run.change.kl_largest), unit="nats"
-    )
-    top1_flips: int | None = of_run(
-        "tokens whose most likely successor becomes another one",
-        lambda run: None if run.change.nonfinite else run.change.flips,
-        shown=True,
-    )
-    loss: float = of_run("mean next-token loss at offset 0, nats", unit="nats")
-    loss_change: float = of_run(
-        "what the shift adds to it", lambda run: run.shifted_loss - run.loss, unit="nats"
-    )
-    perplexity: float = of_run("exp(loss)", lambda run: _exp(run.loss), shown=True, leaves=3)
-    perplexity_change: float = of_run(
-        "what the shift adds to it", lambda run: _exp(run.shifted_loss) - _exp(run.loss), shown=True, leaves=7
-    )
-    score_drift_max: float | None = of_run(
-        "largest change of a score after RoPE, in all layers; empty where q and k are not seen",
-        lambda run: run.scores.drift_max if run.scores else None,
-        unit="score",
-    )
-    score_drift_rms: float | None = of_run(
-        "its root mean square",
-        lambda run: run.scores.drift_rms if run.scores else None,
-        unit="score",
-        shown=True,
-        leaves=6,
-    )
-    threshold: float = of_run("--threshold, in score units", unit="score")
-    first_layer: int | None = of_run(
-        "first layer in which some score changes by more than the threshold; empty where none does",
-        lambda run: first_layer(run.shifted, run.threshold),
-        shown=True,
-    )
-    rotation_excess: float | None = of_run(
-        "the largest rotation error ÷ allowed of its layers; above 1 one is not that of config.json; "
-        "empty where no q and k are seen before rotation",
-    )
-    diagnosis: str | None = of_run(
-        "code of what is wrong with what the model holds, else of what explains the first layer whose "
-        "rotation is not the config's (`ropeaudit list diagnoses`): a+b are two faults together, a|b "
-        "explain equally much; empty where nothing is off",
-        lambda run: codes(run.shifted.diagnosis) or None,
-    )
-    resembles: str | None = of_run(
-        "the diagnosis as a sentence, with the layers where it holds",
-        lambda run: wording.sentence(run.shifted.diagnosis) or None,
-    )
-    held: str | None = of_run(
-        "buffers and factors that the model holds and its config does not build; empty where there are none",
-        lambda run: ", ".join(one.name for one in run.shifted.held) or None,
-    )
-    layers_compared: int = of_run(
-        "layers whose rotation was compared with that of config.json", lambda run: len(run.shifted.places)
-    )
-    decode_max: float | None = of_run(
-        "largest |logit of decode with a cache, in a batch padded on the left, - logit of one pass|, in "
-        "float64; empty where it was not compared",
-        lambda run: run.shifted.decoded.change if run.shifted.decoded else None,
-    )
-    cause: str = of_run(
-        "of the change: rounding, frequencies, learned positions, mask, other or none",
-        lambda run: run.shifted.cause,
-        shown=True,
-    )
-    verdict: str = of_run(
-        "wrong_frequencies (what the model holds), wrong_rotation, wrong_decode (see diagnosis), inaccurate "
-        "(float32 is not the float64 run), none, precision (float64 logits stay), structure (they change "
-        "too), overflow",
-        lambda run: run.shifted.word,
-        shown=True,
-    )
+def common(one: ModelRun) -> dict[str, Any]:
+    """Return the row of what rows of every kind have."""
+    return {
+        "schema": SCHEMA,
+        "model": one.audit.folder.name,
+        "dtype": one.shifted.dtype.name,
+        "device": one.audit.device.label,
+        "offset": one.shifted.offset,
+    }
 
 
-class LayerColumns:
-    """The columns of rows by layer."""
-
-    layer: int = of_layer(_LAYER, lambda one: one.heads[0].layer, shown=True)
-    scores: int = of_layer("how many scores were compared, those that the mask shows", lambda one: one.count)
-    reference_rms: float = of_layer(
-        "RMS of the scores at offset 0, scaled, before softmax", unit="score", shown=True
-    )
-    score_drift_max: float = of_layer(
-        "largest |score at the offset - score at offset 0|",
-        lambda one: one.drift_max,
-        unit="score",
-        shown=True,
-    )
-    score_drift_rms: float = of_layer(
-        "its root mean square", lambda one: one.drift_rms, unit="score", shown=True, leaves=6
-    )
-    score_drift_relative: float = of_layer(
-        "score_drift_rms / reference_rms", lambda one: one.drift_relative, shown=True
-    )
-    rotation_excess: float | None = of_layer(
-        "the largest rotation error ÷ allowed: above 1 the layer does not rotate as config.json says; empty "
-        "where q and k are not seen before rotation, and after two layers that nothing explains",
-        lambda one: one.places.excess if one.places else None,
-        shown=True,
-        leaves=1,
-    )
-    diagnosis: str | None = of_layer(
-        "code of what explains that the layer's rotation is not the config's; empty where it is",
-        lambda one: codes(one.places.diagnosis) or None if one.places else None,
-        shown=True,
-    )
-    resembles: str | None = of_layer(
-        "the diagnosis as a sentence",
-        lambda one: wording.sentence(one.places.diagnosis) or None if one.places else None,
-    )
-
-
-class PairColumns:
-    """The columns of rows by frequency pair."""
-
-    layer: int = of_pair(_LAYER, lambda one: one.head.layer, shown=True)
-    head: int = of_pair("number of the query head", lambda one: one.head.head, shown=True)
-    pair: int = of_pair("number of the pair, from 0, the fastest first", shown=True)
-    wavelength: float = of_pair(
-        "tokens of a whole turn", lambda one: float(one.head.wavelength[one.pair]), unit="tokens", shown=True
-    )
-    q_norm: float = of_pair(
-        "mean norm of the pair's chunk of q (frequency usage of arXiv 2410.06205)",
-        lambda one: float(one.head.q_norm[one.pair]),
-        shown=True,
-    )
-    k_norm: float = of_pair(
-        "mean norm of its chunk of k", lambda one: float(one.head.k_norm[one.pair]), shown=True
-    )
-    drift_rms: float = of_pair(
-        "RMS over all q and k, seen by the mask or not, of what the pair adds to a score's change",
-        lambda one: float(one.head.pair_rms[one.pair]),
-        unit="score",
-        shown=True,
-    )
+def summary_row(one: ModelRun) -> dict[str, Any]:
+    """Return the row of a model in a dtype at an offset."""
+    return {
+        "model_type": str(one.audit.folder.config.get("model_type") or "none"),
+        "transformers": one.versions["transformers"],
+        "torch": one.versions["torch"],
+        "source": one.audit.tokens.source,
+        "seed": one.audit.tokens.seed,
+        "tokens": one.change.tokens,
+        "logits_rms": one.mean(one.change.reference_squares),
+        "change_max": one.change.defined(one.change.largest),
+        "change_rms": one.change.rms(one.change.squares),
+        "structural_max": one.change.structural_largest,
+        "structural_rms": one.mean(one.change.structural_squares),
+        "precision_max": one.change.defined(one.change.precision_largest),
+        "precision_rms": one.change.rms(one.change.precision_squares),
+        "error_rms": one.change.rms(one.change.error_squares),
+        "base_error_rms": one.change.rms(one.change.base_error_squares),
+        "kl_mean": one.change.defined(one.change.kl_sum / max(one.change.tokens, 1)),
+        "kl_max": one.change.defined(one.change.kl_largest),
+        "top1_flips": None if one.change.nonfinite else one.change.flips,
+        "loss": one.loss,
+        "loss_change": one.shifted_loss - one.loss,
+        "perplexity": _exp(one.loss),
+        "perplexity_change": _exp(one.shifted_loss) - _exp(one.loss),
+        "score_drift_max": one.scores.drift_max if one.scores else None,
+        "score_drift_rms": one.scores.drift_rms if one.scores else None,
+        "threshold": one.threshold,
+        "first_layer": first_layer(one.shifted, one.threshold),
+        "rotation_excess": one.rotation_excess,
+        "diagnosis": codes(one.shifted.diagnosis) or None,
+        "resembles": wording.sentence(one.shifted.diagnosis) or None,
+        "held": ", ".join(one.name for one in one.shifted.held) or None,
+        "layers_compared": len(one.shifted.places),
+        "decode_max": one.shifted.decoded.change if one.shifted.decoded else None,
+        "cause": one.shifted.cause,
+        "verdict": one.shifted.word,
+    }
 
 
-COMMON = of_run.columns(ModelColumns)
-OWN: dict[str, Columns[Any]] = {
-    "summary": of_run.columns(RunColumns),
-    "layer": of_layer.columns(LayerColumns),
-    "pair": of_pair.columns(PairColumns),
+def layer_row(one: HeadScores) -> dict[str, Any]:
+    """Return the row of the scores of a layer."""
+    return {
+        "layer": one.heads[0].layer,
+        "scores": one.count,
+        "reference_rms": one.reference_rms,
+        "score_drift_max": one.drift_max,
+        "score_drift_rms": one.drift_rms,
+        "score_drift_relative": one.drift_relative,
+        "rotation_excess": one.places.excess if one.places else None,
+        "diagnosis": codes(one.places.diagnosis) or None if one.places else None,
+        "resembles": wording.sentence(one.places.diagnosis) or None if one.places else None,
+    }
+
+
+def pair_row(one: PairDrift) -> dict[str, Any]:
+    """Return the row of a pair of a head."""
+    return {
+        "layer": one.head.layer,
+        "head": one.head.head,
+        "pair": one.pair,
+        "wavelength": float(one.head.wavelength[one.pair]),
+        "q_norm": float(one.head.q_norm[one.pair]),
+        "k_norm": float(one.head.k_norm[one.pair]),
+        "drift_rms": float(one.head.pair_rms[one.pair]),
+    }
+
+
+KINDS: dict[str, tuple[Callable[[ModelRun], Iterable[Any]], Callable[[Any], dict[str, Any]]]] = {
+    "summary": (lambda run: [run], summary_row),
+    "layer": (_layers, layer_row),
+    "pair": (_pairs, pair_row),
 }
-KINDS = tuple(OWN)
-COLUMNS: dict[str, dict[str, Column[Any]]] = {kind: {**COMMON, **own} for kind, own in OWN.items()}
+COLUMNS = {kind: table("model", f"model-{kind}") for kind in KINDS}
+
+
+def rows(run: ModelRun, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a kind."""
+    items, row = KINDS[kind]
+    return [common(run) | row(item) for item in items(run)]

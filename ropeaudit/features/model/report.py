@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
-from ropeaudit.features.model.columns import (
-    COLUMNS,
-    COMMON,
-    KINDS,
-    OWN,
-    SCHEMA,
-    HeadScores,
-    ModelRun,
-    PairDrift,
-)
+from ropeaudit.features.model.columns import COLUMNS, KINDS, SCHEMA, ModelRun
+from ropeaudit.features.model.columns import rows as rows_of
 from ropeaudit.reports import Report, only
 from ropeaudit.reports.numbers import short
 
@@ -58,17 +50,13 @@ def report(
         raise UnknownName("--by", kind, KINDS)
     measured = list(audit) if shifted is None else shifted
     runs = [ModelRun(audit, one, threshold, versions) for one in measured]
-    rows = {
-        name: [COMMON.row(run) | OWN[name].row(item) for run in runs for item in _items(name, run)]
-        for name in KINDS
-        if name in (kind, *KINDS[:2])
-    }
+    rows = {name: [row for run in runs for row in rows_of(run, name)] for name in ("summary", "layer", kind)}
     plural = {"summary": "summary", "layer": "layers"}
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
-        dispensable=() if columns else OWN[kind].dispensable,
+        screen=list(columns or COLUMNS[kind].screen(rows[kind])) if rows[kind] else [],
+        dispensable=() if columns else COLUMNS[kind].dispensable,
         headline=" ".join(filter(None, [fault(audit, rows["summary"]), headline(audit, rows["summary"])])),
         notes=notes(audit, rows["summary"], measured),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
@@ -76,17 +64,6 @@ def report(
         declared=COLUMNS[kind],
         further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
     )
-
-
-def _items(kind: str, run: ModelRun) -> Iterable[Any]:
-    """Return what the rows of a kind are of."""
-    heads = run.shifted.heads
-    if kind == "summary":
-        return [run]
-    if kind == "layer":
-        layers, places = dict.fromkeys(head.layer for head in heads), run.shifted.places
-        return [HeadScores([one for one in heads if one.layer == n], places.get(n)) for n in layers]
-    return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
 
 
 def fault(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:

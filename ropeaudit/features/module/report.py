@@ -23,79 +23,35 @@ from ropeaudit.reports import Report, only
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope.gguf_metadata import GgufRope
-from ropeaudit.runtime.columns import Columns, Declare
+from ropeaudit.runtime.columns import Columns, table
 
 SCHEMA = 1
-of = Declare[Buffer]()
 
 
-class ModuleColumns:
-    """The columns of `ropeaudit module`."""
-
-    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    buffer: str = of("name of the buffer", lambda one: one.stored.name, shown=True)
-    what: str = of("what its values are: inv_freq, periods, angles, cos, sin, or cos and sin both")
-    dtype: str = of("dtype in which it is stored", lambda one: one.stored.dtype, shown=True)
-    device: str = of(
-        "where it lies in a module that was made; none in a checkpoint",
-        shown=lambda one: one.device not in ("cpu", "none"),
-        leaves=5,
-    )
-    shape: str = of("its sizes", lambda one: "x".join(map(str, one.stored.shape)), shown=True, leaves=1)
-    against: str = of(
-        "the model or base that it was compared with, or a base guessed from its values; none without",
-        shown=True,
-        shown_after="drift_131072",
-        leaves=2,
-    )
-    cast: str = of("format that its values were rounded to; none where no cast shows", shown=True)
-    how: str = of(
-        "stored: by its dtype; graph: converted by the graph; back: cast and cast back, which the values "
-        "show; none",
-        shown=True,
-        leaves=3,
-    )
-    agrees: str = of(
-        "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
-        lambda one: "unknown" if one.agrees is None else "yes" if one.agrees else "no",
-        shown=True,
-    )
-    largest_error: float | None = of(
-        "relative for frequencies and periods, radians for tables", lambda one: one.error, shown=True
-    )
-    drift_256: float | None = of(
-        "RMS drift of scores that these values cause by themselves, over the scores' RMS, in a causal "
-        "sequence of 256 tokens, for independent Gaussian q and k",
-        lambda one: one.drift_near,
-        shown=True,
-    )
-    drift_131072: float | None = of(
-        "the same of tokens 131072 apart; empty for tables, which end before",
-        lambda one: one.drift_far,
-        shown=True,
-        leaves=4,
-    )
-    times_float32: float | None = of(
-        "drift_256 of a graph's frequencies over that of the same rounded once to float32",
-        shown=lambda one: one.times_float32 is not None and one.cast != "none",
-        shown_after="drift_131072",
-        leaves=6,
-    )
-    used_by: str = of(
-        "node of a graph that uses it, and the dtype it is converted to before; none without a graph",
-        lambda one: "none" if one.stored.use is None else one.stored.use.words,
-        shown=lambda one: one.stored.use is not None,
-        leaves=7,
-    )
-    diagnosis: str = of(
-        "codes of what explains that they are wrong (`list diagnoses`): a+b both, a|b one of them; empty "
-        "where they are not, and where nothing that was tried does",
-        lambda one: codes(one.diagnosis),
-    )
-    finding: str = of("the same in a sentence")
+def row(one: Buffer) -> dict[str, Any]:
+    """Return the row of a buffer."""
+    return {
+        "schema": SCHEMA,
+        "buffer": one.stored.name,
+        "what": one.what,
+        "dtype": one.stored.dtype,
+        "device": one.device,
+        "shape": "x".join(map(str, one.stored.shape)),
+        "against": one.against,
+        "cast": one.cast,
+        "how": one.how,
+        "agrees": "unknown" if one.agrees is None else "yes" if one.agrees else "no",
+        "largest_error": one.error,
+        "drift_256": one.drift_near,
+        "drift_131072": one.drift_far,
+        "times_float32": one.times_float32,
+        "used_by": "none" if one.stored.use is None else one.stored.use.words,
+        "diagnosis": codes(one.diagnosis),
+        "finding": one.finding,
+    }
 
 
-COLUMNS = of.columns(ModuleColumns)
+COLUMNS = table("module-buffers")
 LEGEND = (
     "how: stored is seen by the dtype, back (cast and cast back) by the values. largest error: relative for\n"
     "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values\n"
@@ -109,7 +65,7 @@ _OF_TABLES = "; largest error: radians"
 _COMPUTES = ("Mul", "MatMul", "Einsum", "Gemm")  # yield the dtype of what they take
 
 
-def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
+def columns_of(audit: ModuleAudit) -> tuple[Columns, str]:
     """Return the columns of an audit's rows, and what they are of, for a message."""
     return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
 
@@ -181,12 +137,13 @@ def _nothing_judged(audit: ModuleAudit) -> str:
 def buffers_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report of buffers, whatever was requested."""
     results, columns = audit.buffers, None if audit.ways else columns
+    rows = [row(one) for one in results]
     of_graphs = any(one.times_float32 is not None and one.cast != "none" for one in results)
     legend = [LEGEND, _GRAPH_LEGEND] if of_graphs else [LEGEND]
     return Report(
-        rows=[COLUMNS.row(one) for one in results],
+        rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or COLUMNS.screen(results)) if results else [],
+        screen=list(columns or COLUMNS.screen(rows)) if results else [],
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(audit.source, results),
         notes=_notes(results),
@@ -200,11 +157,12 @@ def runs_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
     """Return the report of runs, whatever was requested."""
     results, declared = audit.runs, run_report.COLUMNS
     columns = columns if audit.ways else None
+    rows = [run_report.row(one) for one in results]
     return Report(
         constant=() if columns else ("module", "dtype", "held", "against"),
-        rows=[declared.row(one) for one in results],
+        rows=rows,
         columns=list(columns or declared),
-        screen=list(columns or declared.screen(results)),
+        screen=list(columns or declared.screen(rows)),
         dispensable=() if columns else declared.dispensable,
         headline=run_report.headline(results) if results else "",
         legend=run_report.LEGEND,

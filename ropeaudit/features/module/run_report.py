@@ -4,105 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from ropeaudit.audits import records
 from ropeaudit.features.module.measurement import LAST, Measurement
 from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.runtime.columns import Declare
+from ropeaudit.runtime.columns import table
 from ropeaudit.subjects.calling.forwards import NotFitted
 
 SCHEMA = 1
 _SHOWN = 0.01  # share of what is allowed, above which a part of it is named
-of = Declare[Run]()
 
 
 def _ran(one: Run) -> bool:
     return one.measured is not None
 
 
-class RunColumns:
-    """The columns of what `ropeaudit module` runs."""
-
-    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    module: str = of("place of the module in what was built, else its class", shown=True)
-    kind: str = of("its class", lambda one: one.built.kind)
-    loaded: str = of("way of loading: built, to, default-dtype, from-pretrained", shown=True)
-    dtype: str = of("dtype of that way", shown=True)
-    device: str = of(
-        "device on which it was run",
-        lambda one: one.built.device,
-        shown=lambda one: one.built.device != "cpu",
-        leaves=4,
-    )
-    call: str = of("how forward was called; none where it was not", lambda one: one.built.call)
-    held: str = of("dtypes of its buffers that hold frequencies, angles, cos or sin", shown=True, leaves=3)
-    buffer_error: float | None = of("largest error of their frequencies against those as built, relative")
-    against: str = of(
-        "what it was compared with: what was given, frequencies of a buffer, those of a usual base that "
-        "agrees with all that it shows as built (guessed), or else those that it shows as built",
-        lambda one: one.built.against,
-        shown=_ran,
-        shown_after="result",
-        leaves=5,
-    )
-    positions: int | None = of(
-        "positions that it was run at, from 0",
-        lambda one: _of(one, "positions"),
-    )
-    distinct_positions: int | None = of(
-        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_ran
-    )
-    cos_error: float | None = of(
-        "largest error of cos, against cos in float64 of whole positions times frequencies",
-        lambda one: _of(one, "cos_error"),
-        shown=_ran,
-    )
-    at_position: int | None = of(
-        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_ran, leaves=2
-    )
-    sin_error: float | None = of("the same of sin", lambda one: _of(one, "sin_error"))
-    allowed_error: float | None = of(
-        "what float32 angles at the last position (and float32 frequencies, where it was compared with a "
-        "setting's), rounding to the dtype that it returns as built for the same inputs, and the uncertainty "
-        "of frequencies that are inferred from what it returns, explain at most",
-        lambda one: _of(one, "allowed"),
-        shown=_ran,
-        leaves=1,
-    )
-    excess: float | None = of(
-        "largest error over what is allowed at its position; above 1 it is off",
-        lambda one: _of(one, "excess"),
-    )
-    drift: float | None = of(
-        f"RMS drift of scores of the last {LAST} positions that these cos and sin cause by themselves, over "
-        "the scores' RMS, for independent Gaussian q and k",
-        lambda one: _of(one, "drift"),
-        shown=_ran,
-    )
-    nonfinite: int | None = of("values that are nan or infinite", lambda one: _of(one, "nonfinite"))
-    returns: str = of(
-        "what it returns: cos and sin, both in one tensor, complex, or angles; none where it was not run",
-        lambda one: _of(one, "returns") or "none",
-    )
-    returned: str = of("the dtype of that", lambda one: _of(one, "returned") or "none")
-    usual: str = of(
-        "the dtype that it returns as built for the same inputs, whose rounding is allowed",
-        lambda one: _of(one, "usual") or "none",
-    )
-    result: str = of(
-        "off: beyond what is allowed, or without a run, buffers that are not those as built; rounded: beyond "
-        "it, but one rounding to the narrower dtype that it returns now explains that; within; not run",
-        lambda one: _result(one),
-        shown=True,
-    )
-    diagnosis: str = of(
-        "codes of what explains that it is off (`list diagnoses`); empty where nothing that was tried does",
-        lambda one: codes(one.diagnosis),
-    )
-    finding: str = of("the same in words", lambda one: finding(one))
+def row(one: Run) -> dict[str, Any]:
+    """Return the row of a run."""
+    return {
+        "schema": SCHEMA,
+        "module": one.module,
+        "kind": one.built.kind,
+        "loaded": one.loaded,
+        "dtype": one.dtype,
+        "device": one.built.device,
+        "call": one.built.call,
+        "held": one.held,
+        "buffer_error": one.buffer_error,
+        "against": one.built.against,
+        "positions": _of(one, "positions"),
+        "distinct_positions": _of(one, "distinct"),
+        "cos_error": _of(one, "cos_error"),
+        "at_position": _of(one, "worst"),
+        "sin_error": _of(one, "sin_error"),
+        "allowed_error": _of(one, "allowed"),
+        "excess": _of(one, "excess"),
+        "drift": _of(one, "drift"),
+        "nonfinite": _of(one, "nonfinite"),
+        "returns": _of(one, "returns") or "none",
+        "returned": _of(one, "returned") or "none",
+        "usual": _of(one, "usual") or "none",
+        "result": _result(one),
+        "diagnosis": codes(one.diagnosis),
+        "finding": finding(one),
+    }
 
 
 def _result(one: Run) -> str:
@@ -118,7 +66,7 @@ def _of(one: Run, name: str) -> object:
     return getattr(one.measured, name, None)
 
 
-COLUMNS = of.columns(RunColumns)
+COLUMNS = table("module-runs")
 LEGEND = (
     "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
     "float32 angles at the last position, and rounding to the dtype as built, explain; drift: of scores\n"

@@ -8,7 +8,7 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.measurement import UP_TO
-from ropeaudit.features.module.report import COLUMNS, buffers_report, runs_report
+from ropeaudit.features.module.report import buffers_report, row, runs_report
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code
@@ -32,13 +32,13 @@ def module_ticket(audit: ModuleAudit) -> Ticket | None:
         called = f"{off.module} {off.way}, in eval mode, called as {off.built.call}"
         title = f"{off.module} {off.way}: {run_report.finding(off, brief=True)}"
         said = replace(runs_report(audit, None, {}), headline=f"{called}: {run_report.finding(off)}.")
-        facts, against, stored = run_report.COLUMNS.row(off), off.built.against, ""
+        facts, against, stored = run_report.row(off), off.built.against, ""
         diagnosis = off.diagnosis
     elif wrong:
         one = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
         cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
         title, said = f"RoPE {audit.source.noun} {one.stored.name} {cast}", buffers_report(audit, None, {})
-        facts, against, diagnosis = COLUMNS.row(one), one.against, one.diagnosis
+        facts, against, diagnosis = row(one), one.against, one.diagnosis
         stored = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     else:
         return None

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits import records
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.parity.analysis import Parity
 from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.runtime.columns import Declare
+from ropeaudit.runtime.columns import table
 
 SCHEMA = 2  # 2: bits_differing, refused
 
@@ -27,149 +26,42 @@ def _place(result: Parity) -> tuple[int, int, int] | tuple[None, None, None]:
     return parity.place if parity.place and not parity.nonfinite else (None, None, None)
 
 
-of = Declare[Parity]()
+def row(one: Parity) -> dict[str, Any]:
+    """Return the row of two implementations in a case."""
+    return {
+        "schema": SCHEMA,
+        "a": one.names[0],
+        "b": one.names[1],
+        "dtype": one.dtype.name,
+        "offset": one.offset,
+        "a_device": one.devices[0],
+        "b_device": one.devices[1],
+        **(settings.values(one)),
+        "scores": one.statistics.difference.count,
+        "a_nonfinite": one.statistics.drifts[0].nonfinite,
+        "b_nonfinite": one.statistics.drifts[1].nonfinite,
+        "reference_rms": one.statistics.references[0].rms,
+        "reference_error": one.statistics.error,
+        "parity_max": one.statistics.difference.max,
+        "parity_rms": one.statistics.difference.rms,
+        "parity_bias": one.statistics.difference.mean,
+        "parity_relative": ratio(one.statistics.difference.rms, one.statistics.references[0].rms),
+        "a_drift_max": one.statistics.drifts[0].max,
+        "a_drift_rms": one.statistics.drifts[0].rms,
+        "b_drift_max": one.statistics.drifts[1].max,
+        "b_drift_rms": one.statistics.drifts[1].rms,
+        "nearer": _nearer(one),
+        "a_nearer": ratio(one.statistics.nearer[0], one.statistics.difference.count),
+        "b_nearer": ratio(one.statistics.nearer[1], one.statistics.difference.count),
+        "bits_differing": ratio(one.statistics.differing, one.statistics.elements),
+        "worst_head": _place(one)[0],
+        "worst_query": _place(one)[1],
+        "worst_key": _place(one)[2],
+        "refused": one.refused or "none",
+    }
 
 
-class ParityColumns:
-    """The columns of `ropeaudit parity`."""
-
-    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    a: str = of(
-        "first implementation, with the changes made to it in brackets", lambda one: one.names[0], shown=True
-    )
-    b: str = of("second implementation", lambda one: one.names[1], shown=True)
-    dtype = of.like(
-        records.COLUMNS["dtype"],
-        lambda one: one.dtype.name,
-        "number format of q and k, which recipes apply to their stages",
-        shown=True,
-    )
-    offset = of.like(records.COLUMNS["offset"], shown=True)
-    a_device: str = of(
-        "where the first implementation was executed",
-        lambda one: one.devices[0],
-        shown=lambda one: one.devices[0] != "cpu",
-        leaves=9,
-    )
-    b_device: str = of(
-        "where the second implementation was executed",
-        lambda one: one.devices[1],
-        shown=lambda one: one.devices[1] != "cpu",
-        leaves=10,
-    )
-    settings = settings.COLUMNS
-    scores = of.like(records.COLUMNS["scores"], lambda one: one.statistics.difference.count)
-    a_nonfinite: int = of(
-        "how many of a's scores are nan or infinite", lambda one: one.statistics.drifts[0].nonfinite
-    )
-    b_nonfinite: int = of(
-        "how many of b's scores are nan or infinite", lambda one: one.statistics.drifts[1].nonfinite
-    )
-    reference_rms = of.like(
-        records.COLUMNS["reference_rms"],
-        lambda one: one.statistics.references[0].rms,
-        "RMS of the exact scores, of q and k as a rounds them",
-    )
-    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.statistics.error)
-    parity_max: float = of(
-        "largest |a's score - b's score|",
-        lambda one: one.statistics.difference.max,
-        unit="score",
-        shown=True,
-        leaves=8,
-    )
-    parity_rms: float = of(
-        "root mean square of a's scores minus b's",
-        lambda one: one.statistics.difference.rms,
-        unit="score",
-        shown=True,
-    )
-    parity_bias: float = of(
-        "signed mean of a's scores minus b's", lambda one: one.statistics.difference.mean, unit="score"
-    )
-    parity_relative: float = of(
-        "parity_rms / reference_rms",
-        lambda one: ratio(one.statistics.difference.rms, one.statistics.references[0].rms),
-    )
-    a_drift_max: float = of(
-        "largest |a's score - exact score|",
-        lambda one: one.statistics.drifts[0].max,
-        unit="score",
-        shown=True,
-        leaves=4,
-    )
-    a_drift_rms: float = of(
-        "root mean square of a's scores minus the exact ones",
-        lambda one: one.statistics.drifts[0].rms,
-        unit="score",
-        shown=True,
-    )
-    b_drift_max: float = of(
-        "largest |b's score - exact score|",
-        lambda one: one.statistics.drifts[1].max,
-        unit="score",
-        shown=True,
-        leaves=5,
-    )
-    b_drift_rms: float = of(
-        "root mean square of b's scores minus the exact ones",
-        lambda one: one.statistics.drifts[1].rms,
-        unit="score",
-        shown=True,
-    )
-    nearer: str | None = of(
-        "name of the one with the smaller drift_rms; equal: to 0.5 % or within reference_error",
-        _nearer,
-        shown=True,
-    )
-    a_nearer: float = of(
-        "share of the scores of which a's is nearer to the exact one",
-        lambda one: ratio(one.statistics.nearer[0], one.statistics.difference.count),
-        shown=True,
-        leaves=7,
-    )
-    b_nearer: float = of(
-        "share of the scores of which b's is nearer to the exact one; the rest is as near",
-        lambda one: ratio(one.statistics.nearer[1], one.statistics.difference.count),
-        shown=True,
-        leaves=6,
-    )
-    bits_differing: float = of(
-        "share of the elements of rotated q and k, rounded to dtype, that are not the same bits in both",
-        lambda one: ratio(one.statistics.differing, one.statistics.elements),
-        style="percent",
-        shown=True,
-        leaves=9,
-    )
-    worst_head = of.like(
-        records.COLUMNS["worst_head"],
-        lambda one: _place(one)[0],
-        "head of parity_max; empty where no score differs or some are not finite",
-        shown=True,
-        leaves=1,
-    )
-    worst_query = of.like(
-        records.COLUMNS["worst_query"],
-        lambda one: _place(one)[1],
-        "query index of parity_max, unshifted",
-        shown=True,
-        leaves=2,
-    )
-    worst_key = of.like(
-        records.COLUMNS["worst_key"],
-        lambda one: _place(one)[2],
-        "key index of parity_max, unshifted",
-        shown=True,
-        leaves=3,
-    )
-    refused: str = of(
-        "why the two could not be compared; none where they could",
-        lambda one: one.refused or "none",
-        shown=lambda one: bool(one.refused),
-    )
-
-
-COLUMNS = of.columns(ParityColumns)
+COLUMNS = table("parity")
 LEGEND = (
     "parity: a's scores minus b's; drift: scores minus the exact ones; nearer: smaller drift rms.\n"
     "bits differing: of the elements of rotated q and k, rounded to the dtype.\n"
@@ -179,8 +71,8 @@ LEGEND = (
 
 def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [COLUMNS.row(result) for result in results]
-    a, b, dtype, offset, *others = COLUMNS.screen(results)
+    rows = [row(result) for result in results]
+    a, b, dtype, offset, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
     read = model_notes([one.case for one in results], [one.offset for one in results])
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.audits import arguments, records
+from ropeaudit.audits import arguments
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
 from ropeaudit.reports import needed
@@ -29,7 +29,7 @@ def plot(results: Iterable[Record], *, ax: Axes | None = None) -> Axes:
     listed: list[Any] = list(results)
     if not listed or not all(isinstance(one, Record) for one in listed):
         raise UsageError("plot draws what ropeaudit.shift returns; give such results")
-    rows = shortened([records.COLUMNS.row(one) for one in listed])
+    rows = shortened([one.as_dict() for one in listed])
     if ax is not None:
         return drift.on(ax, rows)
     axes: Axes = drift.draw(rows).figure.axes[0]

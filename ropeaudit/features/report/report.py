@@ -9,6 +9,7 @@ from typing import Any
 
 from ropeaudit import reports
 from ropeaudit.audits import records
+from ropeaudit.audits.identity import UNKNOWN
 from ropeaudit.audits.judging import VERDICTS
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
@@ -17,13 +18,15 @@ from ropeaudit.features.report.analysis import Group
 from ropeaudit.reports import Report, Row, comparison, drift, reading, settings
 from ropeaudit.reports.numbers import setting, short
 from ropeaudit.reports.verdicts import badness, case_name, quality
-from ropeaudit.runtime.columns import Column, Declare, Together
+from ropeaudit.runtime.columns import Column, table
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
 _NEEDED = ("dtype", "drift_rms", "verdict")
-_FILE: Column[Row] = Column("file", str, "the report that the row is from")
-_MERGED: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
-of = Declare[Group]()
+_FILE = Column("file", str, "the report that the row is from")
+# what a row has in a column that its file lacks
+_UNDEFINED: dict[str, Any] = {name: column.undefined for name, column in records.COLUMNS.items()}
+_UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
+_MERGED: Mapping[str, Column] = {**records.COLUMNS, "file": _FILE}
 
 
 def _verdicts(group: Group) -> str:
@@ -32,48 +35,24 @@ def _verdicts(group: Group) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in reversed(names))
 
 
-class SummaryColumns:
-    """The columns of `ropeaudit report --by`, beside those that the rows are grouped by."""
-
-    cases: int = of("how many rows the group has", lambda group: len(group.rows), shown=True)
-    undefined: int = of(
-        "how many of them have no value in the column: nan, refused",
-        lambda group: len(group.rows) - len(group.values),
-    )
-    column: str = of("the column that is summarised")
-    worst: float | None = of(
-        "its worst value: nan before all, then the largest |value|; the smallest of distinct_positions",
-        lambda group: group.worst[group.column] if group.worst else None,
-        shown=True,
-        shown_after="out_of_tolerance",
-    )
-    median: float = of(
-        "its median over the rows that have a value", shown=True, shown_after="worst", leaves=1
-    )
-    worst_at: str = of(
-        "implementation, dtype and offset of the worst row, with the settings that differ within the group",
-        lambda group: _place(group) if group.worst else "none",
-        shown=True,
-        shown_after="median",
-    )
-    out_of_tolerance: int | None = of(
-        "how many rows are not good enough: within_tolerance is no",
-        lambda group: _out_of_tolerance(group.rows),
-        shown=True,
-    )
-    verdicts: str = of("how many rows have which verdict", _verdicts, shown=True, leaves=2)
-    by_verdict = Together[Group](
-        [
-            Column(f"{verdict}_cases", int, f"how many rows are {verdict}: {text}")
-            for verdict, text in VERDICTS.items()
-        ],
-        lambda group: {f"{verdict}_cases": group.verdicts[verdict] for verdict in VERDICTS},
-    )
+def row(one: Group) -> dict[str, Any]:
+    """Return the row of a group of rows."""
+    return {
+        "cases": len(one.rows),
+        "undefined": len(one.rows) - len(one.values),
+        "column": one.column,
+        "worst": one.worst[one.column] if one.worst else None,
+        "median": one.median,
+        "worst_at": _place(one) if one.worst else "none",
+        "out_of_tolerance": _out_of_tolerance(one.rows),
+        "verdicts": _verdicts(one),
+        **{f"{verdict}_cases": one.verdicts[verdict] for verdict in VERDICTS},
+    }
 
 
-OWN = of.columns(SummaryColumns)
+OWN = table("report-by")
 # whatever the rows are grouped by
-SUMMARY: Mapping[str, Column[Any]] = {**records.COLUMNS, **OWN}
+SUMMARY: Mapping[str, Column] = {**records.COLUMNS, **OWN}
 # what is made of the files -> the columns of its rows
 COLUMNS = {"merged": _MERGED, "by": SUMMARY, "against": comparison.COLUMNS}
 
@@ -95,12 +74,12 @@ def report(
     names: what the rows are grouped by; None for those of the groups, of which there must then be one.
     """
     by = list(results[0].names if names is None else names)
-    rows = [{"schema": SCHEMA, **group.names, **OWN.row(group)} for group in results]
+    rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
     known = list(rows[0]) if rows else ["schema", *by, *OWN]
     return Report(
         rows=rows,
         columns=list(columns or known),
-        screen=list(columns or [*by, *OWN.screen(results)]),
+        screen=list(columns or [*by, *OWN.screen(rows)]),
         dispensable=() if columns else OWN.dispensable,
         headline=headline(results),
         legend=legend(results),
@@ -208,9 +187,7 @@ def _filled(path: str, row: Row) -> Row:
     if row["verdict"] not in VERDICTS:
         known = ", ".join(VERDICTS)
         raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
-    return {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()} | {
-        "file": path
-    }
+    return {name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path}
 
 
 def _described(

@@ -7,56 +7,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits import records
 from ropeaudit.conformance.vector_case import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import printable
-from ropeaudit.runtime.columns import Declare
+from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
-of = Declare[WrittenCase]()
 
 
-class VectorsColumns:
-    """The columns of `ropeaudit vectors`."""
-
-    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
-    folder: str = of("where the case is", shown=True)
-    model = of.like(records.COLUMNS["model"], lambda one: one.spec.model)
-    dtype: str = of("number format of q and k", lambda one: one.spec.dtype.name, shown=True)
-    want: str = of("what is to be written back", lambda one: one.spec.want, shown=True)
-    offsets: str = of("first positions of the calls", lambda one: " ".join(map(str, one.spec.offsets)))
-    calls: int = of("how many calls there are", lambda one: len(one.spec.calls), shown=True)
-    served: str = of(
-        "those that are made as servers make them",
-        lambda one: " ".join(str(call.key) for call in one.spec.served_calls),
-    )
-    last_position: int = of(
-        "the largest position", lambda one: one.spec.offsets[-1] + one.spec.seq_len - 1, shown=True
-    )
-    batch: int = of("batch elements", lambda one: BATCH)
-    heads = of.like(records.COLUMNS["heads"], lambda one: one.spec.heads)
-    kv_heads = of.like(records.COLUMNS["kv_heads"], lambda one: one.spec.kv_heads)
-    seq_len = of.like(records.COLUMNS["seq_len"], lambda one: one.spec.seq_len)
-    head_dim: int = of("dims of a head", lambda one: one.spec.setting.head_dim, shown=True)
-    rotary_dim: int = of("dims that are rotated", lambda one: one.spec.setting.rotary_dim, shown=True)
-    base: float = of("base of the frequencies", lambda one: one.spec.setting.base, shown=True)
-    layout: str = of("pairs of dims", lambda one: one.spec.setting.layout, shown=True)
-    scaling: str = of("change of the frequencies", lambda one: one.spec.setting.scaling.kind, shown=True)
-    seed: int = of("seed of q and k", lambda one: one.spec.seed)
-    size: int = of("of all files", unit="bytes")
-    digest: str = of("of the manifest")
+def row(one: WrittenCase) -> dict[str, Any]:
+    """Return the row of a case that was written."""
+    return {
+        "schema": SCHEMA,
+        "folder": one.folder,
+        "model": one.spec.model,
+        "dtype": one.spec.dtype.name,
+        "want": one.spec.want,
+        "offsets": " ".join(map(str, one.spec.offsets)),
+        "calls": len(one.spec.calls),
+        "served": " ".join(str(call.key) for call in one.spec.served_calls),
+        "last_position": one.spec.offsets[-1] + one.spec.seq_len - 1,
+        "batch": BATCH,
+        "heads": one.spec.heads,
+        "kv_heads": one.spec.kv_heads,
+        "seq_len": one.spec.seq_len,
+        "head_dim": one.spec.setting.head_dim,
+        "rotary_dim": one.spec.setting.rotary_dim,
+        "base": one.spec.setting.base,
+        "layout": one.spec.setting.layout,
+        "scaling": one.spec.setting.scaling.kind,
+        "seed": one.spec.seed,
+        "size": one.size,
+        "digest": one.digest,
+    }
 
 
-COLUMNS = of.columns(VectorsColumns)
+COLUMNS = table("vectors")
 
 
 def report(
     results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
-    rows, screen = [COLUMNS.row(result) for result in results], COLUMNS.screen(results)
+    rows = [row(result) for result in results]
+    screen = COLUMNS.screen(rows)
     size = sum(one.size for one in results) / 2**20
     folder, headline = "FOLDER", f"{len(results)} cases of vectors were written, {size:.1f} MiB."
     if len(results) == 1:

@@ -1,7 +1,7 @@
 """CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds.
 
-A cell is empty where its column does not apply, and nan where a number is none. Words of ours hold no comma,
-no quote and no line end, so that awk reads them; text of somebody else's is quoted. Sentences are in JSON.
+A cell is empty where its column does not apply, and nan where a number is none. Text is quoted where it has
+to be, and never altered but for the guard below. Sentences are in JSON.
 Text that a spreadsheet would take for a formula begins with an apostrophe, which `restored` takes off again.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.numbers import exact
 
-_PLAIN = str.maketrans({",": ";", '"': "'", "\n": " ", "\r": " "})
 _FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r]")  # full-width signs too
 
 
@@ -27,9 +26,8 @@ def render(report: Report) -> str:
     names = written(report)
     if report.header:
         writer.writerow(names)
-    users = {name for name in names if (column := report.declared.get(name)) is None or column.users}
     for row in report.rows:
-        writer.writerow([cell(row[name], name in users) for name in names])
+        writer.writerow([cell(row[name]) for name in names])
     return lines.text.getvalue()
 
 
@@ -71,14 +69,10 @@ def restored(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def cell(value: Any, users: bool = True) -> str:
-    """Return a value as it stands between commas, unquoted. users: whether it is text of somebody else's."""
+def cell(value: Any) -> str:
+    """Return a value as it stands between commas, before it is quoted."""
     text = exact(value)
-    if not isinstance(value, str):
-        return text
-    if not users:
-        text = text.translate(_PLAIN)
-    return f"'{text}" if _FORMULA.match(text) else text
+    return f"'{text}" if isinstance(value, str) and _FORMULA.match(text) else text
 
 
 class _Lines:

@@ -52,6 +52,8 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
     if any(isinstance(value, str) for value in seen) or (not seen and kind is str):
         texts = [None if value is None else _text(value) for value in values]
         return pyarrow.array(texts, pyarrow.string())
+    if kind is bool:
+        return pyarrow.array(values, pyarrow.bool_())
     known = kind is int
     if (seen or known) and all(isinstance(value, int) or (known and math.isnan(value)) for value in seen):
         numbers = [value if isinstance(value, int) else None for value in values]

@@ -68,7 +68,7 @@ def worst(results: Sequence[Record]) -> Record | None:
         finite = math.isfinite(record.drift_relative)
         return finite, record.drift_relative if finite else record.nonfinite
 
-    bad = [one for one in results if one.within_tolerance == "no" and one.verdict != "refused"]
+    bad = [one for one in results if one.within_tolerance is False and one.verdict != "refused"]
     return max((one for one in bad if one.environment is not None), key=size, default=None)
 
 
@@ -89,7 +89,7 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
 
 def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduction:
     """Return a snippet of a row that was run, or why there is none."""
-    if record.within_tolerance == "no" and record.drift_relative <= record.tolerance:
+    if record.within_tolerance is False and record.drift_relative <= record.tolerance:
         missing = (
             "the scores of one sequence do not show it, and a snippet prints nothing else: their drift, "
             f"{percent(record.drift_relative)}, is within {percent(record.tolerance)}"
