@@ -153,6 +153,12 @@ class ScreenOptions:
 
     heading: ClassVar[str] = "Report, and long runs"
     form: str = form_option()
+    verbose: bool = option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Print all rows and all notes.",
+    )
     color: bool | None = option(
         "--color/--no-color",
         default=None,
@@ -171,8 +177,7 @@ class ReportOptions(ScreenOptions):
         "-q",
         "--quiet",
         is_flag=True,
-        help="No notes and no progress on stderr, only why rows were refused.",
-        cls=Rare,
+        help="Print the first line alone; with -f or -o nothing on stderr but why rows were refused.",
     )
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TextIO
 
 from ropeaudit import reports
@@ -59,6 +62,9 @@ def _printed(write: Callable[[TextIO], object]) -> int:
 def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     form = reports.form_named(screen.form)
     coloured = _coloured(screen.color, out)
+    report = replace(report, verbose=screen.verbose)
+    if screen.form == "table" and isinstance(screen, ReportOptions) and screen.quiet and not screen.outputs:
+        report = first_lines(report)
     if form.show and (out.isatty() or coloured):
         form.show(report, out, coloured)
         return
@@ -66,6 +72,12 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
         out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
     text = reports.render(screen.form, report)
     out.write("\n".join(map(printable, text.split("\n"))) if out.isatty() else text)
+
+
+def first_lines(report: Report) -> Report:
+    """Return a report of which people see the first line of each answer alone."""
+    answers = [replace(one, causes=(), facts=()) for one in report.answers]
+    return replace(report, answers=answers, screen=(), notes=(), legend="", further={}, header=True)
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:
@@ -83,9 +95,13 @@ def say_notes(report: Report, options: ReportOptions) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr; where nobody can read it, the report and the exit code still count."""
+    """Print a line to stderr, on a terminal wrapped; where nobody can read it, the exit code still counts."""
+    line = f"ropeaudit: {printable(text)}"
     with contextlib.suppress(OSError):
-        print(f"ropeaudit: {printable(text)}", file=sys.stderr)
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+        print(line, file=sys.stderr)
 
 
 def say_error(error: RopeAuditError) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -13,6 +12,7 @@ from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.reports import numbers
 
 if TYPE_CHECKING:
+    from ropeaudit.reports.answers import Answer
     from ropeaudit.reports.faults import Fault
     from ropeaudit.runtime.columns import Column, Columns
 
@@ -91,6 +91,8 @@ class Report:
     refusals: why rows have no numbers; said even where notes are not wanted.
     said_once: those columns with their text, once they are no more on the screen.
     faults: what fails, for code hosts; None where the command judges nothing.
+    answers: what people read first, in place of the headline, which is their first line as a sentence.
+    brief: whether people see the answers alone, unless it is verbose, which -v asks for.
     """
 
     rows: Sequence[Row]
@@ -109,6 +111,9 @@ class Report:
     refusals: Sequence[str] = ()
     said_once: Mapping[str, str] = field(default_factory=dict)
     faults: Sequence[Fault] | None = None
+    answers: Sequence[Answer] = ()
+    brief: bool = False
+    verbose: bool = False
 
     def _repr_html_(self) -> str:
         """Return the report as notebooks show it."""
@@ -126,29 +131,20 @@ class Report:
         return without_constants(replace(self, rows=rows, folded=None, constant=()), self.constant)
 
     def full_legend(self) -> str:
-        """Return what holds in all rows, then the legend without what it says of columns that are not shown.
-
-        A legend explains "heading: words", one behind the other, with a semicolon or a full stop; a heading
-        may be the beginning of those of several columns.
-        """
-        texts = ", ".join(f"{heading(name)} {text or 'none'}" for name, text in self.said_once.items())
+        """Return what holds in all rows, then the legend."""
+        texts = ", ".join(f"{self.title(name)} {text or 'none'}" for name, text in self.said_once.items())
         once = f"In all {len(self.rows)} rows: {texts}." if texts else ""
-        shown = [heading(name) for name in (*self.screen, *self.said_once)]
-        hidden = [heading(name) for name in self.declared]
-        text, gone = "", False
-        for part, space in re.findall(r"(.+?(?:[;.](?=\s)|$))(\s*)", self.legend, re.DOTALL):
-            word, colon, _ = part.lower().partition(":")
-            if colon:
-                gone = any(name.startswith(word) for name in hidden) and not any(
-                    name.startswith(word) for name in shown
-                )
-            elif part[:1].isupper():  # a sentence of its own
-                gone = False
-                text = re.sub(r";(\s*)$", r".\1", text)
-            text += "" if gone else part + space
-        text = text.rstrip()
-        explained = f"{text[:-1]}." if text.endswith(";") else text
-        return "\n".join(filter(None, [once, explained]))
+        return "\n".join(filter(None, [once, self.legend]))
+
+    @property
+    def shows_rows(self) -> bool:
+        """Whether people see the rows: those of a brief report with -v alone."""
+        return self.verbose or not self.brief
+
+    def title(self, name: str) -> str:
+        """Return the heading of a column: the one that it declares, else its name."""
+        column = self.declared.get(name)
+        return (column.title if column is not None else "") or heading(name)
 
     def numeric(self, name: str) -> bool:
         """Return whether a column holds numbers, which stand to the right."""

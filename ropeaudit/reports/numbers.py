@@ -125,8 +125,29 @@ def _or_empty(style: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: "" if value is None or value != value else style(value)
 
 
+def of_times(ratio: Any) -> str:
+    """Return a ratio for a cell; nothing where there is none.
+
+    >>> of_times(1.0), of_times(198.3), of_times(math.nan)
+    ('1.0x', '198x', '')
+    """
+    if ratio is None or ratio != ratio:
+        return ""
+    return f"{ratio:.1f}x" if ratio < 9.95 else f"{times(ratio)}x"
+
+
+def grouped(value: Any) -> str:
+    """Return text for a cell: whole numbers with commas, floats with three significant digits.
+
+    >>> grouped(131072), grouped(0.5), grouped(None)
+    ('131,072', '0.500', '')
+    """
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else short(value)
+
+
 _STYLES: dict[Style, Callable[[Any], str]] = {
-    "short": short,
+    "short": grouped,
+    "times": of_times,
     "setting": setting,
     "percent": percent,
     "part": part,

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
 Style = Literal[
-    "short", "setting", "percent", "part", "short or empty", "part or empty"
+    "short", "setting", "times", "percent", "part", "short or empty", "part or empty"
 ]  # how a screen shows a value; see `reports.numbers`
 _KINDS: dict[str, type[Any]] = {"text": str, "integer": int, "number": float, "boolean": bool}
 
@@ -38,7 +38,7 @@ class Column:
     least_is_worst: whether small values are the bad ones. compared: its place among the columns that a
     comparison of reports looks at, 0 for none. group: with which other columns it is asked for; empty for
     those that are always there. implied: what a row holds whose file has no such column. sentence: whether it
-    holds sentences, which CSV leaves out.
+    holds sentences, which CSV leaves out. title: its heading, where that is not its name.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Column:
     group: str = ""
     implied: Any = None
     sentence: bool = False
+    title: str = ""
 
     @property
     def undefined(self) -> float | None:
