@@ -93,6 +93,7 @@ class Report:
     faults: what fails, for code hosts; None where the command judges nothing.
     answers: what people read first, in place of the headline, which is their first line as a sentence.
     brief: whether people see the answers alone, unless it is verbose, which -v asks for.
+    verbose_screen: the columns that people see then, where these are more.
     """
 
     rows: Sequence[Row]
@@ -114,6 +115,7 @@ class Report:
     answers: Sequence[Answer] = ()
     brief: bool = False
     verbose: bool = False
+    verbose_screen: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
         """Return the report as notebooks show it."""
@@ -126,9 +128,11 @@ class Report:
         from ropeaudit.rope.scaling_names import shortened
 
         rows = self.rows if self.folded is None else self.folded
-        if "scaling" in self.screen:
+        screen = self.verbose_screen if self.verbose and self.verbose_screen else self.screen
+        if "scaling" in screen:
             rows = shortened(rows)
-        return without_constants(replace(self, rows=rows, folded=None, constant=()), self.constant)
+        shown = replace(self, rows=rows, screen=screen, folded=None, constant=())
+        return without_constants(shown, self.constant)
 
     def full_legend(self) -> str:
         """Return what holds in all rows, then the legend."""

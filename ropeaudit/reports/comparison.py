@@ -10,7 +10,8 @@ from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
 from ropeaudit.audits.identity import APART
 from ropeaudit.reports import Report, only, reading, settings
-from ropeaudit.reports.numbers import short
+from ropeaudit.reports.answers import Answer, Status
+from ropeaudit.reports.numbers import counted, short
 from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, table
 
@@ -77,6 +78,7 @@ def report(
     unchanged: whether cases that did not change have rows too.
     """
     compared = only(results)
+    answered = answer(compared)
     shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
     rows = [row(pair) for pair in shown]
     elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
@@ -87,7 +89,8 @@ def report(
         columns=list(columns or _written(shown)),
         screen=list(columns or screen) if rows else (),
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(compared),
+        answers=[answered],
+        headline=answered.headline,
         legend=legend(compared) * bool(rows),
         metadata={"schema": SCHEMA, "ratio": compared.ratio, **metadata},
         declared=COLUMNS,
@@ -121,32 +124,32 @@ def _elsewhere(results: Difference) -> str:
     return f"on another processor ({' '.join(old)} → {' '.join(new)})"
 
 
-def headline(results: Difference) -> str:
-    """Return the finding in a sentence: how many cases drift more, and the worst of them."""
+def answer(results: Difference) -> Answer:
+    """Return what people read first: how many cases drift more, the worst of them, what else changed."""
     total, changed = len(results.shared), results.of("changed")
     more = [pair for pair in changed if _times(pair) > 1]
     less = [pair for pair in changed if _times(pair) < 1]
-    message = []
-    for some, word in ((more, "more"), (less, "less")):
-        if some:
-            worst = max(some, key=_size)
-            verb = "drifts" if len(some) == 1 else "drift"
-            message.append(f"{len(some)} of {total} cases {verb} {word}: {_sentence(worst)}")
-    if rest := [pair for pair in changed if pair not in more and pair not in less]:
-        first = rest[0]
-        message.append(
-            f"{len(rest)} of {total} changed otherwise: {case_name(first.row)} in {_listed(first)}"
-        )
-    elsewhere = _elsewhere(results)
-    if not changed and results.only_reordered:
-        message.append(f"no case changed: all {total} are within what the order of sums explains {elsewhere}")
-    elif not changed:
-        message.append(f"no case changed: all {total} are within {results.ratio:g} times what they were")
-    elif all(results.processors) and elsewhere:
-        message.append(f"the reports were measured {elsewhere}, which the order of sums does not explain")
-    counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
-    text = "; ".join([*message, *([" and ".join(counts)] if counts else [])])
-    return f"{text[0].upper()}{text[1:]}."
+    rest = [pair for pair in changed if pair not in more and pair not in less]
+    apart = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
+    elsewhere, facts = _elsewhere(results), list[tuple[str, str]]()
+    if more:
+        decides = f"{len(more)} drift more, the worst: {_sentence(max(more, key=_size))}"
+    elif changed:
+        decides = "none drifts more"
+    elif results.only_reordered:
+        decides = f"no case changed: all are within what the order of sums explains {elsewhere}"
+    else:
+        decides = f"no case changed: all are within {results.ratio:g} times what they were"
+    if less:
+        facts.append(("drift less", f"{len(less)}, most: {_sentence(max(less, key=_size))}"))
+    if rest:
+        facts.append(("otherwise", f"{len(rest)}, first: {case_name(rest[0].row)} in {_listed(rest[0])}"))
+    if apart:
+        facts.append(("not compared", " and ".join(apart)))
+    if changed and all(results.processors) and elsewhere:
+        facts.append(("measured", f"{elsewhere}, which the order of sums does not explain"))
+    status: Status = "WARN" if more or rest or apart else "OK"
+    return Answer(status, counted(total, "case"), decides, facts=facts)
 
 
 def _times(pair: Pair) -> float:

@@ -1,37 +1,40 @@
-"""What is said of an audit's records: the finding, the columns to show, the notes."""
+"""The report of an audit's records: the answer, the rows that people see, how to read them, the notes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, Row, headlines, settings, tabulated, verdicts
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports import Report, Row, drift_notes, settings, tabulated, verdicts
+from ropeaudit.reports.answers import Answer, Cause, Status
+from ropeaudit.reports.numbers import counted, percent, printable, short
+from ropeaudit.runtime.columns import Column, table
 
-if TYPE_CHECKING:
-    from ropeaudit.runtime.columns import Column
-
-# what a table says beneath it, of the columns that it shows
+# of the columns that are shown only where something is asked for
 _LEGENDS = {
-    "drift_": "drift: score at the offset minus the exact score; scaled, before softmax.",
-    "change_": "change: score at the offset minus the same implementation's score at offset 0.",
-    "excess": "excess: drift ÷ best achievable in this dtype.",
-    "rotation_excess": "rotation excess: rotation error ÷ allowed; above 1 a pair is rotated wrongly.",
-    "drift_rms_low": "Sampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all "
-    "evenly where tokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of "
-    "drift rms over "
-    "all scores; the largest drift is a lower bound. A fault at one position of thousands is likely missed.",
-    "attention_tv": "After softmax: attention tv: share of a row's weight that drift moves.",
-    "top1_flips": "top1 flips: rows whose largest weight moves to another key.",
-    "entropy": "entropy: of the weights of a row, in nats.",
-    "attention_d": "attention d: against the anchor's offset.",
+    "drift_relative": "drift = RMS(score - exact) / RMS(exact); vs best: ÷ the best achievable in the dtype",
+    "change_": "change: score at the offset minus the same implementation's at offset 0",
+    "rotation_excess": "rotation excess: rotation error ÷ allowed; above 1 a pair is rotated wrongly",
+    "drift_rms_low": "low, high: 95 % interval of drift rms over all scores; a fault at one position of "
+    "thousands is likely missed",
+    "attention_tv": "attention tv: share of a row's weight that drift moves after softmax",
+    "top1_flips": "top1 flips: rows whose largest weight moves to another key",
+    "entropy": "entropy: of the weights of a row, in nats",
+    "attention_d": "attention d: against the anchor's offset",
 }
+_VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
+_READERS = table("shift-readers")
+# what must agree for two rows to be of the same case but for their subject
+_BESIDE = (
+    *(name for name in settings.NAMES if name != "layout"),
+    *("dtype", "offset", "sample", "tolerance", "rerotated"),
+)
 
 
 def report(
@@ -48,84 +51,179 @@ def report(
     frozen: whether frequencies that depend on the length were kept at every offset. extra_notes: notes on the
     subjects, which come first. needed: columns that are written too, with their groups.
     """
-    chosen = columns
-    rows = [record.as_dict() for record in results]
-    measured = any(record.attention_tv_mean is not None for record in results)
-    subject, dtype, *others = _screen(results, rows)
+    chosen, rows = columns, [record.as_dict() for record in results]
     columns, named = records.written(results, columns, needed)
-    screen = settings.screen(rows, [subject, dtype], others)
-    telling = headlines.differing(results)
-    notes = [*extra_notes, *verdicts.notes(results, telling)]
-    notes += headlines.growth_notes(results) + headlines.format_notes(results)
-    notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
-    notes += headlines.grid_notes(results) + headlines.rerotation_notes(results)
-    notes += _temperature(_worst(results)) if measured else []
+    wide = _screen(results, rows)
+    seen = [name for name in wide if name not in _VERBOSE]
+    notes = [*extra_notes, *drift_notes.notes(results, frozen)]
+    if any(record.attention_tv_mean is not None for record in results):
+        notes += _temperature(_worst(results))
+    answered = answer(results)
     return replace(
-        tabulated(records.COLUMNS, records.SCHEMA, rows, screen, None, {}),
+        tabulated(records.COLUMNS, records.SCHEMA, rows, seen, None, {}),
         columns=columns,
         metadata={
             "schema": records.SCHEMA,
             **(records.beside(results, columns) if metadata else {}),
             **metadata,
         },
-        screen=columns if chosen else screen,
-        declared=_declared(named),
-        headline=headline(results),
+        screen=columns if chosen else seen,
+        verbose_screen=() if chosen else wide,
+        declared=_declared(results, named),
+        folded=None if chosen else [one.as_dict() | _for_readers(one) for one in results],
+        answers=[answered],
+        headline=answered.headline,
         notes=notes,
-        legend=legend(columns if chosen else screen, rows),
+        legend=legend(columns if chosen else seen, results),
         header=header,
-        refusals=_refusals(results),
-        dispensable=() if chosen else settings.dispensable(screen, records.COLUMNS.dispensable, "excess"),
-        constant=(subject, dtype, "offset") if "model" in screen else (),
+        refusals=drift_notes.refusals(results),
+        dispensable=() if chosen else settings.dispensable(wide, records.COLUMNS.dispensable, "excess"),
+        constant=("implementation", "dtype", "offset") if "model" in wide else (),
     )
 
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """Return the columns to show; the axes of a grid where `offset` does not say how they moved."""
+    """Return the columns to show with -v; axes of a grid only where `offset` does not say how they moved."""
     apart = any(map(moved_apart, results))
-    return [n for n in records.COLUMNS.screen(rows) if apart or n not in ("offset_t", "offset_h", "offset_w")]
+    axes = () if apart else ("offset_t", "offset_h", "offset_w")
+    subject, dtype, *others = (name for name in records.COLUMNS.screen(rows) if name not in axes)
+    others.insert(others.index("excess") + 1, "growth")
+    note = ["note"] if any(_note(one) for one in results) else []
+    return settings.screen(rows, [subject, dtype], [*others, *note])
 
 
-def legend(screen: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return how to read a table: a line for each of its columns that needs one, and for each verdict."""
+def _for_readers(record: Record) -> dict[str, Any]:
+    """Return what people see of a row beside its columns."""
+    growth = math.nan if record.verdict == "refused" else judging.ratio(record.drift_rms, record.floor_rms)
+    return {"growth": growth, "note": _note(record), "dtype": verdicts.dtype(record)}
+
+
+def _note(record: Record) -> str:
+    """Return what is wrong with a row in a few words; nothing where nothing is."""
+    if record.verdict == "refused":
+        return f"refused: {printable(record.why)}"
+    if (record.rotation_excess or 0.0) > 1:
+        return f"wrong rotation: {record.diagnosis or 'unexplained'}"
+    if record.nonfinite:
+        return f"{record.nonfinite:,} of {record.scores:,} scores nan or infinite"
+    return verdicts.collapse(record)
+
+
+def legend(screen: Sequence[str], results: Sequence[Record]) -> str:
+    """Return how to read the rows, in a few lines."""
     lines = [text for begin, text in _LEGENDS.items() if any(name.startswith(begin) for name in screen)]
-    seen = {row["verdict"] for row in rows} if "verdict" in screen else set()
-    words = [f"{verdicts.words(name)}: {text}." for name, text in judging.VERDICTS.items() if name in seen]
-    return "\n".join([*lines, *words])
+    seen = {record.verdict for record in results} if "verdict" in screen else set()
+    lines += [f"{verdicts.words(name)}: {text}" for name, text in judging.VERDICTS.items() if name in seen]
+    sizes = {(one.seq_len, one.heads, one.seed) for one in results}
+    last = "columns: ropeaudit list columns"
+    if len(sizes) == 1:
+        seq_len, heads, seed = sizes.pop()
+        drawn = "" if seed is None else f", seed {seed}"
+        last = f"{counted(seq_len, 'token')}, {counted(heads, 'head')}{drawn}      {last}"
+    return "\n".join([*lines, last])
 
 
-def _declared(named: Sequence[str]) -> Mapping[str, Column]:
+def _declared(results: Sequence[Record], named: Sequence[str]) -> Mapping[str, Column]:
     """Return what is known of the columns; a sentence that was asked for by name is in CSV too."""
     wanted = {
         name: replace(records.COLUMNS[name], sentence=False) for name in named if name in records.COLUMNS
     }
-    return {**records.COLUMNS, **wanted}
+    tolerances = {record.tolerance for record in results}
+    if len(tolerances) == 1 and not math.isnan(tolerance := tolerances.pop()):
+        within = records.COLUMNS["within_tolerance"]
+        wanted["within_tolerance"] = replace(within, title=f"within {percent(tolerance)}")
+    return {**records.COLUMNS, **_READERS, **wanted}
 
 
-def _refusals(results: Sequence[Record]) -> list[str]:
-    """Return why rows were refused, each reason of a subject once."""
-    reasons: dict[tuple[str, str], int] = {}
-    for record in results:
-        if record.verdict == "refused":
-            key = record.implementation, record.why
-            reasons[key] = reasons.get(key, 0) + 1
-    return [
-        f"refused: {subject}, {count} row{'s' * (count > 1)}: {reason}"
-        for (subject, reason), count in reasons.items()
-    ]
-
-
-def headline(results: Sequence[Record]) -> str:
-    """Return the result in a sentence: the worst case, how many are like it, and what others do there."""
+def answer(results: Sequence[Record]) -> Answer:
+    """Return what people read first: the worst row, how many are like it, and what others do there."""
     if not results:
-        return "No case was audited."
+        return Answer("WARN", "shift", "no case was measured")
     worst = _worst(results)
-    text = headlines.headline(results, worst) + _estimated(worst)
-    return f"{text[:-1]}; {_clause(worst)}." if _moved(worst) is not None else text
+    quality = verdicts.quality(verdicts.columns(worst))
+    wrong = worst.verdict in ("overflow", "wrong_rotation") or quality == "no"
+    missing = any(record.verdict == "refused" for record in results)
+    status: Status = "FAIL" if wrong else "WARN" if quality != "yes" or missing else "OK"
+    facts = [
+        ("rows", _counts(results)) if len(results) > 1 else None,
+        ("after softmax", _after_softmax(worst)) if _moved(worst) is not None else None,
+        ("sample", _estimated(worst)) if worst.sample else None,
+        ("structure", _structure(results)) if any(one.structural_max > 0 for one in results) else None,
+    ]
+    return Answer(
+        status,
+        " ".join([*verdicts.model(worst), verdicts.called(worst)]),
+        _decides(results, worst, quality),
+        _causes(worst) if wrong else (),
+        [fact for fact in facts if fact is not None],
+    )
+
+
+def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
+    """Return what the answer rests on: the worst row, and what another subject does there."""
+    named = [f"{name}={value}" for name, value in drift_notes.differing(results)(worst).items()]
+    where = " ".join(["in", verdicts.dtype(worst), *named, f"at offset {worst.offset:,}"])
+    limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
+    if worst.verdict == "refused":
+        return f"refused in {'all ' * (len(results) > 1)}{counted(len(results), 'row')}: {worst.why}"
+    if worst.verdict == "overflow":
+        kind = "sampled scores" if worst.sample else "scores"
+        lost = f"{worst.nonfinite:,} of {worst.scores:,} {kind} are nan or infinite"
+        return f"{lost} {where}{_right(results, worst)}"
+    size = f"{verdicts.distinct_percent(worst.drift_relative, worst.tolerance)} off{limit}"
+    if worst.verdict == "wrong_rotation" or (quality == "no" and (worst.rotation_excess or 0.0) > 1):
+        return f"rotates wrongly {where}: scores {size}{_right(results, worst)}"
+    if quality == "no":
+        return f"out of tolerance {where}: scores {size}{_right(results, worst)}"
+    if quality == "undecided" and worst.scores < judging.FEWEST:
+        return f"undecided {where}: {counted(worst.scores, 'score')} are too few, {judging.FEWEST} are needed"
+    if quality == "undecided":
+        return f"undecided {where}: the sample's interval holds the tolerance; a larger --sample decides"
+    if quality == "":
+        return f"not judged: the file does not say whether rows are within tolerance; scores {size} {where}"
+    return f"within tolerance, furthest off {where}: scores {size}"
+
+
+def _right(results: Sequence[Record], worst: Record) -> str:
+    """Return which other subjects are within tolerance in the same case; nothing where none is."""
+    names = [
+        verdicts.called(record)
+        for record in results
+        if record.implementation != worst.implementation
+        and record.environment in (None, worst.environment)
+        and record.within_tolerance is True
+        and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
+    ]
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+    return f"; {names[0]}{more} within it"
+
+
+def _counts(results: Sequence[Record]) -> str:
+    """Return how many rows are how."""
+    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance", "": "not judged"}
+    rows = [verdicts.columns(one) for one in results]
+    kinds = ["refused" if row["verdict"] == "refused" else words[verdicts.quality(row)] for row in rows]
+    listed = [f"{kinds.count(word):,} {word}" for word in (*words.values(), "refused") if word in kinds]
+    return f"{', '.join(listed)}, of {len(results):,}"
+
+
+def _causes(worst: Record) -> list[Cause]:
+    """Return why code that was called is off, as far as its row says."""
+    if worst.rotation_excess is None:
+        return []
+    from ropeaudit.recognition.diagnosis import kinds  # in-function: most rows are of no code
+
+    code = worst.diagnosis or ("nonfinite" if worst.nonfinite else "unexplained")
+    known = kinds().get(code.partition("+")[0].partition("|")[0])
+    title = printable(worst.resembles or (known.title if known else "nothing that was tried explains it"))
+    facts = [verdicts.wrong_pair(worst)] if not worst.rotation_excess <= 1 else []
+    return [Cause(code, title, facts=facts)]
 
 
 def _worst(results: Sequence[Record]) -> Record:
-    """Return the row that the headline is about: of those of the worst quality the one that drifts most."""
+    """Return the row that the answer is about: of those of the worst quality the one that drifts most."""
 
     def key(record: Record) -> tuple[int, int, float]:
         row = verdicts.columns(record)
@@ -145,13 +243,18 @@ def _moved(record: Record) -> float | None:
     return None if mean is None or math.isnan(mean) else mean
 
 
-def _clause(record: Record) -> str:
+def _after_softmax(record: Record) -> str:
     """Say what drift does after softmax."""
-    moved = f"after softmax {percent(_moved(record) or 0.0)} of the weight moves and"
+    moved = f"{percent(_moved(record) or 0.0)} of the weight moves"
     if record.right_token is not None:
-        return f"{moved} {percent(record.right_token)} of the rows attend to the token they were made for"
+        return f"{moved}; {percent(record.right_token)} of the rows attend to the token they were made for"
     flips, rows = int(record.top1_flips or 0), record.heads * record.seq_len
-    return f"{moved} {flips} of {rows} top-1 keys change"
+    return f"{moved}; {flips:,} of {rows:,} top-1 keys change"
+
+
+def _structure(results: Sequence[Record]) -> str:
+    moved = max(record.structural_rms for record in results if record.structural_max > 0)
+    return f"the shift itself changes exact scores by up to {short(moved)} RMS, in every dtype"
 
 
 def _temperature(record: Record) -> list[str]:
@@ -159,23 +262,20 @@ def _temperature(record: Record) -> list[str]:
     plain, adaptive = _moved(record), record.attention_adaptive_tv_mean
     if not plain or adaptive is None:
         return []
-    times = adaptive / plain
-    where = f"{verdicts.who(record)}: an adaptive temperature"
-    if 0.95 <= times <= 1.05:
-        return [f"{where} (arXiv 2410.01104) neither undoes nor amplifies what drift moves."]
-    does = "amplifies" if times > 1 else "undoes part of"
+    ratio = adaptive / plain
+    where = f"{verdicts.who(record)}: an adaptive temperature (arXiv 2410.01104)"
+    if 0.95 <= ratio <= 1.05:
+        return [f"{where} neither undoes nor amplifies what drift moves."]
+    does = "amplifies" if ratio > 1 else "undoes part of"
     return [
-        f"{where} (arXiv 2410.01104) {does} what drift moves: {percent(adaptive)} of the weight instead of "
-        f"{percent(plain)}."
+        f"{where} {does} what drift moves: {percent(adaptive)} of the weight instead of {percent(plain)}."
     ]
 
 
 def _estimated(record: Record) -> str:
     """Say of how many scores a sample stands for all, and within which interval."""
-    if not record.sample:
-        return ""
     every = masks.count(record.mask, record.seq_len) * record.heads
-    message = f" Estimated from {record.scores} of {every} scores"
+    text = f"{record.scores:,} of {every:,} scores"
     if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
-        return f"{message}."
-    return f"{message} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."
+        return text
+    return f"{text}; drift rms {short(record.drift_rms_low)} to {short(record.drift_rms_high)} (95 %)"

@@ -60,11 +60,29 @@ def who(record: Record, several: Mapping[str, str] | None = None) -> str:
     return f"{_anywhere(record, several)} at offset {record.offset}"
 
 
+def model(record: Record) -> list[str]:
+    """Return the words of a model; none without one."""
+    return [] if record.model in ("none", UNKNOWN) else [record.model]
+
+
+def dtype(record: Record) -> str:
+    """Return the dtype as it is typed: bf16."""
+    with contextlib.suppress(UnknownName):
+        return parse(record.dtype).short
+    return record.dtype
+
+
+def collapse(record: Record) -> str:
+    """Return how many positions a format merges, in a few words; nothing where it merges none."""
+    if not 0 < record.distinct_positions < record.seq_len or not record.rotary_dim:
+        return ""
+    return f"{dtype(record)} collapses {record.seq_len:,} positions to {record.distinct_positions:,}"
+
+
 def _anywhere(record: Record, several: Mapping[str, str] | None) -> str:
     """Return the same without the offset."""
-    model = [] if record.model in ("none", "unknown") else [record.model]
     settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
-    return printable(" ".join([*model, called(record), "in", record.dtype, *settings]))
+    return printable(" ".join([*model(record), called(record), "in", record.dtype, *settings]))
 
 
 def called(record: Record) -> str:
@@ -90,13 +108,13 @@ def case_name(row: Row) -> str:
 
 def size(record: Record) -> str:
     """Return how far a record drifts; its share is of the RMS of the exact scores at this length."""
-    share = _distinct_percent(record.drift_relative, record.tolerance)
+    share = distinct_percent(record.drift_relative, record.tolerance)
     length = f" at {record.seq_len} tokens" if record.seq_len else ""
     allowed = "" if math.isnan(record.tolerance) else f" (tolerance {percent(record.tolerance)})"
     return f"drifts by {short(record.drift_rms)} RMS, {share} of the scores' RMS{length}{allowed}"
 
 
-def _distinct_percent(share: float, tolerance: float) -> str:
+def distinct_percent(share: float, tolerance: float) -> str:
     """Return a share with as many digits as tell it from the tolerance."""
     if share == tolerance or percent(share) != percent(tolerance):
         return percent(share)
@@ -128,21 +146,23 @@ def wrong_rotation(record: Record) -> str:
     """Return where the worst placed pair stands, and what that resembles."""
     if record.rotation_pair is None:
         return "has a rotated pair that is not where its position says"
-    place = f"pair {record.rotation_pair} of {record.rotation_side} at position {record.rotation_position}"
-    rest = f", head {record.rotation_head}, batch element {record.rotation_batch}"
-    excess = record.rotation_excess
-    by = (
-        f"error {times(excess)}× the rounding allowance"
-        if excess is not None and math.isfinite(excess)
-        else "nan or infinite"
-    )
     like = ""
     if record.resembles:
         from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
 
         told = printable(record.resembles)
         like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles: {told}"
-    return f"rotates {place}{rest} wrongly: {by}{like}"
+    return f"rotates {wrong_pair(record)}{like}"
+
+
+def wrong_pair(record: Record) -> str:
+    """Return where the worst placed pair stands, and how far off it is."""
+    place = f"pair {record.rotation_pair} of {record.rotation_side} at position {record.rotation_position}"
+    rest = f", head {record.rotation_head}, batch element {record.rotation_batch}"
+    excess = record.rotation_excess
+    finite = excess is not None and math.isfinite(excess)
+    by = f"error {times(excess or 0.0)}× the rounding allowance" if finite else "nan or infinite"
+    return f"{place}{rest} wrongly: {by}"
 
 
 def words(verdict: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,8 @@ from ropeaudit.errors import BadInput
 from ropeaudit.features.report import analysis
 from ropeaudit.features.report.analysis import Group
 from ropeaudit.reports import Report, Row, comparison, drift, reading, settings
-from ropeaudit.reports.numbers import setting, short
+from ropeaudit.reports.answers import Answer, Status
+from ropeaudit.reports.numbers import counted, setting, short
 from ropeaudit.reports.verdicts import badness, case_name, quality
 from ropeaudit.runtime.columns import Column, table
 
@@ -73,7 +75,7 @@ def report(
 
     names: what the rows are grouped by; None for those of the groups, of which there must then be one.
     """
-    by = list(results[0].names if names is None else names)
+    answered, by = answer(results), list(results[0].names if names is None else names)
     rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
     known = list(rows[0]) if rows else ["schema", *by, *OWN]
     return Report(
@@ -81,7 +83,8 @@ def report(
         columns=list(columns or known),
         screen=list(columns or [*by, *OWN.screen(rows)]),
         dispensable=() if columns else OWN.dispensable,
-        headline=headline(results),
+        answers=[answered],
+        headline=answered.headline,
         legend=legend(results),
         metadata={"schema": SCHEMA, "by": by, **metadata},
         declared=SUMMARY,
@@ -95,7 +98,7 @@ def worst(
     names: Sequence[str],
 ) -> Report:
     """Return the worst row of each group, with the columns of a record that the files have; see `report`."""
-    whole = [group.worst for group in results if group.worst]
+    answered, whole = answer(results), [group.worst for group in results if group.worst]
     known = reading.told(whole)
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     column = [group.column for group in results[:1]]
@@ -104,28 +107,34 @@ def worst(
         rows=rows,
         columns=list(columns or known),
         screen=list(columns or [name for name in (*first, *column, "verdict") if name in known]),
-        headline=headline(results),
+        answers=[answered],
+        headline=answered.headline,
         legend=legend(results),
         metadata={"schema": records.SCHEMA, "by": list(names), **metadata},
         declared=records.COLUMNS,
     )
 
 
-def headline(results: Sequence[Group]) -> str:
-    """Return the finding in a sentence: cases that lost their scores, and the worst of the others."""
-    cases = sum(len(group.rows) for group in results)
-    message = [f"{cases} cases in {len(results)} group{'' if len(results) == 1 else 's'}"]
+def answer(results: Sequence[Group]) -> Answer:
+    """Return what people read first: how many are out of tolerance, and the worst value."""
+    rows = [row for group in results for row in group.rows]
     column = results[0].column if results else ""
-    rows = [row for group in results for row in group.rows if row.get("verdict") != "refused"]
-    nonfinite = [row for row in rows if badness(row, column) == math.inf]
+    measured = [row for row in rows if row.get("verdict") != "refused"]
+    nonfinite = [row for row in measured if badness(row, column) == math.inf]
+    left = [row for row in measured if badness(row, column) < math.inf]
+    known = Counter(map(quality, rows))
+    judged = known["yes"] + known["no"] + known["undecided"]
+    decides = f"{known['no']} out of tolerance" if judged else "not judged: no within_tolerance"
+    facts = [("groups", f"{len(results):,}")]
     if nonfinite:
-        verb = "has" if len(nonfinite) == 1 else "have"
-        message.append(f"{len(nonfinite)} {verb} no {column} (nan), first {case_name(nonfinite[0])}")
-    if left := [row for row in rows if badness(row, column) < math.inf]:
+        facts.append((f"no {column}", f"{len(nonfinite)} (nan), first {case_name(nonfinite[0])}"))
+    if left:
         worst = max(left, key=lambda row: badness(row, column))
-        others = " of the others" if nonfinite else ""
-        message.append(f"the worst {column}{others} is {short(worst[column])}, of {case_name(worst)}")
-    return f"{'; '.join(message)}."
+        facts.append((f"worst {column}", f"{short(worst[column])}, of {case_name(worst)}"))
+    if len(measured) < len(rows):
+        facts.append(("refused", f"{len(rows) - len(measured):,}"))
+    status: Status = "FAIL" if known["no"] or nonfinite else "OK" if known["yes"] == len(rows) else "WARN"
+    return Answer(status, counted(len(rows), "case"), decides, facts=facts)
 
 
 def _place(group: Group) -> str:

@@ -60,4 +60,6 @@ def _plain(value: Any) -> Any:
     return None if math.isnan(value) else str(value)
 
 
-FORM = ReportForm("JSON", render, decode, metadata="within", about=loads, errors="backslashreplace")
+FORM = ReportForm(
+    "JSON", render, decode, metadata="within", about=loads, notes=True, errors="backslashreplace"
+)

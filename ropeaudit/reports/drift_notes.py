@@ -1,8 +1,9 @@
-"""The result of an audit in a sentence, and the notes that look at several rows together."""
+"""What the notes of an audit say of several rows together: growth, formats, structure, grids, remedies."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
@@ -11,47 +12,38 @@ from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
-from ropeaudit.reports.numbers import percent, printable, setting, short, times
+from ropeaudit.reports.numbers import counted, percent, printable, setting, short, times
 from ropeaudit.rope.scaling_names import short_names
 
 _MOST_GROWING = 3
-# what must agree for two rows to be of the same case but for their subject
-_BESIDE = (
+# what must agree for two rows to be of the same case but for rerotation
+_SAME = (
+    *("implementation", "environment", "dtype", "offset", "sample", "tolerance"),
     *(name for name in settings.NAMES if name != "layout"),
-    *("dtype", "offset", "sample", "tolerance", "rerotated"),
 )
 _DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
 
 
-def headline(results: Sequence[Record], worst: Record) -> str:
-    """Return the result in a sentence: the worst row, how many are like it, and another subject beside it."""
-    named = differing(results)(worst)
-    word, like = _word(results, worst)
-    count = f" ({like} of {len(results)} cases)" if len(results) > 1 else ""
-    refused = sum(record.verdict == "refused" for record in results)
-    if word == "Within tolerance" and refused:  # what did not run is no reason to be at ease
-        word = f"Refused in {refused} of {len(results)} cases, within tolerance in the other {like}"
-        count = ""
-    text = f"{word}{count}: {verdicts.sentence(worst, named)[:-1]}"
-    if word == "Undecided" and worst.scores < judging.FEWEST:
-        text += f"; {worst.scores} scores are too few to judge, at least {judging.FEWEST} are needed"
-    elif word == "Undecided":
-        text += "; the interval of the sample holds the tolerance: a larger --sample decides"
-    others = "" if word.startswith("Refused in") else _others(results, worst)
-    return f"{text}{_beside(results, worst)}{others}{_structure(results)}."
+def notes(results: Sequence[Record], frozen: bool) -> list[str]:
+    """Return all notes on some rows. frozen: see `drift.report`."""
+    return [
+        *verdicts.notes(results, differing(results)),
+        *growth_notes(results),
+        *format_notes(results),
+        *structure_notes(results, frozen),
+        *device_notes(results),
+        *grid_notes(results),
+        *rerotation_notes(results),
+    ]
 
 
-def _word(results: Sequence[Record], worst: Record) -> tuple[str, int]:
-    """Return the first word of the headline and how many rows it holds for."""
-    if worst.verdict not in ("overflow", "wrong_rotation", "refused", "exact"):
-        kinds = [verdicts.quality(verdicts.columns(record)) for record in results]
-        words = {"no": "Out of tolerance", "undecided": "Undecided", "yes": "Within tolerance"}
-        for kind, word in words.items():
-            if kind in kinds:
-                return word, kinds.count(kind)
-    return verdicts.words(worst.verdict).capitalize(), sum(
-        record.verdict == worst.verdict for record in results
-    )
+def refusals(results: Sequence[Record]) -> list[str]:
+    """Return why rows were refused, each reason of a subject once."""
+    reasons = Counter((one.implementation, one.why) for one in results if one.verdict == "refused")
+    return [
+        f"refused: {subject}, {counted(count, 'row')}: {reason}"
+        for (subject, reason), count in reasons.items()
+    ]
 
 
 def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
@@ -65,46 +57,6 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
         return texts | ({"scaling": scalings[record.scaling]} if "scaling" in texts else {})
 
     return named
-
-
-def _beside(results: Sequence[Record], worst: Record) -> str:
-    """Return how far another subject drifts in the same case; of several the one that drifts least."""
-    same = [
-        record
-        for record in results
-        if record.implementation != worst.implementation
-        and record.environment in (None, worst.environment)
-        and record.verdict != "refused"
-        and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
-    ]
-    if not same or worst.verdict == "refused":
-        return ""
-    least = min(same, key=lambda record: verdicts.severity(verdicts.columns(record)))
-    several = len({record.implementation for record in same}) > 1
-    name = (
-        f"least of the others there, {least.implementation}" if several else f"{least.implementation} there"
-    )
-    known = math.isfinite(least.drift_relative) and least.verdict not in ("overflow", "wrong_rotation")
-    result = percent(least.drift_relative) if known else verdicts.words(least.verdict)
-    return f"; {name}: {result}"
-
-
-def _others(results: Sequence[Record], worst: Record) -> str:
-    """Return how many rows are bad in another way than the worst one, and how many were refused."""
-    first = [name for name in ("overflow", "wrong_rotation") if name != worst.verdict]
-    counts = {name: sum(record.verdict == name for record in results) for name in first}
-    if worst.verdict in ("overflow", "wrong_rotation"):
-        plain = [record for record in results if record.verdict not in ("overflow", "wrong_rotation")]
-        counts["out of tolerance"] = sum(verdicts.bad(verdicts.columns(record)) for record in plain)
-    if worst.verdict != "refused":
-        counts["refused"] = sum(record.verdict == "refused" for record in results)
-    listed = ", ".join(f"{count} {verdicts.words(name)}" for name, count in counts.items() if count)
-    return f"; also {listed}" if listed else ""
-
-
-def _structure(results: Sequence[Record]) -> str:
-    moved = max((record.structural_rms for record in results if record.structural_max > 0), default=0.0)
-    return f"; the shift itself changes exact scores by up to {short(moved)} RMS" if moved else ""
 
 
 def growth_notes(results: Sequence[Record]) -> list[str]:
@@ -211,10 +163,9 @@ def rerotation_notes(results: Sequence[Record]) -> list[str]:
 
 def _times_fresh(record: Record, results: Sequence[Record]) -> list[str]:
     """Return how many times as much it drifts as keys that were rotated once, where that was measured."""
-    same = ("implementation", "environment", *(name for name in _BESIDE if name != "rerotated"))
     for one in results:
         once = one.rerotated is None or one.rerotated.startswith("0 x ")
-        if once and one is not record and all(getattr(one, name) == getattr(record, name) for name in same):
+        if once and one is not record and all(getattr(one, name) == getattr(record, name) for name in _SAME):
             growth = judging.ratio(record.drift_rms, one.drift_rms)
             return [f"{times(growth)} times the drift of keys rotated once"] if math.isfinite(growth) else []
     return []
