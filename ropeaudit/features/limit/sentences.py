@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ropeaudit.audits.records import Record
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.tolerance import Tolerance
-from ropeaudit.reports import headlines, verdicts
+from ropeaudit.reports import drift_notes, verdicts
 from ropeaudit.reports.numbers import counted, printable
 
 
@@ -122,7 +122,7 @@ def notes(limits: Sequence[Limit]) -> list[str]:
         if record.length is not None and record.structural_max > 0
     ]
     return list(
-        dict.fromkeys([*texts, *headlines.structure_notes(shown, any(limit.frozen for limit in limits))])
+        dict.fromkeys([*texts, *drift_notes.structure_notes(shown, any(limit.frozen for limit in limits))])
     )
 
 
