@@ -15,7 +15,7 @@ from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import attainable
 from ropeaudit.main import main
-from ropeaudit.reports import drift, headlines, verdicts
+from ropeaudit.reports import drift, drift_notes, verdicts
 
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 16}
 
@@ -68,17 +68,17 @@ GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None,
 @pytest.mark.parametrize(
     ("figures", "within"),
     [
-        ({}, "yes"),
-        ({"drift_relative": math.nextafter(0.01, 1)}, "no"),
-        ({"scores": 99}, "undecided"),
-        ({"scores": 99, "wrong_rotation": True}, "no"),
-        ({"wrong_rotation": True, "drift_relative": 0.0}, "no"),
-        ({"nonfinite": 3, "drift_relative": math.nan}, "no"),
-        ({"drift_relative": math.nan}, "no"),
-        ({"interval": (0.009, 0.02)}, "undecided"),
-        ({"exact": True, "drift_relative": 0.02}, "yes"),  # the reference itself is no better
-        ({"interval": (0.002, 0.0099), "drift_relative": 0.005}, "yes"),
-        ({"interval": (0.011, 0.02), "drift_relative": 0.015}, "no"),
+        ({}, True),
+        ({"drift_relative": math.nextafter(0.01, 1)}, False),
+        ({"scores": 99}, None),
+        ({"scores": 99, "wrong_rotation": True}, False),
+        ({"wrong_rotation": True, "drift_relative": 0.0}, False),
+        ({"nonfinite": 3, "drift_relative": math.nan}, False),
+        ({"drift_relative": math.nan}, False),
+        ({"interval": (0.009, 0.02)}, None),
+        ({"exact": True, "drift_relative": 0.02}, True),  # the reference itself is no better
+        ({"interval": (0.002, 0.0099), "drift_relative": 0.005}, True),
+        ({"interval": (0.011, 0.02), "drift_relative": 0.015}, False),
     ],
 )
 def test_good_enough(figures, within) -> None:
@@ -112,14 +112,14 @@ def test_the_attainable_drift_is_that_of_meta_and_of_scores_rounded_once() -> No
 @pytest.mark.parametrize(
     ("arguments", "quality", "verdict"),
     [  # findings: what was "floor" and green, and what was "growing" and is nothing
-        (["--recipe", "uniform", "--mrope", "16,24,24", "--axis", "h", "--dtype", "bf16"], "no", "coarse"),
-        (["--recipe", "hf-model-cast", "--dtype", "bf16"], "no", "coarse"),
-        (["--recipe", "uniform", "--dtype", "fp64"], "yes", "growing"),
-        (["--recipe", "hf", "--dtype", "bf16"], "yes", "sound"),
-        (["--recipe", "uniform", "--dtype", "bf16"], "no", "broken"),
-        (["--recipe", "uniform", "--dtype", "bf16", "--tolerance", "60%"], "yes", "broken"),
-        (["--recipe", "hf", "--dtype", "bf16", "--tolerance", "0.001"], "no", "sound"),
-        (["--recipe", "hf", "--dtype", "bf16", "--heads", "1", "--seq-len", "4"], "undecided", "sound"),
+        (["--recipe", "uniform", "--mrope", "16,24,24", "--axis", "h", "--dtype", "bf16"], False, "coarse"),
+        (["--recipe", "hf-model-cast", "--dtype", "bf16"], False, "coarse"),
+        (["--recipe", "uniform", "--dtype", "fp64"], True, "growing"),
+        (["--recipe", "hf", "--dtype", "bf16"], True, "sound"),
+        (["--recipe", "uniform", "--dtype", "bf16"], False, "broken"),
+        (["--recipe", "uniform", "--dtype", "bf16", "--tolerance", "60%"], True, "broken"),
+        (["--recipe", "hf", "--dtype", "bf16", "--tolerance", "0.001"], False, "sound"),
+        (["--recipe", "hf", "--dtype", "bf16", "--heads", "1", "--seq-len", "4"], "", "sound"),
     ],
 )
 def test_size_and_behaviour_are_two_answers(arguments, quality, verdict, capsys) -> None:
@@ -131,46 +131,47 @@ def test_size_and_behaviour_are_two_answers(arguments, quality, verdict, capsys)
 
 def test_the_first_screen_sets_deployed_code_beside_the_dtype_everywhere() -> None:
     rows = list(shift(1000, "bf16"))
-    text = drift.headline(rows)
+    answer = drift.answer(rows)
     assert [one.implementation for one in rows] == ["hf", "uniform"]
-    assert text.startswith("Out of tolerance (1 of 2 cases): uniform in bfloat16 at offset 1000 drifts by")
-    assert "; hf there: 0.45 %" in text
+    assert (answer.status, answer.target) == ("FAIL", "uniform")
+    assert "56 % off (limit 1 %); hf is within it" in answer.decides
 
 
 def test_a_drift_that_grows_within_the_tolerance_is_a_note_and_no_headline() -> None:
     rows = list(shift([0, 131072], ["fp32", "bf16"], "hf"))
-    text = drift.headline(rows)
-    assert text.startswith("Within tolerance (4 of 4 cases): hf in bfloat16 at offset 131072")
-    (note,) = headlines.growth_notes(rows)
+    answer = drift.answer(rows)
+    assert (answer.status, answer.target) == ("OK", "hf")
+    assert "in bf16 at offset 131,072" in answer.decides
+    (note,) = drift_notes.growth_notes(rows)
     assert "hf in float32 by 0.0" in note
     assert "at offset 131072" in note
 
 
 def test_structural_change_stands_beside_the_drift() -> None:
     rows = shift(16384, "bf16", "hf", scaling="dynamic:factor=2,maximum=4096", length="shifted", heads=1)
-    assert "; the shift itself changes exact scores by up to 0.9" in drift.headline(list(rows))
+    assert "changes exact scores by up to 0.9" in dict(drift.answer(list(rows)).facts)["structure"]
 
 
 def test_a_format_that_costs_more_than_the_tolerance_is_named() -> None:
     rows = list(shift(0, "fp8_e4m3", "hf", **SMALL))
-    (note,) = headlines.format_notes(rows)
+    (note,) = drift_notes.format_notes(rows)
     assert "careful code in float8_e4m3 drifts by" in note
-    assert not headlines.format_notes(shift(0, "bf16", "hf", **SMALL))
+    assert not drift_notes.format_notes(shift(0, "bf16", "hf", **SMALL))
 
 
 def test_a_share_next_to_the_tolerance_has_the_digits_that_tell_them_apart() -> None:
-    text = verdicts.sentence(row(drift_relative=0.010004, within_tolerance="no"))
+    text = verdicts.sentence(row(drift_relative=0.010004, within_tolerance=False))
     assert "1.0004 % of the scores' RMS at 32 tokens (tolerance 1 %)" in text
 
 
 def test_models_and_settings_are_named_where_several_were_audited() -> None:
-    rows = [row(), row(model="llama-3.1-8b", within_tolerance="no", drift_relative=0.2)]
-    assert "llama-3.1-8b hf in bfloat16 at offset 1000" in drift.headline(rows)
-    rows = [row(), row(base=5e5, within_tolerance="no", drift_relative=0.2)]
-    assert "base=500000" in drift.headline(rows)
+    rows = [row(), row(model="llama-3.1-8b", within_tolerance=False, drift_relative=0.2)]
+    assert "llama-3.1-8b hf: out of tolerance in bf16 at offset 1,000" in drift.answer(rows).headline
+    rows = [row(), row(base=5e5, within_tolerance=False, drift_relative=0.2)]
+    assert "base=500000" in drift.answer(rows).decides
 
 
-QUALITIES = st.sampled_from(["yes", "no", "undecided"])
+QUALITIES = st.sampled_from([True, False, None])
 VERDICTS = st.sampled_from(
     ["sound", "exact", "coarse", "growing", "broken", "wrong_rotation", "overflow", "refused"]
 )
@@ -182,12 +183,12 @@ def rows_of_any_kind(draw) -> list[Record]:
     for _ in range(draw(st.integers(1, 6))):
         verdict, quality = draw(VERDICTS), draw(QUALITIES)
         if verdict in ("wrong_rotation", "overflow"):
-            quality = "no"
-        elif verdict == "exact" and quality == "no":
-            quality = "yes"
+            quality = False
+        elif verdict == "exact" and quality is False:
+            quality = True
         figures = {
             "verdict": verdict,
-            "within_tolerance": "undecided" if verdict == "refused" else quality,
+            "within_tolerance": None if verdict == "refused" else quality,
             "drift_relative": draw(st.floats(0, 2)),
             "refused": "unsupported" if verdict == "refused" else None,
             "implementation": draw(st.sampled_from(["hf", "uniform", "meta"])),
@@ -202,38 +203,42 @@ def rows_of_any_kind(draw) -> list[Record]:
 
 @given(rows_of_any_kind())
 def test_nothing_that_reads_as_fine_stands_above_a_bad_row(rows: list[Record]) -> None:
-    text = drift.headline(rows)
-    kinds = {one.verdict for one in rows}
-    bad = [one for one in rows if one.within_tolerance == "no" and one.verdict != "refused"]
-    if text.startswith(("Within", "Exact")):
-        assert not bad
-        assert not kinds & {"overflow", "wrong_rotation"}
-    first = next((word for word in ("overflow", "wrong_rotation") if word in kinds), "")
-    assert text.startswith(first.replace("_", " ").capitalize() or ("Out of tolerance" if bad else ""))
-    if match := re.match(r"([A-Z][a-z ]+) \((\d+) of (\d+) cases\)", text):
-        assert int(match[3]) == len(rows)
-        count = {"Out of tolerance": len(bad)}.get(match[1])
-        assert count in (None, int(match[2]))
-    assert ("the shift itself changes exact scores" in text) == any(one.structural_max for one in rows)
+    answer, kinds = drift.answer(rows), {one.verdict for one in rows}
+    bad = [one for one in rows if one.within_tolerance is False and one.verdict != "refused"]
+    wrong = [one for one in rows if one.verdict in ("overflow", "wrong_rotation")]
+    assert (answer.status == "FAIL") == bool(bad or wrong)
+    if answer.status == "OK":
+        assert all(one.within_tolerance is True for one in rows)
+        assert "refused" not in kinds
+    if "overflow" in kinds:
+        assert "scores are nan or infinite" in answer.decides
+    facts = dict(answer.facts)
+    if len(rows) > 1:
+        counts = [int(number) for number in re.findall(r"(\d+) [a-z]", facts["rows"])]
+        assert sum(counts) == len(rows) and facts["rows"].endswith(f"of {len(rows)}")
+    assert ("structure" in facts) == any(one.structural_max for one in rows)
     for never in ("does not matter", "unrelated", "safe"):
-        assert never not in text
+        assert never not in answer.headline
 
 
 @given(rows_of_any_kind())
-def test_the_headline_names_the_largest_drift_of_the_worst_kind(rows: list[Record]) -> None:
+def test_the_answer_names_the_largest_drift_of_the_worst_kind(rows: list[Record]) -> None:
     plain = [one for one in rows if one.verdict not in ("overflow", "wrong_rotation", "refused", "exact")]
     if len(plain) < len(rows):
         return
-    worst = [one for one in plain if one.within_tolerance == "no"]
-    worst = worst or [one for one in plain if one.within_tolerance == "undecided"] or plain
-    largest = max(worst, key=lambda one: one.drift_relative)
-    assert verdicts.size(largest) in drift.headline(rows)
+    worst = [one for one in plain if one.within_tolerance is False]
+    worst = worst or [one for one in plain if one.within_tolerance is None]
+    largest = max(worst or plain, key=lambda one: one.drift_relative)
+    if worst and worst[0].within_tolerance is None:
+        assert drift.answer(rows).status == "WARN"
+    else:
+        assert verdicts.distinct_percent(largest.drift_relative, largest.tolerance) in drift.answer(rows).decides
 
 
 def test_a_wrong_rotation_breaks_every_gate_on_drift(monkeypatch) -> None:
     from ropeaudit.console import gates
 
-    one = row(verdict="wrong_rotation", within_tolerance="no", drift_rms=1e-6, rotation_excess=55.0)
+    one = row(verdict="wrong_rotation", within_tolerance=False, drift_rms=1e-6, rotation_excess=55.0)
     for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "change_rms>1"):
         (line,) = gates.broken([gates.parse(text)], [one])
         name = text.partition(">")[0]

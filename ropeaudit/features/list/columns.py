@@ -8,7 +8,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.audits import judging, records, summation
-from ropeaudit.recipes import Recipe, all_recipes
+from ropeaudit.recipes import STAGES, Recipe, all_recipes
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Kind, kinds
 from ropeaudit.rope import axial_presets
@@ -36,7 +36,7 @@ def recipe_row(one: Recipe) -> dict[str, Any]:
         "recipe": one.name,
         "summary": one.summary,
         "runs": f"refused: {one.refused}" if one.refused else "yes",
-        **one.stages,
+        **{stage: one.stages[stage] for stage in STAGES},
         "frequency_form": one.frequency_form,
         "rotation_rounding": one.rotation_rounding,
         "scale_after_store": one.scale_after_store,
