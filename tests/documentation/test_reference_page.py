@@ -22,6 +22,7 @@ from ropeaudit.audits.records import GROUPS as COLUMN_GROUPS
 from ropeaudit.console import help
 from ropeaudit.console.help import commands as named
 from ropeaudit.main import cli
+from ropeaudit.runtime.columns import table, tables
 
 BY_NAME: dict[str, click.Command] = dict(named(cli, click.Context(cli)))
 DOCS = Path(__file__).parents[2] / "docs"
@@ -112,20 +113,33 @@ def commands_page() -> Iterator[str]:
 
 
 def columns_page() -> Iterator[str]:
-    """Yield the paragraphs of the page on columns, the core first, then each group."""
+    """Yield the paragraphs of the page on columns: those of shift, the core first; then a table a report."""
     yield "# Reference: columns"
-    generated = GENERATED.format("`ropeaudit list columns`")
     yield (
-        f"{generated} Rows of `ropeaudit shift` have the core, settings that are "
-        "not the usual ones, and the groups that a request is about; `--columns all`, or names of groups and "
-        "columns, choose. CSV leaves sentences out. An empty cell: does not apply; nan: not a number."
+        f"{GENERATED.format('`ropeaudit/data/columns.toml`')} Rows of `ropeaudit shift` have the core, settings "
+        "that are not the usual ones, and the groups that a request is about; `--columns all`, or names of groups "
+        "and columns, choose. CSV leaves sentences out. An empty cell: does not apply; nan: not a number."
     )
-    header, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows("columns"))
+    header, *rest = rows("columns")
     place = header.index("group")
     for group in dict.fromkeys(row[place] for row in rest):
-        lines = [header, ["---"] * len(header), *(row for row in rest if row[place] == group)]
-        table = [f"| {' | '.join([*row[:place], *row[place + 1 :]])} |" for row in lines]
-        yield from (f"## {group.capitalize()}", "\n".join(table))
+        cells = [
+            [*row[:place], *row[place + 1 :]] for row in (header, *rest) if row[place] in ("group", group)
+        ]
+        yield from (f"## {group.capitalize()}", markdown_table(cells))
+    for name in tables():
+        if not name.startswith("shift"):
+            cells = [[one.name, one.meaning, one.unit] for one in table(name).values()]
+            yield from (
+                f"## {name.replace('-', ' ')}",
+                markdown_table([["column", "meaning", "unit"], *cells]),
+            )
+
+
+def markdown_table(cells: list[list[str]]) -> str:
+    """Return a header and rows as Markdown."""
+    header, *rest = ([cell.replace("|", "\\|") for cell in row] for row in cells)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rest))
 
 
 def python_page() -> Iterator[str]:

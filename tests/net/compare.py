@@ -84,6 +84,8 @@ def held(value: Any) -> Any:
     """Return a value as it is stored: text that is a number as one, nothing for an empty or undefined one."""
     if isinstance(value, str):
         value = value.strip()
+        if value in ("True", "False"):
+            return value == "True"
         if re.fullmatch(r"[-+]?\d+", value):
             return int(value)
         if re.fullmatch(r"[-+]?(\d+\.\d*|\d+(?=e)|\.\d+|inf|nan)(e[-+]?\d+)?", value, re.IGNORECASE):
