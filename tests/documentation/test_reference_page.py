@@ -116,9 +116,10 @@ def columns_page() -> Iterator[str]:
     """Yield the paragraphs of the page on columns: those of shift, the core first; then a table a report."""
     yield "# Reference: columns"
     yield (
-        f"{GENERATED.format('`ropeaudit/data/columns.toml`')} Rows of `ropeaudit shift` have the core, settings "
-        "that are not the usual ones, and the groups that a request is about; `--columns all`, or names of groups "
-        "and columns, choose. CSV leaves sentences out. An empty cell: does not apply; nan: not a number."
+        f"{GENERATED.format('`ropeaudit/data/columns.toml`')} Rows of `ropeaudit shift` have the core, "
+        "settings that are not the usual ones, and the groups that a request is about; `--columns all`, or "
+        "names of groups and columns, choose. CSV leaves sentences out. An empty cell: does not apply; nan: "
+        "not a number."
     )
     header, *rest = rows("columns")
     place = header.index("group")

@@ -295,6 +295,7 @@ def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
     off = replace(row, rotation_excess=25.2, within_tolerance=False, resembles="tf32 angles", **place)
     assert off.drift_relative < off.tolerance
     answer = drift.answer([off])
-    assert answer.status == "FAIL" and answer.decides.startswith("rotates wrongly in fp16 at offset 1,000")
+    assert answer.status == "FAIL"
+    assert answer.decides.startswith("rotates wrongly in fp16 at offset 1,000")
     assert "pair 1 of k at position 1001, head 0, batch element 1" in answer.causes[0].facts[0]
     assert "error 25.2× the rounding allowance" in answer.causes[0].facts[0]
