@@ -150,7 +150,7 @@ def assert_framed(results, name: str, **given) -> None:
     for column in report.columns:
         declared = report.declared.get(column)
         kind = declared.kind if declared is not None else type(report.rows[0][column])
-        if declared is None or not declared.choices:
+        if declared is None or not declared.words:
             assert str(frame[column].dtype) == kinds[kind], (name, column)
         there = [row[column] for row in report.rows]
         empty = [value is None or value == "" or value != value for value in there]

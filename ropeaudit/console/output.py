@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TextIO
@@ -99,6 +97,9 @@ def say(text: str) -> None:
     line = f"ropeaudit: {printable(text)}"
     with contextlib.suppress(OSError):
         if sys.stderr.isatty():
+            import shutil  # in-function: it loads compressors
+            import textwrap
+
             width = shutil.get_terminal_size().columns
             line = textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
         print(line, file=sys.stderr)

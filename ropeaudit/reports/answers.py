@@ -89,7 +89,7 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
     """
     results: list[Line] = []
     for one in answers:
-        results.append(first_line(one, width))
+        results += _first(one, width)
         for cause in one.causes:
             results += _cause(cause, width)
         facts = one.facts if len(answers) == 1 else [fact for fact in one.facts if fact[0] == "next"]
@@ -99,13 +99,14 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
     return results
 
 
-def first_line(one: Answer, width: int | None = None) -> Line:
+def _first(one: Answer, width: int | None) -> list[Line]:
     """Return the first line of an answer; a target that it has no room for is cut in the middle."""
-    target, decides = printable(one.target), printable(one.decides)
-    room = None if width is None else max(_SHORTEST, width - len(one.status) - len(decides) - 5)
-    if room is not None and len(target) > room:
+    target = printable(one.target)
+    room = len(target) if width is None else max(_SHORTEST, width - len(one.status) - len(one.decides) - 5)
+    if len(target) > room:
         target = f"{target[: room // 3]}…{target[len(target) - (room - room // 3 - 1) :]}"
-    return [(one.status, STATUSES[one.status]), (f"  {target}   ", "bold"), (decides, "")]
+    begin = [(one.status, STATUSES[one.status]), (f"  {target}   ", "bold")]
+    return _wrapped(begin, one.decides, "", 6, width)
 
 
 def _cause(cause: Cause, width: int | None) -> list[Line]:

@@ -19,7 +19,7 @@ from ropeaudit.audits.comparison import compare
 from ropeaudit.console import gates
 from ropeaudit.engine import scores
 from ropeaudit.main import main
-from ropeaudit.reports.comparison import headline
+from ropeaudit.reports.comparison import answer
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject
 
@@ -136,16 +136,18 @@ def test_a_planted_change_is_seen_across_processors(dtype, times, ratio, another
 def test_no_change_between_processors_is_said_as_what_it_is(another_order) -> None:
     case = {"heads": 1, "seq_len": 40, "head_dim": 64}
     before = rows(**case)
-    assert headline(compare(before, before, 1.05, ELSEWHERE)).endswith("within 1.05 times what they were.")
+    assert answer(compare(before, before, 1.05, ELSEWHERE)).decides.endswith(
+        "within 1.05 times what they were"
+    )
     another_order()
     after = rows(**case)
     result = compare(before, after, 1.0, ELSEWHERE)
     assert result.of("changed") == []
-    assert headline(result).endswith(
-        "within what the order of sums explains on another processor (Haswell X86_V3 → SkylakeX AVX512_SPR)."
+    assert answer(result).decides.endswith(
+        "within what the order of sums explains on another processor (Haswell X86_V3 → SkylakeX AVX512_SPR)"
     )
     unknown = compare(before, after, 1.0, ("", ELSEWHERE[1]))
-    assert headline(unknown).endswith("explains on a processor that is not recorded.")
+    assert answer(unknown).decides.endswith("explains on a processor that is not recorded")
     assert compare(before, after, 1.0).of("changed")  # on one processor nothing moves by itself
     gate = [gates.parse("drift_max>1.0x", relative=True)]
     assert gates.broken_since(gate, result.pairs) == []
@@ -175,7 +177,7 @@ def test_the_kernel_stands_in_the_metadata_and_is_read_back(tmp_path: Path, monk
     assert "on another processor" in capsys.readouterr().out
     os.remove("a.csv.meta.json")
     assert main(["report", "a.json", "--against", "a.csv"]) == 0
-    assert capsys.readouterr().out.startswith("No case changed: all 2 are within 1.05 times what they were.")
+    assert capsys.readouterr().out.startswith("OK  2 cases   no case changed: all are within 1.05 times")
 
 
 def test_every_column_says_what_another_processor_may_change() -> None:

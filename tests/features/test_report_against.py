@@ -15,7 +15,7 @@ from ropeaudit.audits.comparison import COMPARED, compare
 from ropeaudit.audits.identity import case_of
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.main import main
-from ropeaudit.reports.comparison import COLUMNS, headline
+from ropeaudit.reports.comparison import COLUMNS, answer
 from ropeaudit.reports.reading import read
 
 SMALL = ["--heads", "1", "--seq-len", "40", "--offset", "0,128k", "--dtype", "fp64,fp16,bf16"]
@@ -61,7 +61,7 @@ def test_a_run_again_is_silent(again, reports, capsys) -> None:
     gates = ["--fail-if", "drift_rms>1.0x", "--fail-if", "drift_max>1x"]
     assert main(["report", f"{reports / again}", "--against", f"{reports / 'a.csv'}", *gates]) == 0
     seen = capsys.readouterr()
-    assert seen.out == "No case changed: all 12 are within 1.05 times what they were.\n"
+    assert seen.out == "OK  12 cases   no case changed: all are within 1.05 times what they were\n"
     assert seen.err == ""
 
 
@@ -83,29 +83,29 @@ def test_a_planted_regression_is_found(reports, capsys) -> None:
         "bfloat16",
         131072,
     )
-    assert report["headline"].startswith(
-        "1 of 12 cases drifts more: hf bfloat16 at offset 131072 1.10 times ("
-    )
+    drifts = "WARN 12 cases: 1 drift more, the worst: hf bfloat16 at offset 131072 1.10 times ("
+    assert report["headline"].startswith(drifts)
     assert "before" in seen.err
     assert "(drift_rms>1.05x) for hf bfloat16 at offset 131072; 1 of 12 cases fail" in seen.err
     assert main([*command, "--fail-if", "drift_rms>1.2x"]) == 0
     assert main([*command, "--fail-if", "drift_rms>1e-9"]) == 1
     assert main([*command, "--ratio", "1.2"]) == 0
-    assert "No case changed" in capsys.readouterr().out.rpartition('"headline"')[2]
+    assert "no case changed" in capsys.readouterr().out.rpartition('"headline"')[2]
 
 
 def test_less_drift_is_said_and_passes(reports, capsys) -> None:
     command = ["report", f"{reports / 'a.csv'}", "--against", f"{reports / 'b.csv'}"]
     assert main([*command, "--fail-if", "drift_rms>1.1x"]) == 0
-    assert "1 of 12 cases drifts less: hf bfloat16 at offset 131072 0.909 times" in capsys.readouterr().out
+    seen = " ".join(capsys.readouterr().out.split())
+    assert "drift less 1, most: hf bfloat16 at offset 131072 0.909 times" in seen
 
 
 def test_new_and_gone() -> None:
     result = compare(ROWS[:3], ROWS[1:])
     assert [pair.status for pair in result.pairs] == ["same", "same", "new", "gone"]
-    assert headline(result) == (
-        "No case changed: all 2 are within 1.05 times what they were; 1 new and 1 gone."
-    )
+    seen = answer(result)
+    assert seen.headline == "WARN 2 cases: no case changed: all are within 1.05 times what they were"
+    assert seen.facts == [("not compared", "1 new and 1 gone")]
 
 
 def test_neither_version_nor_tolerance_makes_another_case() -> None:
@@ -157,10 +157,8 @@ def test_another_attention_is_a_change(column: str) -> None:
 def test_lost_scores_are_a_change_and_break_a_gate(tmp_path, capsys) -> None:
     nan = {"drift_rms": math.nan, "drift_max": math.nan, "nonfinite": 5, "verdict": "overflow"}
     result = compare(ROWS, [*ROWS[:3], changed(ROWS[3], **nan)])
-    assert headline(result) == (
-        "1 of 4 cases drifts more: uniform bfloat16 at offset 7 gives 5 scores that are nan or infinite, "
-        "before 0."
-    )
+    worst = "uniform bfloat16 at offset 7 gives 5 scores that are nan or infinite, before 0"
+    assert answer(result).headline == f"WARN 4 cases: 1 drift more, the worst: {worst}"
     for name, rows in (("a", ROWS), ("b", [*ROWS[:3], changed(ROWS[3], **nan)])):
         lines = [json.dumps({k: v if v == v else None for k, v in row.items()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
@@ -183,9 +181,10 @@ def test_changes_within_the_certificate_are_none() -> None:
 def test_baseline_in_one_step(reports, capsys) -> None:
     baseline = ["--baseline", f"{reports / 'b.csv'}"]
     again = [*SHIFT, *baseline, "--fail-if", "drift_rms>1.01x"]
-    assert main(again) == 0
+    assert main([word for word in again if word != "-q"]) == 0
     out = capsys.readouterr().out
-    assert f"Since {reports / 'b.csv'}: 1 of 12 cases drifts less: hf bfloat16" in out
+    assert f"12 cases since {reports / 'b.csv'}   none drifts more" in out
+    assert "1, most: hf bfloat16 at offset 131072 0.909 times" in out
     assert main([*again, "-f", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["changes"]
     assert row["drift_rms_ratio"] == pytest.approx(1 / 1.1)
@@ -194,7 +193,7 @@ def test_baseline_in_one_step(reports, capsys) -> None:
     assert main([*command, "--fail-if", "drift_rms>1.1x"]) == 1
     seen = capsys.readouterr()
     assert seen.out.count("\n") == 13
-    assert "cases drifts more: hf bfloat16 at offset 131072 1.11 times" in seen.err
+    assert "1 drift more, the worst: hf bfloat16 at offset 131072 1.11 times" in seen.err
     assert "(drift_rms>1.1x) for hf bfloat16" in seen.err
 
 

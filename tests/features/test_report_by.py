@@ -44,11 +44,11 @@ def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
         assert {name: line[f"{name}_cases"] for name in counts} == dict(counts)
         assert line["verdicts"].count(",") == len(counts) - 1
     worst = max(row["drift_rms"] for row in rows if not row["nonfinite"])
-    assert report["headline"] == (
-        "48 cases in 8 groups; 2 have no drift_rms (nan), first llama-3.1-8b uniform float16 at offset "
-        f"131072; the worst drift_rms of the others is {worst:.2f}, of gpt-oss-20b uniform bfloat16 at "
-        "offset 131072."
-    )
+    assert report["headline"] == "FAIL 48 cases: 10 out of tolerance"
+    assert main(["report", f"{sweep}", "--by", "model,dtype"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no drift_rms 2 (nan), first llama-3.1-8b uniform float16 at offset 131072" in text
+    assert f"worst drift_rms {worst:.2f}, of gpt-oss-20b uniform bfloat16 at offset 131072" in text
 
 
 def test_the_worst_row_is_a_row_of_the_file(sweep, capsys) -> None:

@@ -36,6 +36,6 @@ def test_what_was_read_of_a_config_is_said(words, tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.json").write_text(json.dumps(CONFIG))
     assert main([*words, "--config", "m.json", "--dtype", "fp16", "--heads", "1", "--seq-len", "8"]) == 0
-    notes = capsys.readouterr().err
+    notes = "".join(capsys.readouterr())
     assert notes.count(WORDS) == 1
     assert "offset 2000 is past the 1,024 positions" in notes

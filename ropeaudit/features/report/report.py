@@ -174,9 +174,11 @@ def merged(
     more = [name for name in told if name not in described.columns]
     repeated = counts.total() - len(rows)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
+    seen = described.folded or rows
     return replace(
         described,
         rows=rows,
+        folded=[{**one, "file": row["file"]} for one, row in zip(seen, rows, strict=True)],
         columns=described.columns if columns else [*described.columns, *more],
         screen=[*(["file"] if len(paths) > 1 and not columns else []), *described.screen],
         notes=[*notes, *described.notes],

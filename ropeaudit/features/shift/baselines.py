@@ -47,7 +47,9 @@ class Baseline:
             self.nothing = error
             return report
         changes = changes_of([result], None, {})
-        changes = replace(changes, metadata={}, headline=f"Since {self.path}: {changes.headline}")
+        [answer] = changes.answers
+        answer = replace(answer, target=f"{answer.target} since {self.path}")
+        changes = replace(changes, metadata={}, answers=[answer], headline=answer.headline)
         self.pairs = result.pairs
         if self.announced:
             output.say(changes.headline)

@@ -24,7 +24,7 @@ _BY_STATUS = {
 }
 WHOLE = 10_000  # columns: no table is wider
 NARROWEST = 20  # columns: COLUMNS=0 would show nothing
-MOST_ROWS = 40  # on a terminal, without -v
+MOST_ROWS, MOST_NOTES = 40, 3  # on a terminal, and beneath rows, without -v
 _LONGEST = 40  # characters of a word from which on it may be cut: paths, not names
 _GAP = "   "
 
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
         parts.append("".join(f"{line.rstrip()}\n" for line in _plain_table(report)))
         if report.header and (legend := report.full_legend()):
             parts.append(f"{legend}\n")
-    if report.header and report.notes:
+    if report.header:
         parts.append(_notes(report))
     parts += [render(other) for other in report.further.values() if report.shows_rows and other.headline]
     return "\n".join(filter(None, parts))
@@ -51,10 +51,13 @@ def _answer(report: Report, width: int | None) -> list[answers.Line]:
 
 
 def _notes(report: Report) -> str:
-    """Return the notes with -v; else how many there are, where the answer does not say what to type."""
-    if report.verbose:
-        return "".join(f"note: {printable(note)}\n" for note in report.notes)
-    return "" if report.brief else f"{len(report.notes)} note{'s' * (len(report.notes) > 1)}: -v\n"
+    """Return the notes with -v; of rows without it the first few; an answer alone says what to type."""
+    if report.brief and not report.verbose:
+        return ""
+    shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
+    more = len(report.notes) - len(shown)
+    lines = [f"note: {printable(note)}" for note in shown]
+    return "".join(f"{line}\n" for line in [*lines, *([f"{more} more notes: -v"] if more else [])])
 
 
 def _plain_table(report: Report) -> list[str]:
@@ -66,11 +69,19 @@ def _plain_table(report: Report) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
-        sides = zip(row, widths, right, strict=True)
-        lines.append(
-            _GAP.join(f"{cell:>{wide}}" if side else f"{cell:<{wide}}" for cell, wide, side in sides)
-        )
+        spaces = [" " * (wide - width_of(cell)) for cell, wide in zip(row, widths, strict=True)]
+        sided = zip(row, spaces, right, strict=True)
+        lines.append(_GAP.join(space + cell if number else cell + space for cell, space, number in sided))
     return lines
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # loads rich
+
+    return cell_len(text)
 
 
 def to_screen(report: Report, out: TextIO, coloured: bool) -> None:
@@ -110,9 +121,11 @@ def show(report: Report, console: Console) -> None:
         below.append(f"Hidden (terminal too narrow): {', '.join(hidden)}." if hidden else "")
         if report.header and any(below):
             text = "\n".join(filter(None, below))
+            console.print()
             console.print(Text(text if piped else text.replace("\n", " "), style="dim"), soft_wrap=piped)
-    if report.header and report.notes:
-        console.print(Text(_notes(report).rstrip("\n"), style="dim"), soft_wrap=piped, end="\n")
+    if report.header and (notes := _notes(report)):
+        console.print()
+        console.print(Text(notes.rstrip("\n"), style="dim"), soft_wrap=piped)
     for other in report.further.values() if report.shows_rows else ():
         if other.headline:
             console.print()
