@@ -1,0 +1,65 @@
+"""Templates of `data/templates`: what becomes of a report that people read as a page, Markdown or a ticket.
+
+Whatever a template writes has its control characters and marks that turn the direction of writing written
+out, so that a name cannot look like another one. In a page it is text besides, and never markup.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit import data
+from ropeaudit.reports import heading
+from ropeaudit.reports.numbers import exact, printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_STORED = 4096  # texts that are remembered: most cells say what another one said
+# what Markdown could take for markup; an underscore within a word is none
+_MARKS = re.compile(r"[\\|<>*`\[\]&]|(?<![^\W_])_|_(?![^\W_])")
+
+
+def render(name: str, **values: Any) -> str:
+    """Return the text that a template makes of values."""
+    return _environment().get_template(name).render(values)
+
+
+def markdown(text: Any) -> str:
+    r"""Return text that Markdown shows as it is.
+
+    >>> markdown("a|b <i> drift_rms __x__")
+    'a\\|b \\<i\\> drift_rms \\_\\_x\\_\\_'
+    """
+    return _MARKS.sub(r"\\\g<0>", printable(str(text)))
+
+
+def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the number format of each stage by subject, as far as the metadata of a run say it."""
+    return {
+        subject: " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
+        for subject, formats in metadata.get("stages", {}).items()
+    }
+
+
+@functools.cache
+def _environment() -> Environment:
+    """Return the environment of all templates; a missing name in one is an error."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # in-function: few runs write pages
+    from markupsafe import Markup
+
+    shown = functools.lru_cache(_STORED)(printable)
+    environment = Environment(
+        loader=FunctionLoader(lambda name: data.text(f"templates/{name}")),
+        autoescape=lambda name: bool(name and name.endswith(".html.j2")),
+        finalize=lambda value: value if isinstance(value, Markup) else shown(str(value)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"exact": exact, "heading": heading, "markdown": markdown, "stages": stages}
+    environment.filters.update(filters)
+    return environment
