@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit import data
-from ropeaudit.reports import heading
+from ropeaudit.reports import Report, heading
 from ropeaudit.reports.numbers import exact, printable
+from ropeaudit.reports.verdicts import quality
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +38,17 @@ def markdown(text: Any) -> str:
     return _MARKS.sub(r"\\\g<0>", printable(str(text)))
 
 
+def made(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when and where a run was made, as far as its metadata say it."""
+    facts = {name: metadata[name] for name in ("rows", "time") if name in metadata}
+    return facts | metadata.get("environment", {})
+
+
+def numeric(report: Report) -> set[str]:
+    """Return the columns on the screen that hold numbers."""
+    return {name for name in report.screen if report.numeric(name)}
+
+
 def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return the number format of each stage by subject, as far as the metadata of a run say it."""
     return {
@@ -56,10 +68,11 @@ def _environment() -> Environment:
         loader=FunctionLoader(lambda name: data.text(f"templates/{name}")),
         autoescape=lambda name: bool(name and name.endswith(".html.j2")),
         finalize=lambda value: value if isinstance(value, Markup) else shown(str(value)),
+        keep_trailing_newline=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"exact": exact, "heading": heading, "markdown": markdown, "stages": stages}
-    environment.filters.update(filters)
+    for function in (exact, heading, made, markdown, numeric, quality, stages):
+        environment.filters[function.__name__] = function
     return environment
