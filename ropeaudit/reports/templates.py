@@ -60,13 +60,14 @@ def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
 @functools.cache
 def _environment() -> Environment:
     """Return the environment of all templates; a missing name in one is an error."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # in-function: few runs write pages
+    # in-function: few runs write pages
+    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup
 
     shown = functools.lru_cache(_STORED)(printable)
     environment = Environment(
         loader=FunctionLoader(lambda name: data.text(f"templates/{name}")),
-        autoescape=lambda name: bool(name and name.endswith(".html.j2")),
+        autoescape=select_autoescape(["html.j2"]),
         finalize=lambda value: value if isinstance(value, Markup) else shown(str(value)),
         keep_trailing_newline=True,
         undefined=StrictUndefined,

@@ -1,9 +1,8 @@
 """HTML: one page that needs no network, no server and no script to be read.
 
-Verdicts first, then the worst cases, the notes, a chart, the table, how it was measured, and the report as
-Markdown for a ticket: `data/templates/page.html.j2`. What comes from outside is text everywhere and never part
-of a script; a Content Security Policy lets nothing run or load but the page's own style and script, by their
-hashes.
+`data/templates/page.html.j2` has its parts in their order: verdicts first, the report as Markdown last. What
+comes from outside is text everywhere and never part of a script; a Content Security Policy lets nothing run
+or load but the page's own style and script, by their hashes.
 """
 
 from __future__ import annotations
@@ -80,7 +79,9 @@ def _policy(style: str, script: str) -> str:
 def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
     """Return the worst case of each of the worst subjects and dtypes, in words; none where all is well."""
     worst: dict[tuple[str, str], Row] = {}
-    for row in sorted((row for row in rows if row.keys() >= _JUDGED and bad(row)), key=severity, reverse=True):
+    for row in sorted(
+        (row for row in rows if row.keys() >= _JUDGED and bad(row)), key=severity, reverse=True
+    ):
         worst.setdefault((str(row["implementation"]), str(row["dtype"])), row)
     return [(row, sentence(record(row))) for row in list(worst.values())[:_MOST_WORST]]
 
