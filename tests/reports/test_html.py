@@ -22,7 +22,7 @@ from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.report.report import merged
 from ropeaudit.main import main
 from ropeaudit.reports import Report
-from ropeaudit.reports.charts.series import position_format
+from ropeaudit.reports.charts.drift import position_format
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record

@@ -9,9 +9,8 @@ from typing import Any
 from ropeaudit.errors import BadInput
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import form_of, numbers, reading, settings
-from ropeaudit.reports.charts import drift, series, style
-from ropeaudit.reports.charts.series import Series, points
-from ropeaudit.reports.charts.style import Picture
+from ropeaudit.reports.charts import drift, style
+from ropeaudit.reports.charts.style import Picture, Series
 from ropeaudit.reports.numbers import part, printable
 from ropeaudit.rope.scaling_names import shortened
 
@@ -124,11 +123,10 @@ def frequencies(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     for number, (name, group) in enumerate(cases.items()):
         look = style.line(number) | {"markersize": 3.5 * style.scale(), "linewidth": style.scale()}
         pairs = [row for row in group if _finite(row["wavelength"])]
-        line = Series(name, points(pairs, "wavelength", "part_rms"), number)
-        nonfinite.update(line.nonfinite())
-        zeros.update(line.zeros())
-        values = [point.y if point.y else math.nan for point in line.points]
-        axes.plot([point.x for point in line.points], values, label=name, **look)
+        line = Series.of(pairs, "wavelength", "part_rms", number)
+        nonfinite.update(line.nonfinite)
+        zeros.update(line.zeros)
+        axes.plot(line.xs, line.drawn, label=name, **look)
         for row in group:
             if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
                 dashes = (2 * number, (2, 2 * len(cases)))  # lines on one another take turns
@@ -192,12 +190,11 @@ def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         notes += left_out
         for name, line in lines.items():
             look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
-            if len(line.points) > _FEW:  # of few each is marked, for nothing was computed between them
+            if len(line.xs) > _FEW:  # of few each is marked, for nothing was computed between them
                 look["marker"] = ""
-            across, up = [point.x for point in line.points], [point.y for point in line.points]
-            axes.plot(across, up, label=name, **look)
-            if nonfinite := line.nonfinite():
-                style.edge(axes, nonfinite, True, style.RED, "undefined")
+            axes.plot(line.xs, line.ys, label=name, **look)
+            if line.nonfinite:
+                style.edge(axes, line.nonfinite, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
@@ -223,7 +220,7 @@ def _curves(
         words += [source] if column == "rms_relative" else []
         number = settings.index(setting) * len(sources) + sources.index(source)
         name = printable(" ".join(words) or "exact")
-        results[name] = Series(name, points(group.values(), "distance", column), number)
+        results[name] = Series.of(group.values(), "distance", column, number)
     return results
 
 
@@ -280,7 +277,7 @@ def _guaranteed(row: Mapping[str, Any]) -> str:
 
 
 def _bar(row: Mapping[str, Any], telling: Sequence[str], several: bool) -> str:
-    words = series.label(row, telling)
+    words = style.label(row, telling)
     return f"{words} {row['tolerance_column']}={numbers.setting(row['tolerance'])}" if several else words
 
 
