@@ -41,7 +41,7 @@ def markdown(text: Any) -> str:
 def made(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return when and where a run was made, as far as its metadata say it."""
     facts = {name: metadata[name] for name in ("rows", "time") if name in metadata}
-    return facts | metadata.get("environment", {})
+    return {**facts, **metadata.get("environment", {})}
 
 
 def numeric(report: Report) -> set[str]:
