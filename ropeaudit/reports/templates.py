@@ -24,7 +24,7 @@ _STORED = 4096  # texts that are remembered: most cells say what another one sai
 _MARKS = re.compile(r"[\\|<>*`\[\]&]|(?<![^\W_])_|_(?![^\W_])")
 
 
-def render(name: str, **values: Any) -> str:
+def render(name: str, /, **values: Any) -> str:
     """Return the text that a template makes of values."""
     return _environment().get_template(name).render(values)
 

@@ -12,12 +12,14 @@ import io
 import math
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ropeaudit import data
 from ropeaudit.errors import UsageError
 from ropeaudit.reports import Row, settings
 from ropeaudit.reports.numbers import printable, setting
@@ -40,29 +42,6 @@ _POINTS = 10.0  # size of a text in a figure that is not small
 _TITLE_LINES = 3
 _NAME = 90  # characters of a name in a legend
 _BOXES = "the font lacks some characters of a name: boxes stand for them"
-_STYLE: dict[Any, Any] = {  # of matplotlib's rcParams
-    "figure.dpi": 150,
-    "figure.titlesize": "medium",
-    "figure.titleweight": "bold",
-    "axes.titlesize": "small",
-    "axes.titlelocation": "left",
-    "axes.labelsize": "medium",
-    "axes.grid": True,
-    "axes.grid.which": "major",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "xtick.labelsize": "small",
-    "ytick.labelsize": "small",
-    "legend.fontsize": "x-small",
-    "legend.frameon": False,
-    "legend.handlelength": 3.0,
-    "legend.labelspacing": 0.3,
-    "legend.columnspacing": 1.2,
-    "svg.hashsalt": "ropeaudit",
-}
 
 
 @dataclass(slots=True)
@@ -127,7 +106,8 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
 
     width, height = size or SIZE
     scale = min(1.0, max(0.6, min(width / _FULL[0], height / _FULL[1])))
-    with matplotlib.rc_context(_STYLE | {"figure.figsize": (width, height), "font.size": _POINTS * scale}):
+    of_size = {"figure.figsize": (width, height), "font.size": _POINTS * scale}
+    with matplotlib.rc_context(tomllib.loads(data.text("picture.toml")) | of_size):
         yield
 
 

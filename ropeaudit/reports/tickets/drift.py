@@ -34,20 +34,8 @@ from ropeaudit.subjects.calling.copies import is_module
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
 
-# axes of x -> what brings (h, s, d) there, and back
-_AXES = {
-    "bhsd": ("[None]", "[0]"),
-    "bshd": (".transpose(0, 1)[None]", "[0].transpose(0, 1)"),
-    "sbhd": (".transpose(0, 1)[:, None]", "[:, 0].transpose(0, 1)"),
-    "hsd": ("", ""),
-    "shd": (".transpose(0, 1)", ".transpose(0, 1)"),
-}
-# of a mask: the scores that it shows
-_VISIBLE = {
-    "causal": "[:, at[:, None] >= at]",
-    "full": "",
-    "window": "[:, (at[:, None] >= at) & (at[:, None] < at + <width>)]",
-}
+# what the template knows: masks, axes of x
+_MASKS, _ORDERS = ("causal", "full", "window"), ("bhsd", "bshd", "sbhd", "hsd", "shd")
 # what a line can be written for; positions and tables at once want tables of all positions
 _KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -121,7 +109,6 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
     if not isinstance(subject, Called) or record.axes != "none":
         raise NoSnippet("it has several position axes")
     code, setting = subject.code, record.setting
-    mask, _, width = record.mask.partition(":")
     source = f"its q and k are {record.source}, which a few lines do not make; try --qk gaussian"
     plain = code.environment.kind == "none" and code.device.is_cpu
     _refuse(
@@ -131,28 +118,27 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
         (math.isfinite(setting.clip), "its angles are clipped"),
         (record.dtype not in _DTYPES, f"torch has no {record.dtype}"),
         (record.source != "gaussian", source),
-        (mask not in _VISIBLE, f"its mask is {record.mask}"),
+        (record.mask.partition(":")[0] not in _MASKS, f"its mask is {record.mask}"),
     )
-    both, file = False, ""
+    called, name, file = None, "", ""
     if isinstance(code, OwnCode):
-        convention = _convention(record, code)
+        called = _convention(record, code)
         place, _, name = code.name.rpartition(":")
-        imports, file = _imported(place)
-        both = "k" in convention.signature.roles
-        called = [*imports, *_rotate(f"own.{name}({_arguments(record, convention)})", convention.order, both)]
+        lines, file = _imported(place)
     else:
-        called = _third_party(record, code)
+        lines = _third_party(record, code)
     scaled, usual = setting.scaling.kind != "default", setting.scale == 1.0 / math.sqrt(setting.head_dim)
+    factor = attention_factor(setting.scaling)
     text = templates.render(
         "snippet.py.j2",
         record=record,
         setting=setting,
         scaled=[float(one) for one in exact_frequencies.frequencies(setting)] if scaled else None,
+        lines=lines,
         called=called,
-        both=both,
-        factor=_factor(record),
+        name=name,
+        factor="" if factor == 1.0 else f"{factor!r} * ",
         scale=f"{setting.head_dim} ** -0.5" if usual else setting.scale,
-        visible=_VISIBLE[mask].replace("<width>", width),
     )
     where = f"{verdicts.called(record)} in {record.dtype} at offset {record.offset}"
     return Reproduction(text, record.drift_rms, where, file)
@@ -163,12 +149,6 @@ def _refuse(*reasons: tuple[object, str]) -> None:
     for holds, why in reasons:
         if holds:
             raise NoSnippet(why)
-
-
-def _factor(record: Record) -> str:
-    """Return what multiplies cos and sin, as it stands before a product; empty for 1."""
-    value = attention_factor(record.setting.scaling)
-    return "" if value == 1.0 else f"{value!r} * "
 
 
 def _third_party(record: Record, code: Code) -> list[str]:
@@ -203,7 +183,7 @@ def _convention(record: Record, code: OwnCode) -> Convention:
         (convention.engine == "numpy", "the code takes NumPy arrays"),
         (code.changes, "--set changes the tables that the code is given"),
         (built, "a class is built before it is called"),
-        (order not in _AXES, f"the code takes axes {order}"),
+        (order not in _ORDERS, f"the code takes axes {order}"),
         (convention.composed, "the code returns cos and sin"),
         (convention.headless, "the code takes k without an axis of heads"),
         (unknown, f"the code is called as {signature}"),
@@ -226,42 +206,3 @@ def _imported(place: str) -> tuple[list[str], str]:
     _refuse((not path.stem.isidentifier(), f"a file called {path.name} cannot be imported by its name"))
     folder = f"sys.path.insert(0, {str(path.parent)!r})  # where {path.name} lies"
     return ["import sys", folder, f"import {path.stem} as own"], path.name
-
-
-def _rotate(call: str, order: str, both: bool) -> list[str]:
-    """Return the lines that define rotate(y, at). both: whether the call takes q and k and returns two."""
-    into, back = _AXES[order]
-    body = f"({call}[0]{back}, {call}[1]{back})" if both else f"{call}{back}"
-    return ["def rotate(y, at):", *([f"    y = y{into}"] if into else []), f"    return {body}"]
-
-
-def _arguments(record: Record, convention: Convention) -> str:
-    """Return the arguments of a call: what each role is filled with."""
-    order, setting = convention.order, record.setting
-    values: dict[str, object] = {
-        **dict.fromkeys(("q", "k", "x"), "y"),
-        **{role: _table(role, record, convention) for role in ("cos", "sin", "freqs")},
-        "positions": "at" if convention.rank == 1 else "at[None]",
-        "offset": "int(at[0])",
-        "seq_dim": order.index("s"),
-        "head_axis": order.index("h") if "h" in order else 0,
-        "base": setting.base,
-        "dim": setting.rotary_dim,
-    }
-    parts = [(f"{keyword}=" if keyword else "", role) for keyword, role in convention.signature.arguments]
-    return ", ".join(f"{keyword}{values[role]}" for keyword, role in parts)
-
-
-def _table(role: str, record: Record, convention: Convention) -> str:
-    """Return a table as the audit makes it: float64 rounded once to float32."""
-    factor, wide = _factor(record), record.dtype == "float64"
-    if role == "freqs":
-        table = f"({factor}torch.exp(1j * at[:, None] * theta))" + ("" if wide else ".to(torch.complex64)")
-    else:
-        trig = f"(at[:, None] * theta).{role}()"
-        table = (f"({factor}{trig})" if factor else trig) + ("" if wide else ".float()")
-        if convention.width == "half":
-            table += ".repeat(1, 2)"
-        elif convention.width != "pairs":
-            table += ".repeat_interleave(2, 1)"
-    return table if convention.rank == 1 else f"{table}[None]"

@@ -10,7 +10,7 @@ from snippets import assert_small, printed, same_digits
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, templates
 from ropeaudit.reports.tickets import drift as tickets
 from ropeaudit.reports.tickets.ticket import NoSnippet, Reproduction, Ticket, compared, reproduced
 from ropeaudit.rope.setting import RopeSetting
@@ -168,10 +168,19 @@ def test_a_snippet_that_takes_too_long_is_none(monkeypatch) -> None:
 
 def test_arguments_of_a_call_that_are_numbers() -> None:
     roles = ("offset", "seq_dim", "head_axis", "dim", "base")
-    signature = SimpleNamespace(arguments=[(role, role) for role in roles])
-    convention = SimpleNamespace(order="bhsd", rank=1, width="half", signature=signature)
-    text = tickets._arguments(SimpleNamespace(setting=RopeSetting.of(32), dtype="bfloat16"), convention)
-    assert text == "offset=int(at[0]), seq_dim=2, head_axis=1, dim=32, base=10000.0"
+    signature = SimpleNamespace(roles=roles, arguments=[(role, role) for role in roles])
+    text = templates.render(
+        "snippet.py.j2",
+        record=SimpleNamespace(seed=0, dtype="bfloat16", offset=0, mask="full", kv_heads=2, **SMALL),
+        setting=RopeSetting.of(32),
+        called=SimpleNamespace(order="bhsd", rank=1, width="half", signature=signature),
+        name="turn",
+        lines=[],
+        scaled=None,
+        factor="",
+        scale=1.0,
+    )
+    assert "own.turn(offset=int(at[0]), seq_dim=2, head_axis=1, dim=32, base=10000.0)[0]\n" in text
 
 
 HOSTILE = "```\n# no\n<img src=x> [a](b) `c` \u202e\x1b[31m"
