@@ -6,7 +6,9 @@ out, so that a name cannot look like another one. In a page it is text besides, 
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,6 +59,11 @@ def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def sha256(text: str) -> str:
+    """Return the digest by which a Content Security Policy lets a style or a script be."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
 @functools.cache
 def _environment() -> Environment:
     """Return the environment of all templates; a missing name in one is an error."""
@@ -74,6 +81,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (exact, heading, made, markdown, numeric, quality, stages):
+    for function in (exact, heading, made, markdown, numeric, quality, sha256, stages):
         environment.filters[function.__name__] = function
     return environment

@@ -250,10 +250,7 @@ def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[st
 
 
 def _crowded(axes: Axes, inches: float) -> bool:
-    """Return whether axes that are laid out are too low for their lines, or for the names of their bars.
-
-    inches: height of the figure.
-    """
+    """Return whether axes of a figure of this height are too low for their lines, or for names of bars."""
     from matplotlib.ticker import FixedLocator
 
     points = axes.get_position().height * inches * 72

@@ -8,8 +8,6 @@ or load but the page's own style and script, by their hashes.
 from __future__ import annotations
 
 import base64
-import hashlib
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +24,6 @@ from ropeaudit.reports.verdicts import bad, quality, sentence, severity
 from ropeaudit.rope.scaling_names import shortened
 
 _MOST_WORST, _MOST_NOTES, _MOST_IN_TICKET = 5, 100, 50
-_TITLE = 120  # characters
 _DRAWN = frozenset({"implementation", "dtype", "offset", "drift_rms", "verdict"})
 _JUDGED = _DRAWN | {"drift_relative", "refused"}
 _SHARED = (*settings.NAMES, "sample", "softmax", "anchor", "backend", "version", "device")
@@ -38,15 +35,12 @@ def render(report: Report) -> str:
     headline = " ".join(report.headline.split()) or "ropeaudit"
     counts = Counter(str(row["verdict"]) for row in report.rows if "verdict" in row)
     unknown = [name for name in counts if name not in judging.VERDICTS]
-    style, script = data.text("report.css"), data.text("report.js")
     page = templates.render(
         "page.html.j2",
         report=report,
         headline=headline,
-        title=textwrap.shorten(headline, _TITLE, placeholder=" …"),
-        style=style,
-        script=script,
-        policy=_policy(style, script),
+        style=data.text("report.css"),
+        script=data.text("report.js"),
         qualities=Counter(known for row in report.rows if (known := quality(row))),
         verdicts={name: counts[name] for name in (*unknown, *reversed(judging.VERDICTS)) if counts[name]},
         meanings=judging.VERDICTS,
@@ -65,15 +59,6 @@ def fragment(report: Report) -> str:
 
 def _ascii(page: str) -> str:
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _policy(style: str, script: str) -> str:
-    """Allow the page's own style and script, and nothing else at all."""
-    hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script)]
-    return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
