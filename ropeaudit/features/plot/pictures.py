@@ -230,12 +230,18 @@ _MOST_BARS = 48
 def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
     telling = settings.independent(rows)
-    several = len({(row["tolerance_column"], row["tolerance"]) for row in rows}) > 1
-    groups = {f"{_bar(row, telling, several)} #{number}": row for number, row in enumerate(rows)}
+    bounds = {(row["tolerance_column"], numbers.setting(row["tolerance"])) for row in rows}
+    tolerances, groups = "the tolerance", {}
+    if len(bounds) == 1:
+        [(column, value)] = bounds
+        tolerances = f"{column} {'≥' if column == 'distinct_positions' else '≤'} {value}"
+    for number, row in enumerate(rows):
+        own = f" {row['tolerance_column']}={numbers.setting(row['tolerance'])}" if len(bounds) > 1 else ""
+        groups[f"{style.label(row, telling)}{own} #{number}"] = row  # rows of the same name stay apart
     shown, notes = style.limited(groups, _MOST_BARS, "rows")
     figure, (axes,) = style.figure(headline)
     axes.set_xscale("log")
-    dtypes = list(dict.fromkeys(row["dtype"] for row in shown.values()))
+    dtypes, words = list(dict.fromkeys(row["dtype"] for row in shown.values())), []
     for place, row in enumerate(shown.values()):
         number, guaranteed = dtypes.index(row["dtype"]), row["proved_position"] or 1
         tested = max(guaranteed, row["measured_position"] or 1)
@@ -261,28 +267,11 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         if row["maximum"]:
             ends = [place - 0.45, place + 0.45]
             axes.plot([row["maximum"]] * 2, ends, color="black", linewidth=2, label="the model's maximum")
-    names, words = [name.rpartition(" #")[0] for name in shown], list(map(_guaranteed, shown.values()))
-    lines = style.bars(axes, names, words)
+        nothing = "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
+        proved = row["proved_position"]
+        words.append(nothing if proved is None else f"guaranteed up to {proved:,}")
+    lines = style.bars(axes, [name.rpartition(" #")[0] for name in shown], words)
     axes.set_xlim(left=1)
-    axes.set_xlabel(f"last position that meets {_tolerances(rows, several)} (tokens)")
+    axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
     style.legend(figure, axes)
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
-
-
-def _guaranteed(row: Mapping[str, Any]) -> str:
-    """Return what is guaranteed of a row."""
-    if row["proved_position"] is not None:
-        return f"guaranteed up to {row['proved_position']:,}"
-    return "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
-
-
-def _bar(row: Mapping[str, Any], telling: Sequence[str], several: bool) -> str:
-    words = style.label(row, telling)
-    return f"{words} {row['tolerance_column']}={numbers.setting(row['tolerance'])}" if several else words
-
-
-def _tolerances(rows: Sequence[Mapping[str, Any]], several: bool) -> str:
-    if several or not rows:
-        return "the tolerance"
-    sign = "≥" if rows[0]["tolerance_column"] == "distinct_positions" else "≤"
-    return f"{rows[0]['tolerance_column']} {sign} {numbers.setting(rows[0]['tolerance'])}"
