@@ -106,8 +106,9 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
 
     width, height = size or SIZE
     scale = min(1.0, max(0.6, min(width / _FULL[0], height / _FULL[1])))
-    of_size = {"figure.figsize": (width, height), "font.size": _POINTS * scale}
-    with matplotlib.rc_context(tomllib.loads(data.text("picture.toml")) | of_size):
+    parameters: dict[Any, Any] = tomllib.loads(data.text("picture.toml"))
+    parameters |= {"figure.figsize": (width, height), "font.size": _POINTS * scale}
+    with matplotlib.rc_context(parameters):
         yield
 
 

@@ -72,19 +72,15 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
         record.seq_len,
         percent(near),
     )
-    said = replace(report, headline=single.headline, notes=[*single.notes, called])
-    facts = {name: getattr(record, name) for name in single.columns}
-    return Ticket(_title(record), said, facts, expected, snippet_of(record, factories))
-
-
-def _title(record: Record) -> str:
-    """Return the row, its verdict, its drift and the code of its diagnosis."""
     name = " ".join([file_name(record.implementation), *verdicts.under(record.environment)])
     off = f"drift {percent(record.drift_relative)} of the scores' RMS"
     if record.nonfinite:
         off = f"{record.nonfinite} of {record.scores} scores nan or infinite"
     verdict = f"{verdicts.words(record.verdict)}, {off}{by_code(record.diagnosis)}"
-    return f"RoPE of {name} in {record.dtype} at offset {record.offset}: {verdict}"
+    title = f"RoPE of {name} in {record.dtype} at offset {record.offset}: {verdict}"
+    said = replace(report, headline=single.headline, notes=[*single.notes, called])
+    facts = {name: getattr(record, name) for name in single.columns}
+    return Ticket(title, said, facts, expected, snippet_of(record, factories))
 
 
 def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduction:
