@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 
-from ropeaudit.reports.tickets.ticket import Snippet
+from ropeaudit.reports.tickets.ticket import Reproduction
 
 LINES = 25
 
@@ -24,11 +24,11 @@ print(json.dumps(results))
 """
 
 
-def printed(snippets: list[Snippet]) -> list[str]:
+def printed(snippets: list[Reproduction]) -> list[str]:
     """Return what each prints, all of them run in one process, for an import of torch takes seconds."""
     run = subprocess.run(
         [sys.executable, "-c", _RUNNER],
-        input=json.dumps([one.text for one in snippets]),
+        input=json.dumps([one.code for one in snippets]),
         capture_output=True,
         text=True,
         check=False,
@@ -43,9 +43,8 @@ def same_digits(text: str, value: float) -> bool:
     return abs(number - value) <= 1.01 * 10.0 ** (math.floor(math.log10(value)) - 2)
 
 
-def assert_small(snippet: Snippet) -> None:
+def assert_small(snippet: Reproduction) -> None:
     """Raise AssertionError unless a snippet has few lines and names nothing of this package."""
-    assert len(snippet.lines) <= LINES
-    assert len(snippet.text.splitlines()) <= LINES
-    assert "ropeaudit" not in snippet.text
-    assert snippet.text.startswith("import torch\n")
+    assert len(snippet.code.splitlines()) <= LINES
+    assert "ropeaudit" not in snippet.code
+    assert snippet.code.startswith("import torch\n")

@@ -131,7 +131,7 @@ class Report:
         screen = self.verbose_screen if self.verbose and self.verbose_screen else self.screen
         if "scaling" in screen:
             rows = shortened(rows)
-        shown = replace(self, rows=rows, screen=screen, folded=None, constant=())
+        shown = replace(self, rows=rows, screen=screen, verbose_screen=(), folded=None, constant=())
         return without_constants(shown, self.constant)
 
     def full_legend(self) -> str:

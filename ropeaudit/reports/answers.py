@@ -12,7 +12,7 @@ Laid out here as lines of pieces, each a text and a style, for a pipe and for a 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -142,6 +142,6 @@ def _wrapped(begin: Sequence[Piece], text: str, style: str, indent: int, width: 
     ]
 
 
-def plain(some: Iterable[Line]) -> str:
-    """Return lines as text, each with its newline."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in some)
+def plain(some: Sequence[Answer]) -> list[str]:
+    """Return the lines of some answers as text."""
+    return ["".join(text for text, _ in line).rstrip() for line in lines(some)]

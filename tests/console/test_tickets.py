@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 
 from ropeaudit.main import main
 from ropeaudit.reports.tickets import drift, ticket
-from ropeaudit.reports.tickets.ticket import Reproduction, Snippet
+from ropeaudit.reports.tickets.ticket import Reproduction
 
 SMALL = ["--heads", "1", "--seq-len", "24", "--head-dim", "16"]
 SHIFT = ["shift", "--impl", "kernel.py:careless", "--dtype", "bf16", "--offset", "1000", *SMALL]
@@ -44,13 +45,13 @@ def written(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def believed(monkeypatch: pytest.MonkeyPatch) -> list[Snippet]:
+def believed(monkeypatch: pytest.MonkeyPatch) -> list[Reproduction]:
     """Snippets that are not run, which takes seconds each: the real run is tested once."""
-    snippets: list[Snippet] = []
+    snippets: list[Reproduction] = []
 
-    def believe(snippet: Snippet) -> Reproduction:
+    def believe(snippet: Reproduction) -> Reproduction:
         snippets.append(snippet)
-        return Reproduction(snippet, f"{snippet.column} {snippet.value:.3g}")
+        return replace(snippet, printed=f"drift_rms {snippet.value:.3g}")
 
     monkeypatch.setattr(drift, "reproduced", believe)
     return snippets
@@ -68,7 +69,7 @@ def test_a_ticket_holds_facts_snippet_command_and_versions(here, believed, capsy
     assert title.endswith(" (narrow-positions)")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
     [snippet] = believed
-    assert f"```python\n{snippet.text}```" in text
+    assert f"```python\n{snippet.code}```" in text
     assert f"It prints `drift_rms {snippet.value:.3g}` here" in text
     assert "It reads kernel.py: add that file" in text
     for line in ("python: ", "torch: ", "cpu: ", "gpu: ", "cuda: ", "tf32 matmul: ", "blas: "):

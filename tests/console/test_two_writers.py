@@ -9,13 +9,14 @@ import os
 import shutil
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ropeaudit.main import main
 from ropeaudit.reports.tickets import drift
-from ropeaudit.reports.tickets.ticket import Reproduction, Snippet
+from ropeaudit.reports.tickets.ticket import Reproduction
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links")
 
@@ -75,10 +76,10 @@ def copied(inputs: Path, folder: Path, there: bool) -> Path:
 @pytest.fixture(autouse=True)
 def _believed(monkeypatch) -> None:
     """Snippets of tickets are not run, which takes seconds each."""
-    monkeypatch.setattr(drift, "reproduced", lambda one: Reproduction(one, printed(one)))
+    monkeypatch.setattr(drift, "reproduced", lambda one: replace(one, printed=printed(one)))
 
 
-def printed(snippet: Snippet) -> str:
+def printed(snippet: Reproduction) -> str:
     return f"{snippet.column} {snippet.value:.3g}"
 
 

@@ -68,7 +68,7 @@ OTHERS = {
     "parity": "parity hf uniform",
     "parity of equals": "parity hf hf-sdpa --set score=fp32 --dtype fp32",
     "decay": "decay --distance 0,10,1000",
-    "module": "module cast_buffers.py:build",
+    "module": "module cast_buffers.py:cast_and_back",
     "vectors": "vectors -o vectors --dtype bf16 --offset 0,1000",
     "report": "report a.csv",
     "report by": "report a.csv --by implementation,dtype",

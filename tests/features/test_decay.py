@@ -14,10 +14,10 @@ from ropeaudit import decay
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import analysis
 from ropeaudit.features.decay import report as reports_decay
+from ropeaudit.features.decay.analysis import round_values
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.reference import exact_scores
-from ropeaudit.reports.charts import axes
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -248,7 +248,7 @@ def test_the_headline_says_what_the_literature_says(capsys) -> None:
         assert message in report["headline"]
     distances = [row["distance"] for row in report["records"]]
     assert len(distances) == 4 * 16
-    assert distances[:16] == axes.round_values(0, 50000)
+    assert distances[:16] == round_values(0, 50000)
 
 
 def test_distances_are_lists_and_ranges(capsys) -> None:
@@ -288,7 +288,7 @@ def test_files_hold_what_was_asked_for(tmp_path, capsys) -> None:
     table, data = tmp_path / "a.txt", tmp_path / "b.csv"
     assert main(["decay", "--distance", "0-64", "-q", "-o", f"{table}", "-o", f"{data}"]) == 0
     assert table.read_text(encoding="utf-8") == capsys.readouterr().out
-    assert len(rows(data.read_text(encoding="utf-8"))) == 2 * len(axes.round_values(0, 64))
+    assert len(rows(data.read_text(encoding="utf-8"))) == 2 * len(round_values(0, 64))
     stages = json.loads((tmp_path / "b.csv.meta.json").read_text(encoding="utf-8"))
     assert stages["stages"] == {}
 

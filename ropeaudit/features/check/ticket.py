@@ -33,23 +33,26 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         return None
     own = [one for one in results if one.target == first.target]
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
-    ticket = Ticket(
+    said = report(sorted(own, key=lambda one: not one.finding.failed), None, {})
+    if first.kind == "code":
+        notes, reproduction = _drift([one for one in own if one.finding.failed], case, options)
+        said = replace(said, notes=[*said.notes, *notes])
+    else:
+        reproduction = Reproduction(missing=f"no code was called, {first.target} is a {first.kind}")
+    return Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
-        report(sorted(own, key=lambda one: not one.finding.failed), None, {}),
+        said,
         row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
-        Reproduction(None, missing=f"no code was called, {first.target} is a {first.kind}"),
+        reproduction,
     )
-    if first.kind == "code":
-        return _of_code(ticket, [one for one in own if one.finding.failed], case, options)
-    return ticket
 
 
-def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket:
-    """Return a ticket with the drift of the scores at the first and the last positions that were checked."""
+def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tuple[list[str], Reproduction]:
+    """Return the drift at the first and the last positions that were checked, in words, and a snippet."""
     shown = next((one for one in failed if one.dtype != NONE and one.setting is not None), None)
     if shown is None:
-        return replace(ticket, reproduction=Reproduction(None, missing="no number format fails"))
+        return [], Reproduction(missing="no number format fails")
     up_to = shown.up_to or options.up_to or _TOKENS
     audit = Audit(
         (replace(case, seed=options.seed),),
@@ -63,13 +66,11 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
     )
     rows = list(audit.run())
     record = drift.worst(rows) or max(rows, key=lambda row: row.drift_relative)
+    notes = [f"shift, at these positions: {verdicts.sentence(record)}"]
     if record.within_tolerance is False or any(one.finding.check in _OF_DRIFT for one in failed):
-        reproduction = drift.snippet_of(record, audit.factories())
-    else:
-        missing = (
-            f"the drift of the scores, {percent(record.drift_relative)} of their RMS at the first and the "
-            f"last positions, is within {percent(audit.tolerance)}; the check is about something else"
-        )
-        reproduction = Reproduction(None, missing=missing)
-    notes = [*ticket.report.notes, f"shift, at these positions: {verdicts.sentence(record)}"]
-    return replace(ticket, report=replace(ticket.report, notes=notes), reproduction=reproduction)
+        return notes, drift.snippet_of(record, audit.factories())
+    missing = (
+        f"the drift of the scores, {percent(record.drift_relative)} of their RMS at the first and the "
+        f"last positions, is within {percent(audit.tolerance)}; the check is about something else"
+    )
+    return notes, Reproduction(missing=missing)

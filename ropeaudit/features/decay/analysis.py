@@ -32,7 +32,6 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.reference import exact_frequencies, exact_scores
-from ropeaudit.reports.charts.axes import round_values
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -40,6 +39,7 @@ from ropeaudit.subjects.emulated import Emulated
 
 USUAL, LARGEST = 2**16, 2**24  # largest distance: where nothing says another, and at all
 _MOST_ROWS = 200_000
+_WIDE = 20  # largest over smallest from which on distances are logarithmic
 _BLOCK = 2048  # distances computed at once
 _OF_SETTING = ("head_dim", "rotary_dim", "base", "clip", "layout", "scale")
 _NUMBERS = (
@@ -65,6 +65,21 @@ class DecayCurves(Result):
     low: tuple[int, float]
     top: tuple[int, float]
     failing: int | None
+
+
+def round_values(first: int, last: int) -> list[int]:
+    """Return a few round distances from `first` to `last`, both included.
+
+    1, 2, 5, 10, ... over a wide range, 17 evenly spaced ones over a narrow one.
+    >>> round_values(0, 50)
+    [0, 1, 2, 5, 10, 20, 50]
+    """
+    if last >= _WIDE * max(first, 1):
+        steps = [digit * 10**power for power in range(len(str(last))) for digit in (1, 2, 5)]
+        values = [first, *(step for step in steps if first < step < last), last]
+    else:
+        values = [first + round((last - first) * part / 16) for part in range(17)]
+    return list(dict.fromkeys(values))
 
 
 @arguments.checked

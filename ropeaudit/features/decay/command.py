@@ -23,7 +23,7 @@ def _distances(text: str, flag: str) -> list[int]:
         if not match:
             results += values.integers(word, flag)
             continue
-        from ropeaudit.reports.charts.axes import round_values  # in-function: --help loads no NumPy
+        from ropeaudit.features.decay.analysis import round_values  # in-function: --help loads no NumPy
 
         first, last = (values.integer(match[name], flag) for name in ("first", "last"))
         if first > last:

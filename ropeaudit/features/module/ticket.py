@@ -13,7 +13,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code
 
-_COMMAND_ALONE = Reproduction(None, missing="a module has to be built and loaded as it is")
+_COMMAND_ALONE = Reproduction(missing="a module has to be built and loaded as it is")
 _EXPECTED = (
     "The values should be those of {}, up to the rounding of float32: compute positions, frequencies and "
     "angles in float32 whatever the module's dtype, and keep what they are computed from out of casts, for "
@@ -30,18 +30,18 @@ def module_ticket(audit: ModuleAudit) -> Ticket | None:
     wrong = [buffer for buffer in audit.buffers if buffer.wrong]
     if off is not None and (audit.ways or not wrong):
         called = f"{off.module} {off.way}, in eval mode, called as {off.built.call}"
-        title = f"{off.module} {off.way}: {run_report.finding(off, brief=True)}"
         said = replace(runs_report(audit, None, {}), headline=f"{called}: {run_report.finding(off)}.")
-        facts, against, stored = run_report.row(off), off.built.against, ""
-        diagnosis = off.diagnosis
+        title = f"{off.module} {off.way}: {run_report.finding(off, brief=True)}"
+        facts, against, diagnosis = run_report.row(off), off.built.against, off.diagnosis
+        remedy = ""
     elif wrong:
         one = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
         cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
-        title, said = f"RoPE {audit.source.noun} {one.stored.name} {cast}", buffers_report(audit, None, {})
+        said, title = buffers_report(audit, None, {}), f"RoPE {audit.source.noun} {one.stored.name} {cast}"
         facts, against, diagnosis = row(one), one.against, one.diagnosis
-        stored = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
+        remedy = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     else:
         return None
-    remedy = stored or wording.remedy(diagnosis, FP32, UP_TO)
+    remedy = remedy or wording.remedy(diagnosis, FP32, UP_TO)
     expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
     return Ticket(f"{title}{by_code(codes(diagnosis))}", said, facts, expected, _COMMAND_ALONE)

@@ -9,9 +9,8 @@ from typing import Any
 from ropeaudit.errors import BadInput
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import form_of, numbers, reading, settings
-from ropeaudit.reports.charts import drift, series, style
-from ropeaudit.reports.charts.series import Series, points
-from ropeaudit.reports.charts.style import Picture
+from ropeaudit.reports.charts import drift, style
+from ropeaudit.reports.charts.style import Picture, Series
 from ropeaudit.reports.numbers import part, printable
 from ropeaudit.rope.scaling_names import shortened
 
@@ -124,11 +123,10 @@ def frequencies(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     for number, (name, group) in enumerate(cases.items()):
         look = style.line(number) | {"markersize": 3.5 * style.scale(), "linewidth": style.scale()}
         pairs = [row for row in group if _finite(row["wavelength"])]
-        line = Series(name, points(pairs, "wavelength", "part_rms"), number)
-        nonfinite.update(line.nonfinite())
-        zeros.update(line.zeros())
-        values = [point.y if point.y else math.nan for point in line.points]
-        axes.plot([point.x for point in line.points], values, label=name, **look)
+        line = Series.of(pairs, "wavelength", "part_rms", number)
+        nonfinite.update(line.nonfinite)
+        zeros.update(line.zeros)
+        axes.plot(line.xs, line.drawn, label=name, **look)
         for row in group:
             if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
                 dashes = (2 * number, (2, 2 * len(cases)))  # lines on one another take turns
@@ -192,12 +190,11 @@ def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         notes += left_out
         for name, line in lines.items():
             look = style.line(line.style) | {"linewidth": 1.3 * style.scale()}
-            if len(line.points) > _FEW:  # of few each is marked, for nothing was computed between them
+            if len(line.xs) > _FEW:  # of few each is marked, for nothing was computed between them
                 look["marker"] = ""
-            across, up = [point.x for point in line.points], [point.y for point in line.points]
-            axes.plot(across, up, label=name, **look)
-            if nonfinite := line.nonfinite():
-                style.edge(axes, nonfinite, True, style.RED, "undefined")
+            axes.plot(line.xs, line.ys, label=name, **look)
+            if line.nonfinite:
+                style.edge(axes, line.nonfinite, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
@@ -223,7 +220,7 @@ def _curves(
         words += [source] if column == "rms_relative" else []
         number = settings.index(setting) * len(sources) + sources.index(source)
         name = printable(" ".join(words) or "exact")
-        results[name] = Series(name, points(group.values(), "distance", column), number)
+        results[name] = Series.of(group.values(), "distance", column, number)
     return results
 
 
@@ -233,12 +230,18 @@ _MOST_BARS = 48
 def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
     telling = settings.independent(rows)
-    several = len({(row["tolerance_column"], row["tolerance"]) for row in rows}) > 1
-    groups = {f"{_bar(row, telling, several)} #{number}": row for number, row in enumerate(rows)}
+    bounds = {(row["tolerance_column"], numbers.setting(row["tolerance"])) for row in rows}
+    tolerances, groups = "the tolerance", {}
+    if len(bounds) == 1:
+        [(column, value)] = bounds
+        tolerances = f"{column} {'≥' if column == 'distinct_positions' else '≤'} {value}"
+    for number, row in enumerate(rows):
+        own = f" {row['tolerance_column']}={numbers.setting(row['tolerance'])}" if len(bounds) > 1 else ""
+        groups[f"{style.label(row, telling)}{own} #{number}"] = row  # rows of the same name stay apart
     shown, notes = style.limited(groups, _MOST_BARS, "rows")
     figure, (axes,) = style.figure(headline)
     axes.set_xscale("log")
-    dtypes = list(dict.fromkeys(row["dtype"] for row in shown.values()))
+    dtypes, words = list(dict.fromkeys(row["dtype"] for row in shown.values())), []
     for place, row in enumerate(shown.values()):
         number, guaranteed = dtypes.index(row["dtype"]), row["proved_position"] or 1
         tested = max(guaranteed, row["measured_position"] or 1)
@@ -264,28 +267,11 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         if row["maximum"]:
             ends = [place - 0.45, place + 0.45]
             axes.plot([row["maximum"]] * 2, ends, color="black", linewidth=2, label="the model's maximum")
-    names, words = [name.rpartition(" #")[0] for name in shown], list(map(_guaranteed, shown.values()))
-    lines = style.bars(axes, names, words)
+        nothing = "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
+        proved = row["proved_position"]
+        words.append(nothing if proved is None else f"guaranteed up to {proved:,}")
+    lines = style.bars(axes, [name.rpartition(" #")[0] for name in shown], words)
     axes.set_xlim(left=1)
-    axes.set_xlabel(f"last position that meets {_tolerances(rows, several)} (tokens)")
+    axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
     style.legend(figure, axes)
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
-
-
-def _guaranteed(row: Mapping[str, Any]) -> str:
-    """Return what is guaranteed of a row."""
-    if row["proved_position"] is not None:
-        return f"guaranteed up to {row['proved_position']:,}"
-    return "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
-
-
-def _bar(row: Mapping[str, Any], telling: Sequence[str], several: bool) -> str:
-    words = series.label(row, telling)
-    return f"{words} {row['tolerance_column']}={numbers.setting(row['tolerance'])}" if several else words
-
-
-def _tolerances(rows: Sequence[Mapping[str, Any]], several: bool) -> str:
-    if several or not rows:
-        return "the tolerance"
-    sign = "≥" if rows[0]["tolerance_column"] == "distinct_positions" else "≤"
-    return f"{rows[0]['tolerance_column']} {sign} {numbers.setting(rows[0]['tolerance'])}"

@@ -1,1 +1,1 @@
-"""Charts: what is plotted (`series`), what all pictures share (`style`), and drift against the offset."""
+"""Charts: what all pictures share (`style`), and drift against the offset."""

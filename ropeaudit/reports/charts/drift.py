@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.reports import Row
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.errors import UnknownName
+from ropeaudit.reports import Row, settings
 from ropeaudit.reports.charts import style
-from ropeaudit.reports.charts.series import Mark, Series, drift_series, inexact_marks, label, varying_settings
-from ropeaudit.reports.charts.style import Picture
+from ropeaudit.reports.charts.style import Picture, Series, label
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import bad, badness
 
@@ -31,7 +31,9 @@ def draw(rows: Sequence[Row]) -> Picture:
     measured, lines, columns, notes = _read(rows)
     title = _title(measured, [name for name in columns if name == "model"])
     figure, (axes,) = style.figure(title)
-    notes += _drawn(axes, lines, measured)
+    _drawn(axes, lines, measured)
+    if len(lines) > _MOST_EXPECTED:
+        notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
     height = 3.8 + 0.13 * style.legend(figure, axes)  # inches
     if len(measured) < len(rows):
         notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
@@ -58,55 +60,52 @@ def on(axes: Axes, rows: Sequence[Row]) -> Axes:
     return axes
 
 
-def _read(rows: Sequence[Row]) -> tuple[list[Row], list[Series], Sequence[str], list[str]]:
-    """Return what was measured, the lines to draw, the settings in which rows differ, and notes."""
+def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[str, Series], Sequence[str], list[str]]:
+    """Return what was measured, lines by name, the settings in which rows differ, and notes.
+
+    Of more lines than fit those stay that drift most, in the order in which they came.
+    """
     measured = [row for row in rows if row.get("verdict") != "refused"]
-    columns = varying_settings(measured)
-    by_offset = sorted(measured, key=lambda row: row["offset"])
-    named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns))}
-    shown, notes = style.limited(_worst(named), style.MOST_LINES, "lines, those that drift least,")
-    lines = [replace(line, label=name) for name, line in shown.items()]
+    columns = settings.independent(measured)
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(measured, key=lambda row: row["offset"]):
+        groups.setdefault(label(row, columns), []).append(row)
+    named = {
+        name: Series.of(group, "offset", "drift_rms", number)
+        for number, (name, group) in enumerate(groups.items())
+    }
+
+    def size(name: str) -> float:
+        return max(badness(row, "drift_rms") for row in groups[name])
+
+    drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
+    ordered = {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
+    lines, notes = style.limited(ordered, style.MOST_LINES, "lines, those that drift least,")
     return measured, lines, columns, notes
 
 
-def _drawn(axes: Axes, lines: Sequence[Series], measured: Sequence[Row]) -> list[str]:
-    """Draw lines and what goes with them; return notes."""
-    notes = []
+def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row]) -> None:
+    """Draw lines and what goes with them."""
     axes.set_yscale("log")
-    for line in lines:
-        _line(axes, line)
+    for name, line in lines.items():
+        _line(axes, name, line)
     if len(lines) <= _MOST_EXPECTED:
-        _expected(axes, lines)
-    else:
-        notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
-    _edges(axes, lines)
-    _out_of_tolerance(axes, lines)
+        _expected(axes, list(lines.values()))
+    _marks(axes, list(lines.values()))
     style.offsets_axis(axes, [row["offset"] for row in measured])
-    _marks(axes, inexact_marks(measured))
+    _inexact(axes, measured)
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)")
-    return notes
 
 
-def _worst(named: Mapping[str, Series]) -> dict[str, Series]:
-    """Return the lines that drift most, as many as fit, in the order in which they came; then the rest."""
-
-    def size(name: str) -> float:
-        return max(badness(point.row, "drift_rms") for point in named[name].points)
-
-    drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
-    return {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
-
-
-def _line(axes: Axes, line: Series) -> None:
+def _line(axes: Axes, name: str, line: Series) -> None:
     """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
     look = style.line(line.style)
-    values = [point.y if point.y > 0 else math.nan for point in line.points]
-    axes.plot([point.x for point in line.points], values, label=style.plain(line.label), **look)
-    sampled = [point for point in line.points if point.row.get("drift_rms_low") is not None]
+    axes.plot(line.xs, line.drawn, label=style.plain(name), **look)
+    sampled = [row for row in line.rows if row.get("drift_rms_low") is not None]
     if sampled:
-        low, high = ([float(point.row[f"drift_rms_{end}"]) for point in sampled] for end in ("low", "high"))
-        axes.fill_between([point.x for point in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
+        low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
+        axes.fill_between([row["offset"] for row in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
 
 
 def _expected(axes: Axes, lines: Sequence[Series]) -> None:
@@ -114,7 +113,7 @@ def _expected(axes: Axes, lines: Sequence[Series]) -> None:
     labels = set()
     for line in lines:
         for column, (dash, text) in _EXPECTED.items():
-            points = [(point.x, point.row.get(column)) for point in line.points]
+            points = zip(line.xs, (row.get(column) for row in line.rows), strict=True)
             on_scale = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
             if on_scale:
                 xs, ys = zip(*on_scale, strict=True)
@@ -125,49 +124,51 @@ def _expected(axes: Axes, lines: Sequence[Series]) -> None:
                 labels.add(text)
 
 
-def _edges(axes: Axes, lines: Sequence[Series]) -> None:
-    """Mark what is not on the scale, in the colour of its line; the legend names each kind once."""
+def _marks(axes: Axes, lines: Sequence[Series]) -> None:
+    """Mark what is not on the scale, in the colour of its line, and ring what is not good enough.
+
+    The legend names each kind once.
+    """
     for top, text in ((True, "nan or infinite scores"), (False, "no drift at all")):
         for line in lines:
-            if xs := line.nonfinite() if top else line.zeros():
+            if xs := line.nonfinite if top else line.zeros:
                 style.edge(axes, xs, top, style.line(line.style)["color"], text)
                 text = ""
+    drifts = [row for line in lines for row, y in zip(line.rows, line.ys, strict=True) if 0 < y < math.inf]
+    ringed = [row for row in drifts if bad(row)]
+    if ringed:
+        look: dict[str, Any] = {"marker": "o", "markersize": 11 * style.scale(), "markerfacecolor": "none"}
+        look |= {"markeredgecolor": style.RED, "linestyle": "none", "zorder": 1}
+        xs, ys = [row["offset"] for row in ringed], [row["drift_rms"] for row in ringed]
+        axes.plot(xs, ys, label="out of tolerance", **look)
 
 
-def _out_of_tolerance(axes: Axes, lines: Sequence[Series]) -> None:
-    """Ring the points that are not good enough; the legend says so once."""
-    points = [point for line in lines for point in line.points if bad(point.row) and 0 < point.y < math.inf]
-    if points:
-        look: dict[str, Any] = {
-            "marker": "o",
-            "markersize": 11 * style.scale(),
-            "markerfacecolor": "none",
-            "markeredgecolor": style.RED,
-        }
-        places = [point.x for point in points], [point.y for point in points]
-        axes.plot(*places, linestyle="none", zorder=1, label="out of tolerance", **look)
+def _inexact(axes: Axes, rows: Sequence[Row]) -> None:
+    """Mark the offsets at which the longest sequence reaches a position that a format cannot hold.
 
-
-def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Mark the offsets at which the sequence reaches a position that a format cannot hold.
-
-    A letter stands above each, and the legend has the words: within the axes they would cross the lines.
+    A sequence of s positions reaches position p at offset p - s + 1. A letter stands above each, and the
+    legend has the words: within the axes they would cross the lines.
     """
     left, right = axes.get_xlim()
-    within = sorted((mark for mark in marks if left <= mark.offset <= right), key=lambda mark: mark.offset)
-    for letter, mark in zip(string.ascii_lowercase, within, strict=False):
-        words = f"{letter}: offset {mark.offset:,}; position {mark.position:,} is inexact in {mark.format}"
-        look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
-        axes.axvline(mark.offset, label=words, **look)
-        axes.annotate(
-            letter,
-            (mark.offset, 1.0),
-            xycoords=axes.get_xaxis_transform(),
-            fontsize="small",
-            color=style.GREY,
-            ha="center",
-            va="bottom",
-        )
+    length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
+    positions = {fmt: fmt.first_inexact_integer for row in rows if (fmt := position_format(row)) is not None}
+    within = [fmt for fmt, position in positions.items() if left <= position - length + 1 <= right]
+    look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
+    above: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+    for letter, fmt in zip(string.ascii_lowercase, sorted(within, key=positions.__getitem__), strict=False):
+        offset = positions[fmt] - length + 1
+        words = f"{letter}: offset {offset:,}; position {positions[fmt]:,} is inexact in {fmt.name}"
+        axes.axvline(offset, label=words, **look)
+        axes.annotate(letter, (offset, 1.0), fontsize="small", color=style.GREY, **above)
+
+
+def position_format(row: Row) -> Format | None:
+    """Return the format in which a row's positions are stored, the dtype where no stage says it."""
+    stages = dict(word.partition("=")[::2] for word in str(row.get("stages") or "").split())
+    try:
+        return parse(str(stages.get("position", row.get("dtype"))).rpartition("/")[2])
+    except UnknownName:
+        return None
 
 
 def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

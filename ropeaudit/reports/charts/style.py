@@ -12,33 +12,25 @@ import io
 import math
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ropeaudit import data
 from ropeaudit.errors import UsageError
-from ropeaudit.reports import Row
-from ropeaudit.reports.charts import series
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports import Row, settings
+from ropeaudit.reports.numbers import printable, setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-BLACK, ORANGE, SKY, GREEN, RED, BLUE, PURPLE = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#D55E00",
-    "#0072B2",
-    "#CC79A7",
-)
-GREY = "#666666"
-_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK)
+ORANGE, GREEN, RED, BLUE, PURPLE, GREY = "#E69F00", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#666666"
+_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
@@ -50,29 +42,6 @@ _POINTS = 10.0  # size of a text in a figure that is not small
 _TITLE_LINES = 3
 _NAME = 90  # characters of a name in a legend
 _BOXES = "the font lacks some characters of a name: boxes stand for them"
-_STYLE: dict[Any, Any] = {  # of matplotlib's rcParams
-    "figure.dpi": 150,
-    "figure.titlesize": "medium",
-    "figure.titleweight": "bold",
-    "axes.titlesize": "small",
-    "axes.titlelocation": "left",
-    "axes.labelsize": "medium",
-    "axes.grid": True,
-    "axes.grid.which": "major",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "xtick.labelsize": "small",
-    "ytick.labelsize": "small",
-    "legend.fontsize": "x-small",
-    "legend.frameon": False,
-    "legend.handlelength": 3.0,
-    "legend.labelspacing": 0.3,
-    "legend.columnspacing": 1.2,
-    "svg.hashsalt": "ropeaudit",
-}
 
 
 @dataclass(slots=True)
@@ -88,6 +57,48 @@ class Picture:
     height: float = SIZE[1]
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line of a chart: rows, xs ascending, and ys, nan where a row has none. style: number of its look."""
+
+    rows: Sequence[Row]
+    xs: Sequence[float]
+    ys: Sequence[float]
+    style: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], x: str, y: str, style: int = 0) -> Series:
+        """Return the line of two columns of rows."""
+        ordered = sorted(rows, key=lambda row: row[x])
+        values = (row.get(y) for row in ordered)
+        ys = [math.nan if value is None else float(value) for value in values]
+        return cls(ordered, [row[x] for row in ordered], ys, style)
+
+    @property
+    def drawn(self) -> list[float]:
+        """The ys that have a place on a logarithmic axis; the others are nan."""
+        return [y if y > 0 else math.nan for y in self.ys]
+
+    @property
+    def nonfinite(self) -> list[float]:
+        """The xs of what is nan or infinite."""
+        return [x for x, y in zip(self.xs, self.ys, strict=True) if not math.isfinite(y)]
+
+    @property
+    def zeros(self) -> list[float]:
+        """The xs of what is 0."""
+        return [x for x, y in zip(self.xs, self.ys, strict=True) if y == 0]
+
+
+def label(row: Row, columns: Iterable[str]) -> str:
+    """Return the name of a row's line: subject, dtype and the settings that tell it apart from others."""
+    words = [str(row[name]) for name in ("implementation", "dtype") if row.get(name) is not None]
+    for name in columns:
+        value = setting(row.get(name))
+        words.append(value if name == "model" else f"{name}={value}")
+    return printable(" ".join(words)) or "exact"
+
+
 @contextlib.contextmanager
 def sized(size: tuple[float, float] | None) -> Iterator[None]:
     """Give figures that are drawn and written within it a size in inches, and texts that fit it."""
@@ -95,7 +106,9 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
 
     width, height = size or SIZE
     scale = min(1.0, max(0.6, min(width / _FULL[0], height / _FULL[1])))
-    with matplotlib.rc_context(_STYLE | {"figure.figsize": (width, height), "font.size": _POINTS * scale}):
+    parameters: dict[Any, Any] = tomllib.loads(data.text("picture.toml"))
+    parameters |= {"figure.figsize": (width, height), "font.size": _POINTS * scale}
+    with matplotlib.rc_context(parameters):
         yield
 
 
@@ -154,14 +167,12 @@ def legend(figure: Figure, axes: Axes) -> int:
     once = dict(zip(labels, handles, strict=True))
     if not once:
         return 0
-    columns = next((count for count in (4, 3, 2) if _width(list(once), count) < 1.6 * across()), 1)
+    for columns in (4, 3, 2, 1):
+        parts = [part for part in np.array_split(list(once), columns) if len(part)]
+        if sum(8 + max(map(len, part)) for part in parts) < 1.6 * across():  # each with its marks
+            break
     figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=columns)
     return -(-len(once) // columns)
-
-
-def _width(labels: Sequence[str], columns: int) -> int:
-    """Return how many characters of a legend the columns take, each with its marks."""
-    return sum(8 + max(map(len, part)) for part in np.array_split(labels, columns) if len(part))
 
 
 def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
@@ -180,25 +191,15 @@ def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
     return sum(text.count("\n") + 1 for text in wrapped)
 
 
-def _linear_part(xs: Iterable[float]) -> float | None:
-    """Return up to which |x| an axis with a logarithmic part is linear, None where all of it should be.
-
-    >>> _linear_part([0, 64, -4096]), _linear_part([50, 1000])
-    (64, None)
-    """
-    sizes = sorted({abs(x) for x in xs if x})
-    return sizes[0] if sizes and sizes[-1] > _WIDE * sizes[0] else None
-
-
 def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Make the horizontal axis logarithmic, with a place for 0 and for what is below it."""
+    """Make the horizontal axis logarithmic where values are wide apart, with a place for 0 and below it."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
-    linear = _linear_part(values)
-    if linear is not None:
-        power = 10 ** math.ceil(math.log10(linear))
-        axes.set_xscale("symlog", linthresh=power * (1 + 1e-9), linscale=0.7)  # no tick but 0 below it
-        ticks = SymmetricalLogLocator(base=10, linthresh=power * (1 + 1e-9))
+    sizes = sorted({abs(x) for x in values if x})
+    if sizes and sizes[-1] > _WIDE * sizes[0]:
+        linear = 10 ** math.ceil(math.log10(sizes[0])) * (1 + 1e-9)  # no tick but 0 below it
+        axes.set_xscale("symlog", linthresh=linear, linscale=0.7)
+        ticks = SymmetricalLogLocator(base=10, linthresh=linear)
         ticks.set_params(numticks=8)
         axes.xaxis.set_major_locator(ticks)
     else:
@@ -221,39 +222,36 @@ def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) ->
 
 
 def limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T], list[str]]:
-    """Return the first `most` groups by names that fit into a picture, and a note of those left out."""
+    """Return the first `most` groups by names that fit into a picture, and a note of those left out.
+
+    A name is without its middle where it is too long; it stays different from the others.
+    """
     shown: dict[str, T] = {}
+    longest = min(_NAME, across())
     for name, group in list(groups.items())[:most]:
-        shown[_fitting(name, shown)] = group
+        if len(name) > longest:
+            cut, number = f"{name[: longest // 2]}…{name[-(longest // 2) :]}", 1
+            name = cut
+            while name in shown:
+                number += 1
+                name = f"[{number}] {cut}"
+        shown[name] = group
     left = len(groups) - len(shown)
     note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
     return shown, [note] if left else []
 
 
-def _fitting(name: str, others: Iterable[str]) -> str:
-    """Return a name without its middle where it is too long; it stays different from the others."""
-    most = min(_NAME, across())
-    if len(name) <= most:
-        return name
-    half, known = most // 2, set(others)
-    cut = f"{name[:half]}…{name[-half:]}"
-    return next(one for n in range(len(known) + 1) if (one := f"[{n + 1}] {cut}" if n else cut) not in known)
-
-
 def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
     """Return rows by implementation, dtype, offset and the settings that differ, and what is left out."""
-    columns = series.varying_settings(rows)
+    columns = settings.independent(rows)
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(f"{series.label(row, columns)} at offset {row['offset']:,}", []).append(row)
+        groups.setdefault(f"{label(row, columns)} at offset {row['offset']:,}", []).append(row)
     return limited(groups, most, "cases")
 
 
 def _crowded(axes: Axes, inches: float) -> bool:
-    """Return whether axes that are laid out are too low for their lines, or for the names of their bars.
-
-    inches: height of the figure.
-    """
+    """Return whether axes of a figure of this height are too low for their lines, or for names of bars."""
     from matplotlib.ticker import FixedLocator
 
     points = axes.get_position().height * inches * 72

@@ -32,7 +32,10 @@ _GAP = "   "
 def render(report: Report) -> str:
     """Return answer and rows at their natural width, whatever that is; rich is not loaded for it."""
     report = report.for_readers()
-    parts = [answers.plain(_answer(report, None))] if report.header else []
+    parts = []
+    if report.header:
+        said = answers.plain(report.answers) or [printable(report.headline)] * bool(report.headline)
+        parts.append("".join(f"{line}\n" for line in said))
     if report.screen and report.shows_rows:
         parts.append("".join(f"{line.rstrip()}\n" for line in _plain_table(report)))
         if report.header and (legend := report.full_legend()):

@@ -1,4 +1,4 @@
-"""A ticket: one Markdown template of facts, the snippet and the command that show them again, versions.
+"""A ticket: the finding, what was expected, a snippet and the command that show it again, facts, versions.
 
 A snippet shows a number without this package; it is run once before it is handed on.
 """
@@ -10,42 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from ropeaudit import reports
-from ropeaudit.reports import Report, Row
-from ropeaudit.reports.numbers import printable, short
+from ropeaudit.reports import Report, Row, templates
+from ropeaudit.reports.numbers import short
 from ropeaudit.runtime.run_metadata import command_line
 
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
 _AGREES = 0.01  # relative: BLAS sums in another order for another shape, and math libraries differ by an ulp
-_TEMPLATE = """\
-# {title}
-
-{seen}
-
-**Expected.** {expected}
-
-## Snippet
-
-{snippet}
-
-## Command
-
-```shell
-{command}
-```
-
-## Facts
-
-{facts}
-
-## Versions
-
-```text
-{environment}
-```
-"""
 
 
 class NoSnippet(Exception):
@@ -53,52 +25,32 @@ class NoSnippet(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Snippet:
-    """Code, and the number of the report that it prints. column: what the number is called there.
+class Reproduction:
+    """A snippet that prints a drift_rms of the report, or why there is none.
 
-    where: the row, in words. file: what it imports or reads that the reader of a ticket does not have.
+    value: the number of the report. where: its row, in words. file: what the code imports that the reader of
+    a ticket does not have. printed: the last line that it printed here. missing: why there is no code, or
+    why it did not print the number.
     """
 
-    lines: tuple[str, ...]
-    column: str
-    value: float
-    where: str
+    code: str = ""
+    value: float = math.nan
+    where: str = ""
     file: str = ""
-
-    @property
-    def text(self) -> str:
-        """Return the code, with a newline at its end."""
-        return "\n".join(self.lines) + "\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Reproduction:
-    """A snippet and the number that it printed here; why there is none, or it printed no such number."""
-
-    snippet: Snippet | None
     printed: str = ""
     missing: str = ""
 
     @property
     def agrees(self) -> bool:
         """Whether it printed the number of the report."""
-        return self.snippet is not None and not self.missing
-
-    def text(self) -> str:
-        """Return the snippet and its number, as Markdown."""
-        if self.snippet is None or not self.agrees:
-            return f"There is no short snippet of it: {self.missing}. The command shows it."
-        it, column = self.snippet, self.snippet.column.replace("_", " ")
-        printed = f"It prints `{self.printed}` here, the {column} of {it.where}."
-        needed = f" It reads {it.file}: add that file, or say where to get it." if it.file else ""
-        return f"```python\n{it.text}```\n\n{printed}{needed}"
+        return bool(self.code) and not self.missing
 
 
-def reproduced(snippet: Snippet) -> Reproduction:
+def reproduced(snippet: Reproduction) -> Reproduction:
     """Run a snippet in a new process, and compare the number that it prints with that of the report."""
     try:
         run = subprocess.run(  # its own interpreter; own code is that of --impl
-            [sys.executable, "-P", "-c", snippet.text],
+            [sys.executable, "-P", "-c", snippet.code],
             capture_output=True,
             text=True,
             timeout=_SECONDS,
@@ -106,62 +58,57 @@ def reproduced(snippet: Snippet) -> Reproduction:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Reproduction(snippet, missing=f"one took more than {_SECONDS:.0f} s")
+        return replace(snippet, missing=f"one took more than {_SECONDS:.0f} s")
     if run.returncode:
         last = (run.stderr.strip().splitlines() or ["no message"])[-1]
-        return Reproduction(snippet, missing=f"one raised {' '.join(last.split())[:200]}")
-    return compared(snippet, run.stdout.strip().splitlines()[-1:] or [""])
+        return replace(snippet, missing=f"one raised {' '.join(last.split())[:200]}")
+    return compared(snippet, (run.stdout.strip().splitlines() or [""])[-1])
 
 
-def compared(snippet: Snippet, lines: list[str]) -> Reproduction:
-    """Return what a snippet printed, judged against the report."""
+def compared(snippet: Reproduction, printed: str) -> Reproduction:
+    """Return a snippet with the line that it printed, judged against the report."""
     try:
-        number = float(lines[-1].split()[-1])
+        number = float(printed.split()[-1])
     except (IndexError, ValueError):
-        return Reproduction(snippet, missing="one printed no number")
+        return replace(snippet, missing="one printed no number")
     if math.isclose(number, snippet.value, rel_tol=_AGREES):
-        return Reproduction(snippet, lines[-1])
-    name = snippet.column
-    return Reproduction(
-        snippet, missing=f"one printed {name} {short(number)}, and the table has {short(snippet.value)}"
-    )
+        return replace(snippet, printed=printed)
+    missing = f"one printed drift_rms {short(number)}, and the table has {short(snippet.value)}"
+    return replace(snippet, missing=missing)
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A bug report of what one row shows.
+    """A bug report of what one row shows, or that nothing is wrong.
 
-    title: without the folders of files; `by_code` ends it. report: its headline and its notes say what was
-    measured. facts: of the row that the ticket is about. expected: what is right, and why, as Markdown.
+    title: without the folders of files; `by_code` ends it; empty for the beginning of the headline.
+    report: its headline and its notes say what was measured. facts: of the row that the ticket is about.
+    expected: what is right, and why; empty where nothing is wrong, and then there is nothing to reproduce.
     """
 
     title: str
     report: Report
-    facts: Row
-    expected: str
-    reproduction: Reproduction
+    facts: Row = field(default_factory=dict)
+    expected: str = ""
+    reproduction: Reproduction = Reproduction(missing="nothing is wrong")
 
     def text(self, environment: Mapping[str, object]) -> str:
         """Return the file."""
-        said = Report((), (), (), headline=self.report.headline, notes=self.report.notes)
-        return _TEMPLATE.format(
-            title=printable(self.title),
-            seen=reports.render("markdown", said).rstrip(),
-            expected=self.expected,
-            snippet=self.reproduction.text(),
-            command=command_line(),
-            facts=self._facts(),
-            environment="\n".join(f"{name}: {value}" for name, value in environment.items()),
-        )
-
-    def _facts(self) -> str:
-        """Return what is known of the row, a line each."""
-        facts = [
-            {"fact": name.replace("_", " "), "value": self.report.shown(name, value)}
+        facts = {
+            name: value
             for name, value in self.facts.items()
             if name not in ("schema", "case") and value not in (None, "", "none") and value == value  # no nan
-        ]
-        return str(reports.render("markdown", Report(facts, ("fact", "value"), ("fact", "value")))).rstrip()
+        }
+        return templates.render(
+            "ticket.md.j2",
+            title=self.title or self.report.headline.partition("; ")[0],
+            report=self.report,
+            expected=self.expected,
+            reproduction=self.reproduction,
+            command=command_line(),
+            facts=facts,
+            environment=environment,
+        )
 
 
 def file_name(target: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,9 @@ from snippets import assert_small, printed, same_digits
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.reports import Report, templates
 from ropeaudit.reports.tickets import drift as tickets
-from ropeaudit.reports.tickets.ticket import NoSnippet, Snippet, compared, reproduced
+from ropeaudit.reports.tickets.ticket import NoSnippet, Reproduction, Ticket, compared, reproduced
 from ropeaudit.rope.setting import RopeSetting
 
 SMALL = {"heads": 2, "seq_len": 48, "head_dim": 32}
@@ -32,7 +34,7 @@ CASES = {
 FUNCTIONS = {"window": "pairs", "part": "front"}  # of OWN, where it is not tables
 
 
-def snippets_of(audit: Audit) -> list[tuple[Snippet, float]]:
+def snippets_of(audit: Audit) -> list[tuple[Reproduction, float]]:
     """Return the snippets of an audit and their numbers, those that there are."""
     results = []
     for record in audit.run():
@@ -50,7 +52,7 @@ def snippets_of(audit: Audit) -> list[tuple[Snippet, float]]:
     return results
 
 
-def check(results: list[tuple[Snippet, float]]) -> None:
+def check(results: list[tuple[Reproduction, float]]) -> None:
     texts = printed([snippet for snippet, _ in results])
     wrong = [
         (snippet.where, text, value)
@@ -138,17 +140,18 @@ def test_the_snippets_of_third_party_code_print_their_rows() -> None:
 
 
 def test_a_snippet_that_prints_another_number_is_not_handed_on() -> None:
-    one = Snippet(("print(1)",), "drift_rms", 0.5, "here")
-    assert compared(one, ["drift_rms 0.502"]).agrees
-    other = compared(one, ["drift_rms 0.52"])
+    one = Reproduction("print(1)\n", 0.5)
+    assert compared(one, "drift_rms 0.502").agrees
+    other = compared(one, "drift_rms 0.52")
     assert not other.agrees
-    assert "printed drift_rms 0.520, and the table has 0.500" in other.text()
-    assert "```" not in other.text()
-    assert "printed no number" in compared(one, ["none"]).missing
+    text = Ticket("x", Report((), (), ()), {}, "what is right", other).text({})
+    assert "printed drift_rms 0.520, and the table has 0.500" in text
+    assert "```python" not in text
+    assert "printed no number" in compared(one, "none").missing
 
 
 def test_a_snippet_that_raises_is_reported_in_a_line() -> None:
-    result = reproduced(Snippet(("raise ValueError('a\\nb')",), "drift_rms", 0.5, "here"))
+    result = reproduced(Reproduction("raise ValueError('a\\nb')", 0.5))
     assert not result.agrees
     assert "one raised" in result.missing
 
@@ -158,15 +161,57 @@ def test_a_snippet_that_takes_too_long_is_none(monkeypatch) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(subprocess, "run", late)
-    result = reproduced(Snippet(("pass",), "drift_rms", 0.5, "here"))
+    result = reproduced(Reproduction("pass", 0.5))
     assert not result.agrees
     assert re.fullmatch(r"one took more than \d+ s", result.missing)
 
 
-@pytest.mark.parametrize(
-    ("role", "text"),
-    [("offset", "int(at[0])"), ("seq_dim", "2"), ("head_axis", "1"), ("dim", "32"), ("base", "10000.0")],
-)
-def test_arguments_of_a_call_that_are_numbers(role, text) -> None:
-    record = SimpleNamespace(setting=RopeSetting.of(32))
-    assert tickets._argument(role, record, SimpleNamespace(order="bhsd")) == text
+def test_arguments_of_a_call_that_are_numbers() -> None:
+    roles = ("offset", "seq_dim", "head_axis", "dim", "base")
+    signature = SimpleNamespace(roles=roles, arguments=[(role, role) for role in roles])
+    text = templates.render(
+        "snippet.py.j2",
+        record=SimpleNamespace(seed=0, dtype="bfloat16", offset=0, mask="full", kv_heads=2, **SMALL),
+        setting=RopeSetting.of(32),
+        called=SimpleNamespace(order="bhsd", rank=1, width="half", signature=signature),
+        name="turn",
+        lines=[],
+        scaled=None,
+        factor="",
+        scale=1.0,
+    )
+    assert "own.turn(offset=int(at[0]), seq_dim=2, head_axis=1, dim=32, base=10000.0)[0]\n" in text
+
+
+HOSTILE = "```\n# no\n<img src=x> [a](b) `c` \u202e\x1b[31m"
+
+
+def test_nothing_in_a_ticket_ends_the_block_that_it_stands_in(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ropeaudit", "check", HOSTILE])
+    said = Report((), (), (), headline=HOSTILE, notes=[HOSTILE])
+    for reproduction in (
+        Reproduction(f"x = 1  # {HOSTILE!r}\n", 0.5, HOSTILE, HOSTILE, HOSTILE),
+        Reproduction(missing=HOSTILE),
+    ):
+        text = Ticket(HOSTILE, said, {HOSTILE: HOSTILE}, HOSTILE, reproduction).text({HOSTILE: HOSTILE})
+        lines = text.splitlines()
+        assert [line for line in lines if line.startswith("#")][1:] == [
+            f"## {name}" for name in ("Snippet", "Command", "Facts", "Versions")
+        ]
+        fences = [line for line in lines if line.startswith("```")]
+        opened = ["```python", "```"] * bool(reproduction.code) + ["```shell", "```", "```text"]
+        assert fences == [*opened, fences[-2], "```"]
+        assert fences[-2].startswith("```\\n# no")  # a fact among the versions, whose fence has no words
+        outside = re.sub(r"^```\w+\n.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        in_words = re.sub(r"(?<!\\)`[^`\n]*`", "", outside)  # the printed line is code
+        assert not re.search(r"(?<!\\)[<\[`]", in_words)
+        assert text.isprintable() or set(filter(lambda c: not c.isprintable(), text)) == {"\n"}
+
+
+def test_a_ticket_can_say_that_nothing_is_wrong() -> None:
+    text = Ticket(
+        "", Report((), (), (), headline="rope.py:turn passes all 21 checks; left out: compiled")
+    ).text({"python": "3.13"})
+    assert text.startswith("# rope.py:turn passes all 21 checks\n\n**rope.py:turn passes all 21 checks; left")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Command", "Versions"]
+    assert "Expected" not in text
