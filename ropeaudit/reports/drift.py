@@ -180,7 +180,7 @@ def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
     if quality == "undecided":
         return f"undecided {where}: the sample's interval holds the tolerance; a larger --sample decides"
     if quality == "":
-        return f"not judged: the file does not say whether rows are within tolerance; scores {size} {where}"
+        return "not judged: the file does not say whether rows are within tolerance"
     refused = sum(record.verdict == "refused" for record in results)
     begin = f"refused in {refused} of {len(results)} rows, the others " if refused else ""
     return f"{begin}within tolerance, furthest off {where}: scores {size}"

@@ -30,7 +30,7 @@ _SHARED = (*settings.NAMES, "sample", "softmax", "anchor", "backend", "version",
 
 def render(report: Report) -> str:
     """Return the page, in ASCII: it reads the same in any encoding."""
-    report = replace(report, verbose=True).for_readers()
+    rows, report = report.rows, replace(report, verbose=True).for_readers()
     headline = " ".join(report.headline.split()) or "ropeaudit"
     counts = Counter(str(row["verdict"]) for row in report.rows if "verdict" in row)
     unknown = [name for name in counts if name not in judging.VERDICTS]
@@ -44,9 +44,9 @@ def render(report: Report) -> str:
         qualities=Counter(known for row in report.rows if (known := quality(row))),
         verdicts={name: counts[name] for name in (*unknown, *reversed(judging.VERDICTS)) if counts[name]},
         meanings=judging.VERDICTS,
-        worst=_worst(report.rows),
-        chart=_chart(report.rows),
-        shared=_shared(report.rows),
+        worst=_worst(rows),
+        chart=_chart(rows),
+        shared=_shared(rows),
         ticket=_ticket(report).split("\n"),
     )
     return _ascii(page)
