@@ -16,7 +16,7 @@ from typing import Any, cast
 import click
 
 from ropeaudit.console.parameters import Rare
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import WITHDRAWN, UnknownName, UsageError
 
 # command -> how an example is typed, and what it is for
 EXAMPLES = {
@@ -62,6 +62,16 @@ EXAMPLES = {
     "frequencies": (("list frequencies --model llama-3.1-8b --dtype bf16", "which positions bf16 merges"),),
 }
 
+GUESSED = {  # option or command that people guess: what it is called here
+    "--theta": "--base",
+    "--rope-theta": "--base",
+    "--json": "-f json",
+    "--csv": "-f csv",
+    "version": "--version",
+    "compare": "report FILE --against FILE",
+    "diff": "report FILE --against FILE",
+}
+
 
 def brief(text: str) -> str:
     """Return the first sentence of an option's help, and its first default."""
@@ -95,11 +105,9 @@ def _unknown_option(name: str, ctx: click.Context) -> UsageError:
     """Return the error that says what took the place of a withdrawn option, or names the nearest options."""
     from difflib import get_close_matches  # in-function: both are needed for errors alone
 
-    from ropeaudit.console.withdrawn import GUESSED, WITHDRAWN
-
     known, root = flags_of(ctx.command, ctx), ctx.find_root()
     typed = ctx.command_path.removeprefix(root.command_path).strip()
-    if instead := WITHDRAWN.get((typed, name)):
+    if instead := WITHDRAWN.get((f"option of {typed}", name)):
         return UsageError(f"{name} of `{ctx.command_path}` was withdrawn; {instead}")
     if (meant := GUESSED.get(name, "")).split(" ")[0] in known:
         return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; type {meant}")
@@ -238,8 +246,6 @@ class NamedCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
-            from ropeaudit.console.withdrawn import GUESSED
-
             if ctx.parent is None and (meant := GUESSED.get(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")
             raise UnknownName(self.noun, args[0], self.list_commands(ctx))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit.console.withdrawn import WITHDRAWN, WITHDRAWN_VALUES
+from ropeaudit.errors import WITHDRAWN
 from ropeaudit.main import main
 
 FORMS = (
@@ -20,6 +20,10 @@ COLUMNS = {
     "model x --columns routing_flips": "use change_rms",
     "module f.npz --loaded saved": "use to",
     "module f.npz --loaded low-cpu-mem": "use from-pretrained",
+    "explain --by position": "--by pair says where drift sits",
+    "explain --by head": "--by pair says where drift sits",
+    "model --by head": "--by pair says it of each pair of a head",
+    "model --by cache": "decode with the default cache is in every run: see decode_max",
 }
 TRACKERS = {
     "check": ("vllm", "transformers", "pytorch", "llama.cpp"),
@@ -37,12 +41,9 @@ LINES = {
         for name in names
     },
     **{
-        f"{command} {option} anything": f"{option} of `ropeaudit {command}` was withdrawn; {instead}\n"
-        for (command, option), instead in WITHDRAWN.items()
-    },
-    **{
-        f"{command} {option} {value}": f"({value!r} was withdrawn: {instead})\n"
-        for (command, option, value), instead in WITHDRAWN_VALUES.items()
+        f"{kind.removeprefix('option of ')} {option} anything": f" was withdrawn; {instead}\n"
+        for (kind, option), instead in WITHDRAWN.items()
+        if kind.startswith("option of ")
     },
 }
 

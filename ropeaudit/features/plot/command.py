@@ -92,11 +92,10 @@ def plot(
     """Draw a report of another command, FILE (- is stdin), or measure a case and draw it by query and key."""
     from ropeaudit import reports
     from ropeaudit.audits.arguments import resolved
-    from ropeaudit.console import delivery, output, output_files, settings, standard_input
+    from ropeaudit.console import delivery, output, output_files, settings
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
-    file = file and standard_input.file(file)
     outputs = tuple("/dev/stdout" if path == "-" else path for path in outputs)
     reports.needed("matplotlib", "a picture", "plot")
     from ropeaudit.reports.charts import style

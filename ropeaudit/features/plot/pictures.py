@@ -8,7 +8,7 @@ from typing import Any
 
 from ropeaudit.errors import BadInput
 from ropeaudit.recipes import STAGES
-from ropeaudit.reports import form_of, numbers, reading, settings
+from ropeaudit.reports import numbers, reading, settings
 from ropeaudit.reports.charts import drift, series, style
 from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.charts.style import Picture
@@ -48,7 +48,7 @@ def picture(kind: str, path: str) -> Picture:
         rows: Sequence[Mapping[str, Any]] = reading.read(path)
         _check(path, kind, rows, _SOURCES[kind][1])
         return drift.draw(shortened(rows))
-    if form_of(path) != "json":
+    if reading.form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))

@@ -72,7 +72,7 @@ def report(
     from ropeaudit.audits import comparison, records
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
-    from ropeaudit.console import output_files, standard_input
+    from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
     from ropeaudit.features.report import report as tables
     from ropeaudit.reports.comparison import report as of_changes
@@ -82,8 +82,7 @@ def report(
     _refuse_apart(against is not None, of_against, "--against FILE")
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
-    files, broken = tuple(map(standard_input.file, files)), list[str]()
-    against = against and standard_input.file(against)
+    broken = list[str]()
     with output_files.opened(output.outputs) as targets:
         if against is not None:
             columns = output.chosen_columns(tables.COLUMNS["against"])
