@@ -40,10 +40,10 @@ ticket_option: Decorator = click.option(
 )
 
 
-def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: str) -> int:
+def write(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
     """Write the ticket and say so on stderr; return the exit code, 2 where it cannot be written.
 
-    nothing: why there is none, where `make` returns none.
+    make: returns none where nothing was judged.
     """
     if file is None:
         return 0
@@ -52,7 +52,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: s
 
     ticket = make()
     if ticket is None:
-        output.say(f"no ticket was written: {nothing}")
+        output.say("no ticket was written: nothing was judged to its end")
         return 0
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
     known = run_metadata.environment() | hardware.environment(audited)

@@ -184,8 +184,8 @@ def check(
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.INTERRUPTED:
-            tickets.write(ticket_file, lambda: None, "the run was interrupted")
+            tickets.write(ticket_file, lambda: None)
             return code
-        written = tickets.write(ticket_file, made, "no check fails")
+        written = tickets.write(ticket_file, made)
     failed = any(one.finding.failed for one in sentences.checks(checked))
     return delivery.worst(code, written, delivery.BROKEN if failed else delivery.DONE)
