@@ -12,7 +12,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, Rare, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, WORD, Parsed, Rare, one_of
 from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("drift", "heatmap", "stages", "frequencies", "decay", "limit")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
-_OWN = ("file", "kind", "outputs", "quiet", "title", "size")  # the parameters that are none of the case
+_OWN = ("file", "kind", "outputs", "quiet", "title", "size", "y")  # the parameters that are none of the case
 
 
 def _size(text: str, flag: str) -> tuple[float, float]:
@@ -61,6 +61,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     "distance; stages are those to blame, frequencies those that drift; limit is what is guaranteed and what "
     "was tested.  [default: drift]",
 )
+@click.option("--y", type=WORD, metavar="COLUMN", help="drift: column of numbers.  [default: drift_rms]")
 @click.option("--title", metavar="TEXT", help="Title, in the place of the finding; '' leaves it out.")
 @click.option(
     "--size",
@@ -79,6 +80,7 @@ def plot(
     file: str | None,
     outputs: tuple[str, ...],
     kind: str,
+    y: str | None,
     title: str | None,
     size: tuple[float, float] | None,
     quiet: bool,
@@ -108,7 +110,7 @@ def plot(
             else:
                 from ropeaudit.features.plot.pictures import picture as of_report
 
-                picture = of_report(kind, file)
+                picture = of_report(kind, file, y)
             if title is not None:
                 style.retitle(picture.figure, title)
             if size is None:
@@ -134,6 +136,8 @@ def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
     names = [name for name in given if name not in _OWN and given[name]]
     if not outputs:
         raise UsageError(f"a picture needs a file; add -o {kind}.svg")
+    if given["y"] and kind != "drift":
+        raise UsageError(f"--y chooses the column of --kind drift; leave it out with --kind {kind}")
     if kind == "heatmap" and file:
         raise UsageError(
             "--kind heatmap measures a case; leave out FILE and give --offset, --dtype, --recipe"

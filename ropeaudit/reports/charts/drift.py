@@ -23,15 +23,19 @@ _EXPECTED = {  # column -> how it is drawn, what it is called
     "bound_max": ((0, (6, 2)), "bound of the largest |drift|"),
     "floor_rms": ("-", "floor: RMS drift at offset 0"),
 }
+Y = "drift_rms"  # what is drawn where nothing else is asked for
 _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens."""
-    measured, lines, columns, notes = _read(rows)
-    title = _title(measured, [name for name in columns if name == "model"])
+def draw(rows: Sequence[Row], y: str = Y) -> Picture:
+    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
+
+    y: the numeric column that is drawn over the offset.
+    """
+    measured, lines, columns, notes = _read(rows, y)
+    title = _title(measured, [name for name in columns if name == "model"], y)
     figure, (axes,) = style.figure(title)
-    notes += _drawn(axes, lines, measured)
+    notes += _drawn(axes, lines, measured, y)
     height = 3.8 + 0.13 * style.legend(figure, axes)  # inches
     if len(measured) < len(rows):
         notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
@@ -51,62 +55,71 @@ def svg(rows: Sequence[Row]) -> tuple[str, Picture]:
 
 def on(axes: Axes, rows: Sequence[Row]) -> Axes:
     """Draw the same on axes that are there, with a legend in them and without a title; return them."""
-    measured, lines, _, _ = _read(rows)
-    _drawn(axes, lines, measured)
+    measured, lines, _, _ = _read(rows, Y)
+    _drawn(axes, lines, measured, Y)
     if lines:
         axes.legend(fontsize="small")
     return axes
 
 
-def _read(rows: Sequence[Row]) -> tuple[list[Row], list[Series], Sequence[str], list[str]]:
+def _read(rows: Sequence[Row], y: str) -> tuple[list[Row], list[Series], Sequence[str], list[str]]:
     """Return what was measured, the lines to draw, the settings in which rows differ, and notes."""
     measured = [row for row in rows if row.get("verdict") != "refused"]
     columns = varying_settings(measured)
     by_offset = sorted(measured, key=lambda row: row["offset"])
-    named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns))}
-    shown, notes = style.limited(_worst(named), style.MOST_LINES, "lines, those that drift least,")
+    named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns), y)}
+    shown, notes = style.limited(_worst(named, y), style.MOST_LINES, "lines, those that drift least,")
     lines = [replace(line, label=name) for name, line in shown.items()]
     return measured, lines, columns, notes
 
 
-def _drawn(axes: Axes, lines: Sequence[Series], measured: Sequence[Row]) -> list[str]:
+def _drawn(axes: Axes, lines: Sequence[Series], measured: Sequence[Row], y: str) -> list[str]:
     """Draw lines and what goes with them; return notes."""
     notes = []
-    axes.set_yscale("log")
+    signed = any(point.y < 0 for line in lines for point in line.points)
+    axes.set_yscale("linear" if signed else "log")
     for line in lines:
-        _line(axes, line)
-    if len(lines) <= _MOST_EXPECTED:
+        _line(axes, line, signed)
+    if y == Y:
+        _sampled(axes, lines)
+    if y == Y and len(lines) <= _MOST_EXPECTED:
         _expected(axes, lines)
-    else:
+    elif y == Y:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
-    _edges(axes, lines)
+    _edges(axes, lines, "" if signed else "no drift at all" if y == Y else "zero")
     _out_of_tolerance(axes, lines)
     style.offsets_axis(axes, [row["offset"] for row in measured])
     _marks(axes, inexact_marks(measured))
     axes.set_xlabel("offset added to every position (tokens)")
-    axes.set_ylabel("RMS drift (score units)")
+    axes.set_ylabel("RMS drift (score units)" if y == Y else y.replace("_", " "))
     return notes
 
 
-def _worst(named: Mapping[str, Series]) -> dict[str, Series]:
+def _worst(named: Mapping[str, Series], y: str) -> dict[str, Series]:
     """Return the lines that drift most, as many as fit, in the order in which they came; then the rest."""
 
     def size(name: str) -> float:
-        return max(badness(point.row, "drift_rms") for point in named[name].points)
+        return max(badness(point.row, y) for point in named[name].points)
 
     drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
     return {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
 
 
-def _line(axes: Axes, line: Series) -> None:
-    """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
+def _line(axes: Axes, line: Series, signed: bool) -> None:
+    """Draw a line, broken where a value has no place on the axis."""
     look = style.line(line.style)
-    values = [point.y if point.y > 0 else math.nan for point in line.points]
+    values = [point.y if signed or point.y > 0 else math.nan for point in line.points]
     axes.plot([point.x for point in line.points], values, label=style.plain(line.label), **look)
-    sampled = [point for point in line.points if point.row.get("drift_rms_low") is not None]
-    if sampled:
-        low, high = ([float(point.row[f"drift_rms_{end}"]) for point in sampled] for end in ("low", "high"))
-        axes.fill_between([point.x for point in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
+
+
+def _sampled(axes: Axes, lines: Sequence[Series]) -> None:
+    """Draw the intervals of sampled values, in the colour of their line."""
+    for line in lines:
+        sampled = [point for point in line.points if point.row.get("drift_rms_low") is not None]
+        if sampled:
+            ends = ([float(point.row[f"drift_rms_{end}"]) for point in sampled] for end in ("low", "high"))
+            look: dict[str, Any] = {"color": style.line(line.style)["color"], "alpha": 0.2, "lw": 0}
+            axes.fill_between([point.x for point in sampled], *ends, **look)
 
 
 def _expected(axes: Axes, lines: Sequence[Series]) -> None:
@@ -125,9 +138,12 @@ def _expected(axes: Axes, lines: Sequence[Series]) -> None:
                 labels.add(text)
 
 
-def _edges(axes: Axes, lines: Sequence[Series]) -> None:
-    """Mark what is not on the scale, in the colour of its line; the legend names each kind once."""
-    for top, text in ((True, "nan or infinite scores"), (False, "no drift at all")):
+def _edges(axes: Axes, lines: Sequence[Series], zeros: str) -> None:
+    """Mark what is not on the scale, in the colour of its line; the legend names each kind once.
+
+    zeros: what zeros are called there, empty where they are on the scale.
+    """
+    for top, text in ((True, "nan or infinite scores"), (False, zeros))[: 1 + bool(zeros)]:
         for line in lines:
             if xs := line.nonfinite() if top else line.zeros():
                 style.edge(axes, xs, top, style.line(line.style)["color"], text)
@@ -170,15 +186,20 @@ def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
         )
 
 
-def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], y: str) -> str:
     """Return what drifts most, how much more than at its floor, and where scores are not finite."""
     if not rows:
         return "Nothing was measured."
-    nonfinite = [row for row in rows if badness(row, "drift_rms") == math.inf]
-    finite = [row for row in rows if badness(row, "drift_rms") < math.inf]
+    nonfinite = [row for row in rows if badness(row, y) == math.inf]
+    finite = [row for row in rows if badness(row, y) < math.inf]
     parts = []
-    if finite:
-        worst = max(finite, key=lambda row: badness(row, "drift_rms"))
+    if finite and y != Y:
+        worst = max(finite, key=lambda row: badness(row, y))
+        parts.append(
+            f"{label(worst, columns)} is worst: {y} {short(worst[y])}, at offset {worst['offset']:,}"
+        )
+    elif finite:
+        worst = max(finite, key=lambda row: badness(row, y))
         size = f"{short(worst['drift_rms'])} RMS"
         if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
             size += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"

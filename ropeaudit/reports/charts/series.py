@@ -52,13 +52,13 @@ def points(rows: Iterable[Row], x: str, y: str) -> list[DataPoint]:
     return sorted((DataPoint(row[x], number(row.get(y)), row) for row in rows), key=lambda point: point.x)
 
 
-def drift_series(rows: Iterable[Row], label_of: Callable[[Row], str]) -> list[Series]:
-    """Return RMS drift over the offset, a line a label, styles in the order of the lines."""
+def drift_series(rows: Iterable[Row], label_of: Callable[[Row], str], y: str) -> list[Series]:
+    """Return a column over the offset, a line a label, styles in the order of the lines."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:
         grouped.setdefault(label_of(row), []).append(row)
     return [
-        Series(label, points(group, "offset", "drift_rms"), style)
+        Series(label, points(group, "offset", y), style)
         for style, (label, group) in enumerate(grouped.items())
     ]
 
