@@ -335,10 +335,9 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("y", ["drift_relative", "change_rms", "offset"])
 def test_any_column_of_numbers_is_drawn(y, folder, tmp_path, capsys) -> None:
-    assert (
-        main(["plot", f"{folder / 'drift.json'}", "--y", y, "-o", f"{tmp_path / 'x.svg'}", "--title", y]) == 0
-    )
-    rows = reading.read(f"{folder / 'drift.json'}")
+    path = f"{folder / 'drift.json'}"
+    assert main(["plot", path, "--y", y, "-o", f"{tmp_path / 'x.svg'}"]) == 0
+    rows = reading.read(path)
     (axes,) = drift.draw(rows, y).figure.axes
     assert axes.get_ylabel() == y.replace("_", " ")
     drawn = sorted(at for line in axes.get_lines() for at in line.get_ydata() if at == at)
