@@ -175,6 +175,8 @@ class ReportOptions(ScreenOptions):
         cls=Rare,
     )
 
+    verbose: bool = option("-v", "--verbose", is_flag=True, help="Print all rows and all notes.")
+
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
         """Return the columns that were asked for. Raises: UnknownName if one is not known."""
         names = list(known)

@@ -5,6 +5,8 @@ import json
 import pytest
 from cases import first_fast
 
+from ropeaudit.conformance import code_checks
+from ropeaudit.features.check import config_target
 from ropeaudit.main import main
 
 CODE = """import numpy as np
@@ -70,3 +72,67 @@ def test_an_exception_whose_text_raises_is_one_of_the_code(base, text, most, tmp
     assert main(line) == (2 if most < 0 else 0)
     seen = capsys.readouterr()
     assert "it raises Silent" in (seen.err if most < 0 else seen.out)
+
+
+LEAVING = """import sys, torch
+
+class Own(BaseException):
+    pass
+
+class Returned:
+    def __getattr__(self, name):
+        {how}
+
+def rotated(x, positions):
+    d = x.shape[-1]
+    angles = positions.float()[:, None] / 10000.0 ** (torch.arange(0, d, 2) / d)
+    c, s = angles.cos(), angles.sin()
+    u, v = x.float().chunk(2, -1)
+    return torch.cat([u * c - v * s, v * c + u * s], -1).to(x.dtype)
+
+calls = [0]
+
+def rope(x, positions):
+    calls[0] += 1
+    if calls[0] > 40:
+        {where}
+    return rotated(x, positions)
+"""
+
+
+@pytest.mark.parametrize("how", first_fast(["sys.exit(0)", "raise Own('x')", "raise GeneratorExit"]))
+@pytest.mark.parametrize("where", ["in the call", "in what it returns"])
+def test_code_that_leaves_python_fails_its_checks(how, where, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = how if where == "in the call" else "return Returned()"
+    (tmp_path / "r.py").write_text(LEAVING.format(how=how, where=place))
+    assert (
+        main(["check", "r.py:rope", "--up-to", "64", "--head-dim", "8", "--under", "none", "-f", "csv"]) == 1
+    )
+    seen = capsys.readouterr()
+    assert "it raises RuntimeError: it " in seen.out
+    assert "fault of ropeaudit" not in seen.out + seen.err
+
+
+@pytest.mark.parametrize("verbose", [[], ["-v"]])
+def test_a_check_at_fault_is_ours_and_stops_no_other(verbose, tmp_path, monkeypatch, capsys) -> None:
+    def broken(*_):
+        raise LookupError("of ours")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(code_checks.CHECKS, "decode", broken)
+    monkeypatch.setattr(config_target, "_keys", broken)
+    (tmp_path / "r.py").write_text(LEAVING.format(how="pass", where="pass"))
+    line = ["check", "r.py:rope", "llama-3.1-8b", "r.py:rotated", "--up-to", "64", "--head-dim", "8"]
+    assert (
+        main([*line, "--dtype", "bf16", "--under", "none", "-f", "json", *verbose, "--ticket", "t.md"]) == 3
+    )
+    seen = capsys.readouterr()
+    rows = json.loads(seen.out)["records"]
+    failed = [(row["target"], row["check"]) for row in rows if row["status"] == "fail"]
+    assert failed == [("r.py:rope", "decode"), ("llama-3.1-8b", "model"), ("r.py:rotated", "decode")]
+    assert ("r.py:rotated", "drift", "pass") in [(row["target"], row["check"], row["status"]) for row in rows]
+    said = "decode in bfloat16: a fault of ropeaudit, not of what is checked: LookupError: of ours"
+    assert f"ropeaudit: r.py:rope, {said}\n" in seen.err
+    assert ("Traceback" in seen.err) == bool(verbose)
+    assert not (tmp_path / "t.md").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -188,4 +188,20 @@ def check(
             return code
         written = tickets.write(ticket_file, made)
     failed = any(one.finding.failed for one in sentences.checks(checked))
-    return delivery.worst(code, written, delivery.BROKEN if failed else delivery.DONE)
+    return delivery.worst(code, written, _ours(checked, output), delivery.BROKEN if failed else delivery.DONE)
+
+
+def _ours(checked: Sequence[Checked], output: CheckReportOptions) -> int:
+    """Say which checks are at fault themselves; return the exit code."""
+    from ropeaudit.console import delivery
+    from ropeaudit.console.output import say
+    from ropeaudit.features.check.sentences import place
+
+    faults = [one for one in checked if one.finding.fault]
+    for one in faults:
+        say(f"{one.target}, {place(one)}: {one.finding.detail}")
+        if output.verbose:
+            click.echo(one.finding.fault, err=True)
+    if faults:
+        say("please report it with the command and `ropeaudit list environment`; -v shows where it is")
+    return delivery.OUR_FAULT if faults else delivery.DONE

@@ -33,9 +33,9 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         return None
     # an option of this program is nothing to who reads a ticket
     results = [replace(one, finding=replace(one.finding, option="")) for one in results]
-    first = next((one for one in results if one.finding.failed), None)
+    first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
     if first is None:
-        return _of_pass(results)
+        return None if any(one.finding.fault for one in results) else _of_pass(results)
     own = [one for one in results if one.target == first.target]
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     ticket = Ticket(
