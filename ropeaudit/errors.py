@@ -87,6 +87,10 @@ WITHDRAWN = {  # (what it was, its name): what to use instead
     ("--by", "head"): "--by pair says where drift sits",
     ("kind of rows", "head"): "--by pair says it of each pair of a head",
     ("kind of rows", "cache"): "decode with the default cache is in every run: see decode_max",
+    **{
+        ("--ticket", name): "any tracker takes the one form; give a file, such as ticket.md"
+        for name in ("vllm", "transformers", "pytorch", "llama.cpp")
+    },
     ("option of shift", "--engine"): f"{_ENGINE} and --backend torch rotate",
     ("option of limit", "--engine"): f"{_ENGINE} of --impl is called",
     **{(f"option of {name}", "--ticket-file"): "use --ticket FILE" for name in ("check", "module", "shift")},

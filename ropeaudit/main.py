@@ -81,7 +81,8 @@ class CommandGroup(NamedCommands):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16\n\n"
     "Exit code, the first that holds: 3 a fault of ropeaudit, 130 interrupted, 1 a failure or a broken "
-    "--fail-if, 2 bad usage, bad input or a file that cannot be written, 0 done.",
+    "--fail-if, 2 bad usage, bad input or a file that cannot be written, 0 done.\n\n"
+    'Completion: eval "$(_ROPEAUDIT_COMPLETE=bash_source ropeaudit)", or zsh_source, fish_source.',
 )
 @click.version_option(__version__, "-V", "--version", prog_name="ropeaudit")
 @click.pass_context

@@ -1,4 +1,4 @@
-"""`--help` of a command: what most people need on one screen; `--help-all` shows every option in full.
+"""`--help` of a command: what most people need on one screen; `--help-all` lists every option in full.
 
 Of each text `--help` shows what stands first: of an option the first sentence and the first default, of an
 epilog the first paragraph.
@@ -182,29 +182,23 @@ class GroupedCommand(click.Command):
         return ctx.invoke(cast(Callable[..., Any], self.callback), **asked)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under the headings of their groups, in one column; rare ones if asked for."""
-        whole, params = ctx.meta.get(__name__, False), self.get_params(ctx)
-        headings = {param.name: "Help" for param in params[-2:]}
-        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for group in reversed(
-            getattr(self.callback, "groups", {}).values()
-        ):  # those of the last options first
-            heading = getattr(group, "heading", "Options")
-            sections.setdefault(heading, [])
-            headings |= {one.name: heading for one in fields(group)}
-        for param in params:
-            heading = headings.get(param.name, "Options")
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is not None and (whole or not (isinstance(param, Rare) or heading == "Help")):
-                text = record[1] if whole else brief(record[1])
-                sections.setdefault(heading, []).append((record[0], text))
-        width = max(len(left) for records in sections.values() for left, _ in records)
+        """Write the usual options under the headings of their groups, in one column; or all as a list."""
+        if ctx.meta.get(__name__):
+            super().format_options(ctx, formatter)
+            return
+        groups, sections = getattr(self.callback, "groups", {}).values(), dict[str, list[tuple[str, str]]]()
+        headings = {one.name: getattr(group, "heading", "") for group in groups for one in fields(group)}
+        for param in self.params:
+            if isinstance(param, click.Option) and not isinstance(param, Rare):
+                flags, text = param.get_help_record(ctx) or ("", "")
+                heading = headings.get(str(param.name)) or "Options"
+                sections.setdefault(heading, []).append((flags, brief(text)))
+        width = max(len(flags) for records in sections.values() for flags, _ in records)
         formatter.write_paragraph()
         for heading, records in sections.items():
-            if records:
-                formatter.write_heading(heading)
-                with formatter.indentation():
-                    formatter.write_dl([(left.ljust(width), text) for left, text in records])
+            formatter.write_heading(heading)
+            with formatter.indentation():
+                formatter.write_dl([(flags.ljust(width), text) for flags, text in records])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the epilog, then the examples, each on a line that can be typed."""

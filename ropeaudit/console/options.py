@@ -153,6 +153,12 @@ class ScreenOptions:
 
     heading: ClassVar[str] = "Report, and long runs"
     form: str = form_option()
+    verbose: bool = option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Print all rows and all notes.",
+    )
     color: bool | None = option(
         "--color/--no-color",
         default=None,
@@ -174,8 +180,6 @@ class ReportOptions(ScreenOptions):
         help="No notes and no progress on stderr, only why rows were refused.",
         cls=Rare,
     )
-
-    verbose: bool = option("-v", "--verbose", is_flag=True, help="Print all rows and all notes.")
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
         """Return the columns that were asked for. Raises: UnknownName if one is not known."""

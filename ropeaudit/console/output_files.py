@@ -54,8 +54,8 @@ class OutputFile:
         """Return whether there is a report that this one would take the place of."""
         return not self.stream and self.targets[0].exists()
 
-    def write(self, report: Report) -> None:
-        """Write the report, and its metadata beside it where its form wants them there. Raises: BadOutput."""
+    def contents(self, report: Report) -> list[bytes]:
+        """Return the bytes of a report, and those of its metadata where its form wants them beside it."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
             import json  # in-function, as digests, which load NumPy: most runs write no metadata
@@ -65,7 +65,7 @@ class OutputFile:
             whole = {**report.metadata, self.form: digests.of_bytes(contents[0])}
             about = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
             contents.append(about.encode("utf-8", "backslashreplace"))
-        self.fill(contents)
+        return contents
 
     def fill(self, contents: Sequence[bytes]) -> None:
         """Write the bytes of each target and put them under their names. Raises: BadOutput."""

@@ -8,9 +8,6 @@ import pytest
 from ropeaudit.errors import WITHDRAWN
 from ropeaudit.main import main
 
-FORMS = (
-    "the forms of trackers were withdrawn; --ticket {0} would be a file: give one, such as --ticket ticket.md"
-)
 SMALL = "--heads 1 --seq-len 4"
 COLUMNS = {
     f"shift {SMALL} --columns engine": "NumPy forms all scores",
@@ -25,20 +22,16 @@ COLUMNS = {
     "model --by head": "--by pair says it of each pair of a head",
     "model --by cache": "decode with the default cache is in every run: see decode_max",
 }
-TRACKERS = {
-    "check": ("vllm", "transformers", "pytorch", "llama.cpp"),
-    "shift": ("vllm",),
-    "module": ("vllm",),
-}
 # command line -> what its message holds
 LINES = {
     "vectors --want scores -o case": "known: rotated, gradient (scores are judged from rotated q and k)",
     "module x.xml": "'x.xml': OpenVINO IR is no longer read; give the .onnx file that it is made of",
     **{line: f"; it was withdrawn: {instead}\n" for line, instead in COLUMNS.items()},
     **{
-        f"{command} --ticket {name}": FORMS.format(name)
-        for command, names in TRACKERS.items()
-        for name in names
+        f"{command} --ticket {name}": "it was withdrawn: any tracker takes the one form; give a file"
+        for command in ("check", "shift", "module")
+        for kind, name in WITHDRAWN
+        if kind == "--ticket"
     },
     **{
         f"{kind.removeprefix('option of ')} {option} anything": f" was withdrawn; {instead}\n"

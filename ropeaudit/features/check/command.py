@@ -175,7 +175,7 @@ def check(
                 run,
                 report,
                 output,
-                also=[(file, junit_form.content)] if file is not None else (),
+                also=[(file, lambda results: [junit_form.content(results)])] if file is not None else (),
                 done=lambda results: counted(len(sentences.checks(results)), "check"),
                 left=left,
                 proportional=False,  # which check takes longest depends on the code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -115,9 +114,8 @@ def plot(
                 style.retitle(picture.figure, title)
             if size is None:
                 picture.figure.set_figheight(picture.height)
-            contents = [style.encoded(picture, target.form) for target in files]
-        made = zip(files, contents, strict=True)
-        errors = delivery.fill([(file, functools.partial(bytes, content)) for file, content in made])
+            made = [(target, [style.encoded(picture, target.form)]) for target in files]
+        errors = delivery.fill([(target, content.copy) for target, content in made])
         written = [repr(target.path) for target in files if target.written]
     if written and not quiet:
         title = f"wrote {', '.join(written)}: {picture.title}"

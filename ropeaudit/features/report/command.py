@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -124,7 +125,7 @@ def _deliver(
     if chosen or not targets:
         return delivery.deliver(made, targets, output, broken=lambda: broken)
     code = out.print_line(made.headline)
-    errors = delivery.write(made, targets)
+    errors = delivery.fill([(file, functools.partial(file.contents, made)) for file in targets])
     for file in targets if not output.quiet else ():
         if file.written:
             size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
