@@ -117,9 +117,9 @@ def _sampled(axes: Axes, lines: Sequence[Series]) -> None:
     for line in lines:
         sampled = [point for point in line.points if point.row.get("drift_rms_low") is not None]
         if sampled:
-            ends = ([float(point.row[f"drift_rms_{end}"]) for point in sampled] for end in ("low", "high"))
-            look: dict[str, Any] = {"color": style.line(line.style)["color"], "alpha": 0.2, "lw": 0}
-            axes.fill_between([point.x for point in sampled], *ends, **look)
+            low, high = ([float(at.row[f"drift_rms_{end}"]) for at in sampled] for end in ("low", "high"))
+            colour = style.line(line.style)["color"]
+            axes.fill_between([point.x for point in sampled], low, high, color=colour, alpha=0.2, lw=0)
 
 
 def _expected(axes: Axes, lines: Sequence[Series]) -> None:
