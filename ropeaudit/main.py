@@ -20,7 +20,7 @@ from typing import TextIO
 import click
 
 from ropeaudit import __version__
-from ropeaudit.console.help import NamedCommands
+from ropeaudit.console.help import NamedCommands, unknown_option
 from ropeaudit.errors import RopeAuditError, unusable
 from ropeaudit.runtime import streams
 
@@ -115,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _closed_pipe()
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.NoSuchOption as error:
+        return _refuse(unknown_option(error).typed)
     except click.ClickException as error:
         return _refuse(error.format_message(), _help_of(error))
     except (click.Abort, KeyboardInterrupt):

@@ -6,7 +6,6 @@ epilog the first paragraph.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -92,19 +91,11 @@ def flags_of(command: click.Command, ctx: click.Context) -> list[str]:
     ]
 
 
-@contextlib.contextmanager
-def _options_suggested(ctx: click.Context) -> Iterator[None]:
-    """Turn click's error of an unknown option into one that says what was meant. Raises: UsageError."""
-    try:
-        yield
-    except click.NoSuchOption as error:
-        raise _unknown_option(error.option_name, ctx) from None
-
-
-def _unknown_option(name: str, ctx: click.Context) -> UsageError:
+def unknown_option(error: click.NoSuchOption) -> UsageError:
     """Return the error that says what took the place of a withdrawn option, or names the nearest options."""
     from difflib import get_close_matches  # in-function: both are needed for errors alone
 
+    name, ctx = error.option_name, cast(click.Context, error.ctx)
     known, root = flags_of(ctx.command, ctx), ctx.find_root()
     typed = ctx.command_path.removeprefix(root.command_path).strip()
     if instead := WITHDRAWN.get((f"option of {typed}", name)):
@@ -159,11 +150,6 @@ class GroupedCommand(click.Command):
         """Return the parameters, --help-all before --help."""
         *params, last = super().get_params(ctx)
         return [*params, _HELP_ALL, last]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: UsageError of an unknown option, which names the nearest."""
-        with _options_suggested(ctx):
-            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function, each group of options as one object.
@@ -228,8 +214,7 @@ class NamedCommands(click.Group):
         """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
-        with _options_suggested(ctx):
-            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of `--help`."""
