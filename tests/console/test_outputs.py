@@ -453,18 +453,6 @@ def test_a_link_is_written_through(name, there, tmp_path) -> None:
 
 
 @posix
-def test_a_link_into_a_folder_that_is_not_there_or_to_itself(tmp_path, capsys) -> None:
-    (tmp_path / "a.csv").symlink_to(tmp_path / "nowhere" / "a.csv")
-    (tmp_path / "b.csv").symlink_to(tmp_path / "b.csv")
-    for name in ("a.csv", "b.csv"):
-        assert main([*SMALL, "-o", str(tmp_path / name)]) == 2
-        message = capsys.readouterr().err
-        assert "cannot be written" in message
-        assert message.count("\n") == 1
-    assert sorted(os.listdir(tmp_path)) == ["a.csv", "b.csv"]
-
-
-@posix
 @pytest.mark.parametrize("name", ["x.csv", "x"])
 def test_a_pipe_is_written_into(name, tmp_path, capfd) -> None:
     pipe, got = tmp_path / name, []
