@@ -13,12 +13,14 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from traceback import walk_tb
+from types import TracebackType
 from typing import TextIO
 
 import click
 
 from ropeaudit import __version__
-from ropeaudit.console.help import NamedCommands
+from ropeaudit.console.help import NamedCommands, unknown_option
 from ropeaudit.errors import RopeAuditError, unusable
 from ropeaudit.runtime import streams
 
@@ -79,7 +81,8 @@ class CommandGroup(NamedCommands):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16\n\n"
     "Exit code, the first that holds: 3 a fault of ropeaudit, 130 interrupted, 1 a failure or a broken "
-    "--fail-if, 2 bad usage, bad input or a file that cannot be written, 0 done.",
+    "--fail-if, 2 bad usage, bad input or a file that cannot be written, 0 done.\n\n"
+    'Completion: eval "$(_ROPEAUDIT_COMPLETE=bash_source ropeaudit)", or zsh_source, fish_source.',
 )
 @click.version_option(__version__, "-V", "--version", prog_name="ropeaudit")
 @click.pass_context
@@ -103,13 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         return _closed_pipe()
-    except SystemExit as stop:  # how click ends after shell completion, and on a closed pipe, where it
-        if sys.stdout is stdout:  # wraps the streams
+    except SystemExit as stop:
+        if stop.__traceback__ is None or not _of_click(stop.__traceback__):
+            return _refuse(f"code that was called ends Python: sys.exit({stop.code})")
+        if sys.stdout is stdout:  # after shell completion
             return int(stop.code or 0)
-        sys.stdout, sys.stderr = stdout, stderr
+        sys.stdout, sys.stderr = stdout, stderr  # a closed pipe, where click wraps the streams
         return _closed_pipe()
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.NoSuchOption as error:
+        return _refuse(unknown_option(error).typed)
     except click.ClickException as error:
         return _refuse(error.format_message(), _help_of(error))
     except (click.Abort, KeyboardInterrupt):
@@ -118,8 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error.typed)
     except Exception as error:
         return _unforeseen(error)
-    except BaseException as error:
-        return _fault(error)
+    except BaseException as error:  # of ours each is an Exception
+        return _refuse(f"code that was called raises {type(error).__name__}: {error}".removesuffix(": "))
+
+
+def _of_click(traceback: TracebackType) -> bool:
+    """Return whether click itself raised what has this traceback."""
+    *_, (frame, _) = walk_tb(traceback)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "click"
 
 
 def _unforeseen(error: Exception) -> int:
@@ -146,7 +159,7 @@ def _homeless() -> bool:
     return False
 
 
-def _fault(error: BaseException) -> int:
+def _fault(error: Exception) -> int:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
     return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)

@@ -23,10 +23,11 @@ from ropeaudit.conformance import (
     strides,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import INTERRUPTED, Finding
+from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
+from ropeaudit.subjects.calling.called import raised_by_code
 
 CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
 
@@ -81,7 +82,7 @@ def _cost(name: str, code: CodeUnderTest) -> float:
 def findings(
     code: CodeUnderTest, progress: Callable[[float], None] = lambda share: None
 ) -> Iterator[Finding]:
-    """Run every check and yield its findings; what it raises is one.
+    """Run every check and yield its findings; what code raises is one, and so is a fault of a check.
 
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """
@@ -112,7 +113,8 @@ def findings(
             yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {names}")
             raise
         except Exception as error:  # whatever other people's code raises
-            yield Finding(name, "fail", f"it raises {one_line(error)}")
+            theirs = raised_by_code(error) or isinstance(error, MemoryError)
+            yield Finding(name, "fail", f"it raises {one_line(error)}") if theirs else faulty(name, error)
         del left[name]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ropeaudit.errors import one_line
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 
@@ -29,7 +31,7 @@ class Finding:
     is no number. where: the place of `measured`. diagnosis: what explains it; None where nothing needs to be
     explained, or where nothing was looked for. differing: share of elements whose bits differ, nan where
     bits were not compared. remedy: what to change, empty where that is not known. option: what to check it
-    with instead, where that makes it right.
+    with instead, where that makes it right. fault: where the check itself is at fault, the traceback.
     """
 
     check: str
@@ -43,6 +45,7 @@ class Finding:
     differing: float = math.nan
     remedy: str = ""
     option: str = ""
+    fault: str = ""
 
     @property
     def resembles(self) -> str:
@@ -70,6 +73,12 @@ def of_worst_pair(check: str, detail: str, worst: Places, **rest: Any) -> Findin
     found = {"where": worst.words, "diagnosis": worst.diagnosis} | rest
     sizes = {"measured": worst.excess * worst.allowed, "allowed": worst.allowed, "unit": PAIR}
     return judged(check, worst.excess <= 1, detail, **sizes, **found)
+
+
+def faulty(check: str, error: Exception) -> Finding:
+    """Return a finding of a check that is at fault itself: nobody knows what it would have said."""
+    text = f"a fault of ropeaudit, not of what is checked: {one_line(error)}"
+    return Finding(check, "fail", text, fault="".join(traceback.format_exception(error)))
 
 
 def not_applicable(check: str, reason: str) -> Finding:

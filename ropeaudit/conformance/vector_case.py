@@ -352,6 +352,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return result
 
 
+def is_alone(folder: Path) -> bool:
+    """Return whether a folder holds a case that nobody has changed, and no file beside it."""
+    try:
+        known = {str(file["file"]) for file in _entries(read_manifest(folder / MANIFEST))}
+    except BadInput:
+        return False
+    return {path.name for path in folder.iterdir()} <= {*known, MANIFEST, FLAT, TENSORS}
+
+
 def _entries(content: Mapping[str, Any]) -> list[Entry]:
     calls = [file for call in content["calls"] for file in call["inputs"].values()]
     return [*content["inputs"].values(), *calls]

@@ -13,7 +13,7 @@ Names = Callable[[], Iterable[str]]
 def complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
     """Return what the last element of a list may become; files where an option takes them."""
     done, comma, word = incomplete.rpartition(",")
-    if flag in ("--columns", "--fail-if"):
+    if flag in ("--columns", "--fail-if", "--y"):
         names: Iterable[str] = _columns(context)
     else:
         names = NAMES[flag]() if flag in NAMES else ()

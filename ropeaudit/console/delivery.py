@@ -24,7 +24,7 @@ T = TypeVar("T")
 OnProgress: TypeAlias = Callable[[float], None]
 Metadata: TypeAlias = Mapping[str, Any]
 Stages: TypeAlias = Mapping[str, Mapping[str, str]]  # "subject dtype" -> stage -> format
-Also: TypeAlias = Sequence[tuple["OutputFile", Callable[[], bytes]]]
+Filled: TypeAlias = Iterable[tuple["OutputFile", Callable[[], Sequence[bytes]]]]
 DONE, BROKEN, BAD_USE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 WORST_FIRST = (OUR_FAULT, INTERRUPTED, BROKEN, BAD_USE, DONE)
 
@@ -44,7 +44,7 @@ def delivered(
     options: ReportOptions,
     *,
     stages: Stages | None = None,
-    also: Sequence[tuple[OutputFile, Callable[[list[T]], bytes]]] = (),
+    also: Sequence[tuple[OutputFile, Callable[[list[T]], Sequence[bytes]]]] = (),
     done: Callable[[list[T]], str] = lambda results: counted(len(results), "row"),
     left: Callable[[list[T]], str] = lambda results: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
@@ -120,7 +120,7 @@ def deliver(
     files: Sequence[OutputFile],
     options: ReportOptions,
     *,
-    also: Also = (),
+    also: Filled = (),
     broken: Callable[[], Iterable[str]] = tuple,
 ) -> int:
     """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
@@ -128,7 +128,7 @@ def deliver(
     broken: makes a line for each that did, once everything is written.
     """
     code = output.print_report(report, options)
-    errors = [*write(report, files), *fill(also)]
+    errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
     output.say_notes(report, options)
     code = worst(code, judged(broken()))
     for error in errors:
@@ -136,23 +136,12 @@ def deliver(
     return worst(code, BAD_USE if errors else DONE)
 
 
-def write(report: Report, files: Sequence[OutputFile]) -> list[BadOutput]:
-    """Write a report to each file; return what went wrong."""
+def fill(files: Filled) -> list[BadOutput]:
+    """Write files, each with what makes the bytes of its targets; return what went wrong."""
     errors = []
-    for file in files:
+    for file, contents in files:
         try:
-            file.write(report)
-        except BadOutput as error:
-            errors.append(error)
-    return errors
-
-
-def fill(files: Also) -> list[BadOutput]:
-    """Write files that are no reports, each with what makes its content; return what went wrong."""
-    errors = []
-    for file, content in files:
-        try:
-            file.fill([content()])
+            file.fill(contents())
         except BadOutput as error:
             errors.append(error)
     return errors

@@ -1,4 +1,4 @@
-"""`--help` of a command: what most people need on one screen; `--help-all` shows every option in full.
+"""`--help` of a command: what most people need on one screen; `--help-all` lists every option in full.
 
 Of each text `--help` shows what stands first: of an option the first sentence and the first default, of an
 epilog the first paragraph.
@@ -6,7 +6,6 @@ epilog the first paragraph.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, cast
 import click
 
 from ropeaudit.console.parameters import Rare
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import WITHDRAWN, UnknownName, UsageError
 
 # command -> how an example is typed, and what it is for
 EXAMPLES = {
@@ -62,6 +61,16 @@ EXAMPLES = {
     "frequencies": (("list frequencies --model llama-3.1-8b --dtype bf16", "which positions bf16 merges"),),
 }
 
+GUESSED = {  # option or command that people guess: what it is called here
+    "--theta": "--base",
+    "--rope-theta": "--base",
+    "--json": "-f json",
+    "--csv": "-f csv",
+    "version": "--version",
+    "compare": "report FILE --against FILE",
+    "diff": "report FILE --against FILE",
+}
+
 
 def brief(text: str) -> str:
     """Return the first sentence of an option's help, and its first default."""
@@ -82,24 +91,14 @@ def flags_of(command: click.Command, ctx: click.Context) -> list[str]:
     ]
 
 
-@contextlib.contextmanager
-def _options_suggested(ctx: click.Context) -> Iterator[None]:
-    """Turn click's error of an unknown option into one that says what was meant. Raises: UsageError."""
-    try:
-        yield
-    except click.NoSuchOption as error:
-        raise _unknown_option(error.option_name, ctx) from None
-
-
-def _unknown_option(name: str, ctx: click.Context) -> UsageError:
+def unknown_option(error: click.NoSuchOption) -> UsageError:
     """Return the error that says what took the place of a withdrawn option, or names the nearest options."""
     from difflib import get_close_matches  # in-function: both are needed for errors alone
 
-    from ropeaudit.console.withdrawn import GUESSED, WITHDRAWN
-
+    name, ctx = error.option_name, cast(click.Context, error.ctx)
     known, root = flags_of(ctx.command, ctx), ctx.find_root()
     typed = ctx.command_path.removeprefix(root.command_path).strip()
-    if instead := WITHDRAWN.get((typed, name)):
+    if instead := WITHDRAWN.get((f"option of {typed}", name)):
         return UsageError(f"{name} of `{ctx.command_path}` was withdrawn; {instead}")
     if (meant := GUESSED.get(name, "")).split(" ")[0] in known:
         return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; type {meant}")
@@ -152,11 +151,6 @@ class GroupedCommand(click.Command):
         *params, last = super().get_params(ctx)
         return [*params, _HELP_ALL, last]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: UsageError of an unknown option, which names the nearest."""
-        with _options_suggested(ctx):
-            return super().parse_args(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function, each group of options as one object.
 
@@ -174,29 +168,23 @@ class GroupedCommand(click.Command):
         return ctx.invoke(cast(Callable[..., Any], self.callback), **asked)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under the headings of their groups, in one column; rare ones if asked for."""
-        whole, params = ctx.meta.get(__name__, False), self.get_params(ctx)
-        headings = {param.name: "Help" for param in params[-2:]}
-        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for group in reversed(
-            getattr(self.callback, "groups", {}).values()
-        ):  # those of the last options first
-            heading = getattr(group, "heading", "Options")
-            sections.setdefault(heading, [])
-            headings |= {one.name: heading for one in fields(group)}
-        for param in params:
-            heading = headings.get(param.name, "Options")
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is not None and (whole or not (isinstance(param, Rare) or heading == "Help")):
-                text = record[1] if whole else brief(record[1])
-                sections.setdefault(heading, []).append((record[0], text))
-        width = max(len(left) for records in sections.values() for left, _ in records)
+        """Write the usual options under the headings of their groups, in one column; or all as a list."""
+        if ctx.meta.get(__name__):
+            super().format_options(ctx, formatter)
+            return
+        groups, sections = getattr(self.callback, "groups", {}).values(), dict[str, list[tuple[str, str]]]()
+        headings = {one.name: getattr(group, "heading", "") for group in groups for one in fields(group)}
+        for param in self.params:
+            if isinstance(param, click.Option) and not isinstance(param, Rare):
+                flags, text = param.get_help_record(ctx) or ("", "")
+                heading = headings.get(str(param.name)) or "Options"
+                sections.setdefault(heading, []).append((flags, brief(text)))
+        width = max(len(flags) for records in sections.values() for flags, _ in records)
         formatter.write_paragraph()
         for heading, records in sections.items():
-            if records:
-                formatter.write_heading(heading)
-                with formatter.indentation():
-                    formatter.write_dl([(left.ljust(width), text) for left, text in records])
+            formatter.write_heading(heading)
+            with formatter.indentation():
+                formatter.write_dl([(flags.ljust(width), text) for flags, text in records])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the epilog, then the examples, each on a line that can be typed."""
@@ -226,8 +214,7 @@ class NamedCommands(click.Group):
         """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
-        with _options_suggested(ctx):
-            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of `--help`."""
@@ -238,8 +225,6 @@ class NamedCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
-            from ropeaudit.console.withdrawn import GUESSED
-
             if ctx.parent is None and (meant := GUESSED.get(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")
             raise UnknownName(self.noun, args[0], self.list_commands(ctx))

@@ -54,8 +54,8 @@ class OutputFile:
         """Return whether there is a report that this one would take the place of."""
         return not self.stream and self.targets[0].exists()
 
-    def write(self, report: Report) -> None:
-        """Write the report, and its metadata beside it where its form wants them there. Raises: BadOutput."""
+    def contents(self, report: Report) -> list[bytes]:
+        """Return the bytes of a report, and those of its metadata where its form wants them beside it."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
             import json  # in-function, as digests, which load NumPy: most runs write no metadata
@@ -65,7 +65,7 @@ class OutputFile:
             whole = {**report.metadata, self.form: digests.of_bytes(contents[0])}
             about = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
             contents.append(about.encode("utf-8", "backslashreplace"))
-        self.fill(contents)
+        return contents
 
     def fill(self, contents: Sequence[bytes]) -> None:
         """Write the bytes of each target and put them under their names. Raises: BadOutput."""
@@ -117,37 +117,29 @@ def first_file(outputs: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def opened(
-    outputs: Sequence[str], form_of: Callable[[str], str] = reports.form_of
+    outputs: Sequence[str], form_of: Callable[[str], str] = reports.form_of, flag: str = "-o"
 ) -> Iterator[list[OutputFile]]:
     """Claim all output files; whatever is not written by the end is removed again.
 
     form_of: from a path to what the file is to hold. A stream whose name does not say takes that of stdout.
+    flag: the option that names them.
     """
     forms = [_form(path, form_of) for path in outputs]
     with contextlib.ExitStack() as stack:
         files = []
         for path, form in zip(outputs, forms, strict=True):
-            files.append(OutputFile(path, form))
+            files.append(OutputFile(path, form, flag))
             stack.callback(files[-1].discard)
         yield files
 
 
 @contextlib.contextmanager
 def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | None]:
-    """Claim the one file of another option than -o, as `opened` does; None without one.
-
-    Raises: BadOutput, UsageError.
-    """
-    if path is None:
-        yield None
-        return
+    """Claim the one file of another option than -o; None without one. Raises: BadOutput, UsageError."""
     if path == "-":
         raise UsageError(f"{flag} - names no file, and stdout holds the report; give a file's name")
-    file = OutputFile(path, form, flag)
-    try:
-        yield file
-    finally:
-        file.discard()
+    with opened([] if path is None else [path], lambda _: form, flag) as files:
+        yield files[0] if files else None
 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:

@@ -39,19 +39,9 @@ class _Written(NamedTuple):
     path: str
     file: str
 
-    @property
-    def beside(self) -> bool:
-        """Whether the option does not name the file itself."""
-        return self.file != self.path
-
     def __str__(self) -> str:
-        return f"{self.flag} {self.too}, which" if self.beside else f"{self.flag} {self.path!r}"
-
-    @property
-    def too(self) -> str:
-        """What is written beside the file that the option names."""
-        verb = "may write" if self.flag == "--save-qk" else "writes"
-        return f"{self.path!r} {verb} {self.file!r} too"
+        also = "" if self.file == self.path else f" writes {self.file!r} too, which"
+        return f"{self.flag} {self.path!r}{also}"
 
 
 def refuse_inputs(options: Mapping[str, Any]) -> None:
@@ -75,21 +65,12 @@ def refuse_meetings(options: Mapping[str, Any]) -> None:
     outputs = list(_written(options))
     for one, other in itertools.combinations(outputs, 2):
         if paths.same(one.file, other.file):
-            raise UsageError(f"{_meeting(one, other)}; give one of them another name")
+            names = f"{one.flag} {one.path!r} and {other.flag} {other.path!r}"
+            raise UsageError(f"{names} both write {other.file!r}; give one of them another name")
     for number, stream in ((1, "stdout"), (2, "stderr")):
         for one in outputs:
             if _goes_into(number, one.file):
                 raise UsageError(f"{one} is the file that {stream} goes to; give another name, or no `>`")
-
-
-def _meeting(one: _Written, other: _Written) -> str:
-    first, second = (one, other) if one.beside else (other, one)
-    if first.flag == second.flag:
-        how = f": {first.too}" if first.beside else f", as {one.path!r} and as {other.path!r}"
-        return f"{first.flag} names the same file twice{how}"
-    if first.beside:
-        return f"{first} {second.flag} {second.path!r} {'writes' if second.beside else 'names'}"
-    return f"{other.flag} and {one.flag} both name {other.path!r}"
 
 
 def _goes_into(number: int, path: str) -> bool:

@@ -93,19 +93,10 @@ def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
 
     def parse(text: str, name: str) -> str:
         if text not in known:
-            raise UnknownName(kind, text, known, _instead(name, text))
+            raise UnknownName(kind, text, known)
         return text
 
     return Parsed("name", parse, known)
-
-
-def _instead(option: str, value: str) -> str:
-    """Return what to use instead of a value that was withdrawn, in brackets; nothing for any other."""
-    from ropeaudit.console.withdrawn import WITHDRAWN_VALUES  # in-function: it is needed for errors alone
-
-    context = click.get_current_context(silent=True)
-    instead = WITHDRAWN_VALUES.get((str(context and context.info_name), option, value))
-    return f"({value!r} was withdrawn: {instead})" if instead else ""
 
 
 def _relative(text: str, name: str) -> float:

@@ -11,22 +11,18 @@ from ropeaudit.console import output
 from ropeaudit.console.options import Decorator
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.parameters import Parsed
-from ropeaudit.errors import BadOutput, UsageError
+from ropeaudit.errors import WITHDRAWN, BadOutput, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.reports.tickets.ticket import Ticket
 
 _OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on says nothing of another one
-_TRACKERS = ("vllm", "transformers", "pytorch", "llama.cpp")  # whose forms were once written
 
 
 def _file(text: str, flag: str) -> str:
-    """Return the file of a ticket. Raises: UsageError."""
-    if text in _TRACKERS:
-        raise UsageError(
-            f"the forms of trackers were withdrawn; {flag} {text} would be a file: give one, such as "
-            f"{flag} ticket.md, and paste what it holds"
-        )
+    """Return the file of a ticket. Raises: UsageError, UnknownName of a tracker whose form was withdrawn."""
+    if (flag, text) in WITHDRAWN:
+        raise UnknownName(flag, text, ())
     if not text.strip():
         raise UsageError(f"{flag} {text!r} names no file; give one, or leave it out")
     return text
@@ -40,10 +36,10 @@ ticket_option: Decorator = click.option(
 )
 
 
-def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: str) -> int:
+def write(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
     """Write the ticket and say so on stderr; return the exit code, 2 where it cannot be written.
 
-    nothing: why there is none, where `make` returns none.
+    make: returns none where nothing was judged.
     """
     if file is None:
         return 0
@@ -52,7 +48,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: s
 
     ticket = make()
     if ticket is None:
-        output.say(f"no ticket was written: {nothing}")
+        output.say("no ticket was written: nothing was judged to its end")
         return 0
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
     known = run_metadata.environment() | hardware.environment(audited)

@@ -1,17 +1,19 @@
 """Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
 
 What all rows of a CSV agree on stands in its metadata, NAME.meta.json: a column that a file lacks is read
-there, or is what its absence implies. Files of another schema are refused.
+there, or is what its absence implies. Files of another schema are refused. `-` is stdin.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from ropeaudit import reports
 from ropeaudit.audits import records
@@ -26,6 +28,36 @@ T = TypeVar("T")
 _LARGEST = 2**128  # whole number; beyond any that is written
 
 
+@functools.lru_cache(maxsize=1)
+def _through(stdin: TextIO | None) -> bytes:
+    """Return all that comes through a pipe, which can be read once. Raises: BadInput."""
+    content = stdin.buffer.read() if stdin is not None else b""
+    if not content.strip():
+        raise BadInput(
+            "- is stdin, and nothing came through it; give a report, as `ropeaudit shift -f csv |`"
+        )
+    return content
+
+
+def content_of(path: str) -> bytes:
+    """Return the bytes of a file, of `-` those of stdin. Raises: OSError, BadInput."""
+    return _through(sys.stdin) if path == "-" else Path(path).read_bytes()
+
+
+def form_of(path: str) -> str:
+    """Return the form of a report, by its suffix; of stdin by what it holds.
+
+    Raises: UnknownName, BadInput.
+    """
+    if path != "-":
+        return reports.form_of(path)
+    content = content_of(path)
+    first, _, rest = content.strip().partition(b"\n")
+    if not first.startswith(b"{"):
+        return "parquet" if content.startswith(b"PAR1") else "csv"
+    return "jsonl" if first.rstrip().endswith(b"}") and rest.lstrip()[:1] in (b"", b"{") else "json"
+
+
 def read(path: str, text: str | None = None) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
@@ -33,7 +65,7 @@ def read(path: str, text: str | None = None) -> list[Row]:
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
     Raises: BadInput, MissingPackage.
     """
-    form = reports.form_of(path)
+    form = form_of(path)
     decode = reports.form_named(form).decode
     if decode is None:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
@@ -108,12 +140,10 @@ _SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 
 def _about(path: str) -> dict[str, Any]:
     """Return the metadata of a report: those within it, or beside it if they are of it; else nothing."""
-    name = reports.form_of(path)
+    name = form_of(path)
     try:
         about = metadata(path)
-        if not reports.form_named(name).about and about.get(name) != digests.of_bytes(
-            Path(path).read_bytes()
-        ):
+        if not reports.form_named(name).about and about.get(name) != digests.of_bytes(content_of(path)):
             about = {}
         known = about if isinstance(about, dict) else {}
         return (
@@ -130,9 +160,9 @@ def metadata(path: str) -> Any:
 
     Raises: OSError where there are none, and errors of many kinds where they are damaged.
     """
-    form = reports.form_named(reports.form_of(path))
+    form = reports.form_named(form_of(path))
     if form.about:
-        return form.about(Path(path).read_bytes())
+        return form.about(content_of(path))
     return json.loads(Path(reports.beside(path)).read_bytes())
 
 
@@ -198,7 +228,7 @@ def _infinite(part: Any) -> Any:
 def _parsed(path: str, parse: Callable[[bytes], T], content: bytes | None = None) -> T:
     """Read a file, unless its content is given, and parse it. Raises: BadInput."""
     try:
-        content = Path(path).read_bytes() if content is None else content
+        content = content_of(path) if content is None else content
     except OSError as error:
         raise BadInput(f"{path!r} cannot be read: {error.strerror or error}") from None
     try:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit import data
-from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, parser_reason
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, parser_reason
 from ropeaudit.rope.axial import AxialRope
 
 _PLAIN = ("head_dim", "arrangement", "factor", "layout", "heads", "head", "recipe", "summary", "source")
 _KEYS = ("axes", "dims", "base", "positions", "start", "unit", "extent", "kv_heads", *_PLAIN)
 _LARGEST_FILE = 2**16
+_HINT = "give one table with axes, dims, base and head_dim, such as those of `ropeaudit list axes`"
 
 
 def named(name: str) -> AxialRope:
@@ -59,15 +60,17 @@ def _from_file(path: str) -> AxialRope:
         raise BadInput(f"axes {path!r} cannot be read: {error.strerror or error}") from None
     except RopeAuditError as error:
         raise BadInput(f"{path!r}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-        hint = "give one table with axes, dims, base and head_dim, such as those of `ropeaudit list axes`"
-        raise BadInput(f"axes {path!r}: {parser_reason(error)}; {hint}") from None
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise BadInput(f"axes {path!r}: {parser_reason(error)}; {_HINT}") from None
 
 
 def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
     for key in table:
         if key not in _KEYS:
             raise UnknownName(f"key of axes {name}", key, _KEYS)
+    for key in ("axes", "dims", "head_dim"):
+        if key not in table:
+            raise UsageError(f"axes {name} lacks the key {key}; {_HINT}")
     axes = tuple(str(axis) for axis in table["axes"])
 
     def each(key: str, usual: Any) -> tuple[Any, ...]:

@@ -114,11 +114,31 @@ class Call:
 
 
 @contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """Turn sys.exit, os._exit and whatever else leaves the block into a RuntimeError; a Ctrl-C stays one.
+
+    For what only looks at other people's objects, whose attributes may be code.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if _says_nothing(error):
+            raise RuntimeError(f"it raises {type(error).__name__}, whose text cannot be read") from None
+        raise
+    except SystemExit as stop:
+        how = "os._exit" if isinstance(stop, _Left) else "sys.exit"
+        raise RuntimeError(f"it calls {how}({'' if stop.code is None else stop.code})") from None
+    except BaseException as stop:
+        text = "" if _says_nothing(stop) else str(stop)
+        raise RuntimeError(f"it raises {type(stop).__name__}: {text}".removesuffix(": ")) from None
+
+
+@contextlib.contextmanager
 def foreign(home: State | None = None, call: Call | None = None) -> Iterator[None]:
     """Run other people's code within the block, beginning with a state; afterwards all is as it was before.
 
-    sys.exit, os._exit and other ways to leave become a RuntimeError; only a Ctrl-C stays one. A child that it
-    forked ends here. call: the same call as seen by whoever waits for it, and may leave it.
+    What leaves it is `contained`. A child that it forked ends here. call: the same call as seen by whoever
+    waits for it, and may leave it.
     """
     call = call or Call()
     call.before, process, leave = now(), os.getpid(), os._exit
@@ -135,17 +155,8 @@ def foreign(home: State | None = None, call: Call | None = None) -> Iterator[Non
             put(home)
             if _CHANCE in home:
                 seed(home[_CHANCE])
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        if _says_nothing(error):
-            raise RuntimeError(f"it raises {type(error).__name__}, whose text cannot be read") from None
-        raise
-    except SystemExit as stop:
-        how = "os._exit" if isinstance(stop, _Left) else "sys.exit"
-        raise RuntimeError(f"it calls {how}({'' if stop.code is None else stop.code})") from None
-    except BaseException as stop:
-        text = "" if _says_nothing(stop) else str(stop)
-        raise RuntimeError(f"it raises {type(stop).__name__}: {text}".removesuffix(": ")) from None
+        with contained():
+            yield
     finally:
         if os.getpid() != process:
             leave(0)

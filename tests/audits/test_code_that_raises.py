@@ -5,16 +5,26 @@ import json
 import pytest
 from cases import first_fast
 
+from ropeaudit.conformance import code_checks
+from ropeaudit.features.check import config_target
 from ropeaudit.main import main
 
-CODE = """import numpy as np
+CODE = """import sys
+import numpy as np
+
+class Own(BaseException):
+    pass
+
+class Returned:
+    def __getattr__(self, name):
+        {how}
 
 calls = [0]
 
 def rope(x, positions):
     calls[0] += 1
     if calls[0] > {most}:
-        raise ValueError("enough calls")
+        {then}
     d = x.shape[-1]
     a = np.asarray(positions)[:, None] * 10000.0 ** -(np.arange(0, d, 2) / d)
     c, s = np.cos(a), np.sin(a)
@@ -27,7 +37,8 @@ SMALL = ["--dtype", "fp32", "--heads", "1", "--seq-len", "8", "--head-dim", "8",
 @pytest.mark.parametrize("most", [20, 40])
 def test_a_later_call_that_raises_is_an_error_of_the_code(most, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "r.py").write_text(CODE.format(most=most))
+    raised = "raise ValueError('enough calls')"
+    (tmp_path / "r.py").write_text(CODE.format(most=most, how="pass", then=raised))
     line = ["shift", "--impl", "r.py:rope", *SMALL, "--offset", "0-99+1", "-o", "x.jsonl"]
     assert main(line) == 2
     message = capsys.readouterr().err
@@ -70,3 +81,38 @@ def test_an_exception_whose_text_raises_is_one_of_the_code(base, text, most, tmp
     assert main(line) == (2 if most < 0 else 0)
     seen = capsys.readouterr()
     assert "it raises Silent" in (seen.err if most < 0 else seen.out)
+
+
+@pytest.mark.parametrize("how", first_fast(["sys.exit(0)", "raise Own('x')", "raise GeneratorExit"]))
+@pytest.mark.parametrize("where", ["in the call", "in what it returns"])
+def test_code_that_leaves_python_fails_its_checks(how, where, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    then = how if where == "in the call" else "return Returned()"
+    (tmp_path / "r.py").write_text(CODE.format(most=40, how=how, then=then))
+    line = "check r.py:rope --up-to 64 --head-dim 8 --dtype fp32 --under none -f csv"
+    assert main(line.split()) == 1
+    seen = capsys.readouterr()
+    assert "it raises RuntimeError: it " in seen.out
+    assert "fault of ropeaudit" not in seen.out + seen.err
+
+
+def test_a_check_at_fault_is_ours_and_stops_no_other(tmp_path, monkeypatch, capsys) -> None:
+    def broken(*_):
+        raise LookupError("of ours")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(code_checks.CHECKS, "decode", broken)
+    monkeypatch.setattr(config_target, "_keys", broken)
+    for name in ("r.py", "s.py"):
+        (tmp_path / name).write_text(CODE.format(most=10**9, how="pass", then="pass"))
+    line = "check r.py:rope llama-3.1-8b s.py:rope --up-to 64 --head-dim 8 --dtype fp32 --under none"
+    assert main([*line.split(), "-f", "json", "-v", "--ticket", "t.md"]) == 3
+    seen = capsys.readouterr()
+    rows = [(row["target"], row["check"], row["status"]) for row in json.loads(seen.out)["records"]]
+    failed = [row[:2] for row in rows if row[2] == "fail"]
+    assert failed == [("r.py:rope", "decode"), ("llama-3.1-8b", "model"), ("s.py:rope", "decode")]
+    assert ("s.py:rope", "drift", "pass") in rows
+    said = "decode in float32: a fault of ropeaudit, not of what is checked: LookupError: of ours"
+    assert f"ropeaudit: r.py:rope, {said}\n" in seen.err
+    assert "Traceback" in seen.err
+    assert not (tmp_path / "t.md").exists()

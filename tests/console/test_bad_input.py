@@ -107,8 +107,8 @@ TABLE = {
     # files to write
     "shift -o x": "unknown kind of file 'x'; known: .txt, .csv",
     "shift -o nowhere/x.csv": "-o 'nowhere/x.csv' cannot be written: No such file or directory",
-    "shift -o x.csv -o ./x.csv": "-o names the same file twice",
-    "shift -o x.csv -o x.csv.meta.json": "-o names the same file twice",
+    "shift -o x.csv -o ./x.csv": "both write './x.csv'",
+    "shift -o x.csv -o x.csv.meta.json": "both write",
     # files to read
     "shift --qk nowhere.npz": "--qk 'nowhere.npz': no such file; or give gaussian, ones or arange",
     "shift --qk .": "is a folder",

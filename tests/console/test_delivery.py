@@ -1,14 +1,20 @@
 """Nothing is lost where a file cannot be written: stdout and the other files are whole, and the exit code."""
 
+import contextlib
 import errno
 import io
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +30,8 @@ from ropeaudit.runtime import atomic_files
 SMALL = "--heads 1 --seq-len 8 --head-dim 8"
 LINES = {
     "shift": f"shift --offset 0,1000 --dtype fp16 {SMALL}",
-    "check": "check llama-3.1-8b --dtype bf16 --up-to 2k",
-    "limit": f"limit --recipe hf --dtype fp16 --up-to 2k {SMALL}",
+    "check": "check llama-3.1-8b --dtype bf16 --up-to 64",
+    "limit": f"limit --recipe hf --dtype fp16 --up-to 64 {SMALL}",
     "explain": f"explain --recipe uniform --dtype bf16 --offset 1000 {SMALL}",
     "parity": f"parity hf uniform --dtype bf16 --offset 1000 {SMALL}",
     "decay": "decay --distance 0-64 --head-dim 8",
@@ -34,109 +40,133 @@ LINES = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[int, str, bytes]]]:
+    """A folder with what commands read; of each command the exit code, stdout and file when all is well."""
+    place, results = tmp_path_factory.mktemp("whole"), {}
+    with contextlib.chdir(place):
+        np.savez("table.npz", inv_freq=1e4 ** -(np.arange(4) / 4))
+        for name, line in LINES.items():
+            more = ["-o", "rows.jsonl"] if name == "shift" else []
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                code = main([*line.split(), "-q", "-o", "file.csv", *more])
+            results[name] = code, out.getvalue(), Path("file.csv").read_bytes()
+    return place, results
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def folder(whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    np.savez("table.npz", inv_freq=1e4 ** -(np.arange(4) / 4))
-    assert main([*LINES["shift"].split(), "-q", "-o", "rows.jsonl"]) == 0
-    capsys.readouterr()
+    for name in ("table.npz", "rows.jsonl"):
+        shutil.copy(whole[0] / name, name)
     return tmp_path
 
 
-def full(path: str, patch: pytest.MonkeyPatch) -> None:
-    """The disk is full once the file's bytes are to be stored."""
-    whole = atomic_files.fill
+def raising(number: int, only: Callable[..., bool], usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that fails for some arguments, as the system does."""
 
-    def fill(file, content, target):
-        if target.name == path:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        whole(file, content, target)
+    def function(*arguments, **more):
+        if only(*arguments):
+            raise OSError(number, os.strerror(number))
+        return usual(*arguments, **more)
 
-    patch.setattr(atomic_files, "fill", fill)
-
-
-def neither(path: str, patch: pytest.MonkeyPatch) -> None:
-    """The file can neither be replaced nor written into."""
-    replace, opened = os.replace, open
-
-    def refused(source, target):
-        if str(target) == path:
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-        replace(source, target)
-
-    def closed(file, mode="r", *rest, **more):
-        if str(file) == path and "b" in mode and mode != "rb":
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-        return opened(file, mode, *rest, **more)
-
-    patch.setattr(os, "replace", refused)
-    patch.setattr("builtins.open", closed)
+    return function
 
 
-def device(path: str, patch: pytest.MonkeyPatch) -> None:
-    """It leads to a device that takes nothing."""
-    os.symlink("/dev/full", path)
+def full(patch: pytest.MonkeyPatch) -> None:
+    only = raising(errno.ENOSPC, lambda *given: given[2].name == "bad.json", atomic_files.fill)
+    patch.setattr(atomic_files, "fill", only)
 
 
-@pytest.mark.parametrize("fails", first_fast([neither, full, device]))
-def test_a_file_that_cannot_be_written_stops_no_other(fails, folder, capsys, monkeypatch) -> None:
-    wrong = []
+def busy(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "replace", raising(errno.EBUSY, lambda *given: str(given[1]) == "bad.json", os.replace))
+
+
+def mounted(patch: pytest.MonkeyPatch) -> None:
+    Path("bad.json").write_text("old " * 100_000)
+    busy(patch)
+
+
+def neither(patch: pytest.MonkeyPatch) -> None:
+    busy(patch)
+    into = raising(errno.EPERM, lambda *given: str(given[0]) == "bad.json" and given[1:] != ("rb",), open)
+    patch.setattr("builtins.open", into)
+
+
+def read_only(patch: pytest.MonkeyPatch) -> None:
+    only = raising(errno.EROFS, lambda *given: given[1].startswith(".bad.json"), tempfile.mkstemp)
+    patch.setattr("tempfile.mkstemp", only)
+
+
+class Closed(io.StringIO):
+    """A reader that went away, as `head` does."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+# what is wrong with bad.json -> what makes it so, and whether the run refuses it before any work, says it at
+# its end, or writes it all the same
+FAILS: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], str]] = {
+    "the disk is full": (full, "said"),
+    "it leads to a device that is full": (lambda patch: os.symlink("/dev/full", "bad.json"), "said"),
+    "it can neither be replaced nor written into": (neither, "said"),
+    "it cannot be replaced": (mounted, "written"),
+    "stdout is closed": (lambda patch: patch.setattr("sys.stdout", Closed()), "written"),
+    "it is a link to itself": (lambda patch: os.symlink("bad.json", "bad.json"), "refused"),
+    "it is a folder": (lambda patch: os.mkdir("bad.json"), "refused"),
+    "its folder is missing": (lambda patch: os.symlink("missing/file", "bad.json"), "refused"),
+    "its folder is read-only": (read_only, "refused"),
+}
+
+
+@pytest.mark.parametrize("fails", FAILS)
+def test_a_file_that_cannot_be_written_stops_no_other(fails, whole, folder, capsys, monkeypatch) -> None:
+    (prepare, outcome), wrong = FAILS[fails], []
+    there = set(os.listdir())
     for name, line in LINES.items():
-        whole = main([*line.split(), "-q", "-o", "whole.csv"])
-        expected = capsys.readouterr().out
+        usual, expected, content = whole[1][name]
         with monkeypatch.context() as patch:
-            fails("bad.json", patch)
+            prepare(patch)
             code = main([*line.split(), "-q", "-o", "first.csv", "-o", "bad.json", "-o", "last.csv"])
         seen = capsys.readouterr()
-        files = [Path(one).read_bytes() for one in ("whole.csv", "first.csv", "last.csv")]
-        if (code, seen.out) != (worst(whole, 2), expected) or len(set(files)) > 1:
-            wrong.append(f"{name}: {code} for {whole}, {seen}")
-        if fails is neither:
+        files = [Path(one).read_bytes() for one in ("first.csv", "last.csv") if Path(one).exists()]
+        wanted = {
+            "refused": (2, "", []),
+            "said": (worst(usual, 2), expected, [content, content]),
+            "written": (usual, "" if "stdout" in fails else expected, [content, content]),
+        }[outcome]
+        if (code, seen.out, files) != wanted:
+            wrong.append(f"{name}: {code} for {usual}, {seen}")
+        if outcome == "written":
+            assert json.loads(Path("bad.json").read_text())["records"]
+        if fails == "it can neither be replaced nor written into":
             assert "all of it is in 'bad.json.new'" in seen.err
             assert Path("bad.json.new").read_bytes()
-            Path("bad.json.new").unlink()
-        for one in (*folder.glob("first*"), *folder.glob("last*"), *folder.glob("bad*")):
-            one.unlink()
-        wrong += [f"{name} leaves {one.name}" for one in folder.iterdir() if one.name.startswith(".")]
+        for one in set(os.listdir()) - there:
+            wrong += [f"{name} leaves {one}"] * one.startswith(".")
+            shutil.rmtree(one) if os.path.isdir(one) else os.unlink(one)
     assert wrong == []
 
 
-@pytest.mark.parametrize("place", ["folder", "missing/file.json"])
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(place, folder, capsys) -> None:
-    (folder / "folder").mkdir()
-    for line in LINES.values():
-        assert main([*line.split(), "-q", "-o", "good.csv", "-o", place]) == 2
-        assert capsys.readouterr().out == ""
-        assert not (folder / "good.csv").exists()
+# a command, a gate that is broken, and one that is not
+GATED = {
+    "shift": (LINES["shift"], "drift_rms>0", "drift_rms>9"),
+    "limit": (LINES["limit"], "proved_position<1000", "proved_position<0"),
+}
 
 
-def test_what_cannot_be_replaced_is_written_into(folder, monkeypatch) -> None:
-    """As a file that is mounted by itself is."""
-    Path("there.json").write_text("old " * 10_000)
-    number = Path("there.json").stat().st_ino
-
-    def refused(source, target):
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", refused)
-        assert main([*LINES["decay"].split(), "-q", "-o", "there.json"]) == 0
-    assert main([*LINES["decay"].split(), "-q", "-o", "usual.json"]) == 0
-    there, usual = (Path(name).read_text().splitlines() for name in ("there.json", "usual.json"))
-    assert len(there) == len(usual)
-    assert Path("there.json").stat().st_ino == number
-    assert not list(folder.glob(".*"))
-
-
-@pytest.mark.skipif(os.name != "posix", reason="pipes and /dev/full")
-@pytest.mark.parametrize("gate", ["drift_rms>9", "drift_rms>0"])
-@pytest.mark.parametrize("reader", ["head -c 1", "cat", "true"])
-def test_a_gate_decides_whatever_becomes_of_stdout(gate, reader, tmp_path) -> None:
-    run = f"{sys.executable} -m ropeaudit {LINES['shift']} -q -f csv --fail-if '{gate}' -o x.csv"
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("reader", first_fast(["head -c 1", "cat", "true"]))
+@pytest.mark.parametrize("name", GATED)
+def test_a_gate_decides_whatever_becomes_of_stdout(name, reader, broken, folder) -> None:
+    line, gate, never = GATED[name]
+    run = f"{sys.executable} -m ropeaudit {line} -q -f csv --fail-if '{gate if broken else never}' -o x.csv"
     script = f"{run} | {reader} >/dev/null; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == (gate == "drift_rms>0"), done.stderr
-    assert (tmp_path / "x.csv").exists()
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == broken, done.stderr
+    assert Path("x.csv").exists()
 
 
 ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
@@ -145,9 +175,10 @@ ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 @pytest.mark.slow  # a process each
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("number", ENDS)
-@pytest.mark.parametrize("name", ["shift", "check", "limit", "explain", "decay", "report"])
+@pytest.mark.parametrize("name", ["shift", "check", "limit", "explain", "vectors", "report"])
 def test_no_moment_of_a_signal_leaves_a_hidden_file(name, number, folder) -> None:
-    command = [sys.executable, "-m", "ropeaudit", *LINES[name].split(), "-q", "-o", "out.json"]
+    line = LINES.get(name, f"{name} --offset 0") + (" -q -o out.json" if name in LINES else " -o out")
+    command = [sys.executable, "-m", "ropeaudit", *line.split()]
     began = time.monotonic()
     usual = subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
     whole = time.monotonic() - began
@@ -160,8 +191,8 @@ def test_no_moment_of_a_signal_leaves_a_hidden_file(name, number, folder) -> Non
         assert process.returncode in (130, usual, -number), (share, process.returncode)
         hidden = [one.name for one in folder.iterdir() if one.name.startswith(".")]
         assert hidden == [], (share, hidden)
-        for one in folder.glob("out.json*"):
-            one.unlink()
+        for one in folder.glob("out*"):
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
 
 
 def rendered(line: str, given: str, monkeypatch: pytest.MonkeyPatch, capsys) -> tuple[int, str, str]:

@@ -112,18 +112,33 @@ def test_recipes_have_no_ticket(here, believed, capsys) -> None:
     assert "| uniform |" not in Path("t.md").read_text(encoding="utf-8")
 
 
-def test_no_ticket_is_written_for_what_is_good_enough(here, believed, capsys) -> None:
+def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
     careful = [one.replace("careless", "careful") for one in SHIFT]
     assert main([*careful, "--recipe", "uniform", "--ticket", "t.md"]) == 0
-    assert "no ticket was written: no row of code is out of the tolerance of 1 %" in capsys.readouterr().err
-    assert written(here) == believed == []
+    text = Path("t.md").read_text(encoding="utf-8")
+    assert text.startswith("# RoPE of kernel.py:careful in bfloat16 at offset 1000: ")
+    assert "| within tolerance | yes |" in text
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
+    (here / "m").mkdir()
+    (here / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors")
+    titles = {
+        "check m/config.json": "config.json: no check fails",
+        "module m": "RoPE of m: nothing is wrong",
+    }
+    for line, title in titles.items():
+        assert main([*line.split(), "--ticket", "t.md"]) == 0
+        text = Path("t.md").read_text(encoding="utf-8")
+        assert text.startswith(f"# {title}\n")
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--ticket", ""], "--ticket '' names no file"),
-        (["--ticket", "a.md", "-o", "a.md"], "--ticket and -o both name 'a.md'"),
+        (["--ticket", "a.md", "-o", "a.md"], "-o 'a.md' and --ticket 'a.md' both write"),
         (["--ticket", "no/a.md"], "--ticket 'no/a.md' cannot be written"),
         (["--ticket", "-"], "--ticket - names no file"),
         pytest.param(

@@ -5,12 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit.console.withdrawn import WITHDRAWN, WITHDRAWN_VALUES
+from ropeaudit.errors import WITHDRAWN
 from ropeaudit.main import main
 
-FORMS = (
-    "the forms of trackers were withdrawn; --ticket {0} would be a file: give one, such as --ticket ticket.md"
-)
 SMALL = "--heads 1 --seq-len 4"
 COLUMNS = {
     f"shift {SMALL} --columns engine": "NumPy forms all scores",
@@ -20,11 +17,10 @@ COLUMNS = {
     "model x --columns routing_flips": "use change_rms",
     "module f.npz --loaded saved": "use to",
     "module f.npz --loaded low-cpu-mem": "use from-pretrained",
-}
-TRACKERS = {
-    "check": ("vllm", "transformers", "pytorch", "llama.cpp"),
-    "shift": ("vllm",),
-    "module": ("vllm",),
+    "explain --by position": "--by pair says where drift sits",
+    "explain --by head": "--by pair says where drift sits",
+    "model --by head": "--by pair says it of each pair of a head",
+    "model --by cache": "decode with the default cache is in every run: see decode_max",
 }
 # command line -> what its message holds
 LINES = {
@@ -32,17 +28,15 @@ LINES = {
     "module x.xml": "'x.xml': OpenVINO IR is no longer read; give the .onnx file that it is made of",
     **{line: f"; it was withdrawn: {instead}\n" for line, instead in COLUMNS.items()},
     **{
-        f"{command} --ticket {name}": FORMS.format(name)
-        for command, names in TRACKERS.items()
-        for name in names
+        f"{command} --ticket {name}": "it was withdrawn: any tracker takes the one form; give a file"
+        for command in ("check", "shift", "module")
+        for kind, name in WITHDRAWN
+        if kind == "--ticket"
     },
     **{
-        f"{command} {option} anything": f"{option} of `ropeaudit {command}` was withdrawn; {instead}\n"
-        for (command, option), instead in WITHDRAWN.items()
-    },
-    **{
-        f"{command} {option} {value}": f"({value!r} was withdrawn: {instead})\n"
-        for (command, option, value), instead in WITHDRAWN_VALUES.items()
+        f"{kind.removeprefix('option of ')} {option} anything": f" was withdrawn; {instead}\n"
+        for (kind, option), instead in WITHDRAWN.items()
+        if kind.startswith("option of ")
     },
 }
 

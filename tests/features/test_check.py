@@ -425,7 +425,7 @@ def test_junit_is_claimed_before_the_work(folder: Path, capsys) -> None:
     assert [path.name for path in folder.iterdir() if "old" in path.name] == ["old.xml"]
     refused = {
         "absent/a.xml": "--junit 'absent/a.xml'",
-        "a.csv": "--junit and -o both name",
+        "a.csv": "-o 'a.csv' and --junit 'a.csv' both write",
         "rope.py": "one of",
     }
     for path, message in refused.items():

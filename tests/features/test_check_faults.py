@@ -250,7 +250,7 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
         "::error file=b.py,line=5,title=ropeaudit%3A interrupted::b.py:f, interrupted"
     )
     assert left in annotated
-    assert ticket == "ropeaudit: no ticket was written: the run was interrupted"
+    assert ticket == "ropeaudit: no ticket was written: nothing was judged to its end"
     assert (tmp_path / "old.csv").read_text() == "finished"
     names = {path.name for path in tmp_path.iterdir()} - {"a.py", "b.py", "c.py", "old.csv", "sent"}
     assert names == {"j.xml", "r.json", "r.sarif"}

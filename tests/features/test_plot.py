@@ -17,6 +17,7 @@ from ropeaudit.features.plot import pictures as plots
 from ropeaudit.features.plot.heatmap import draw as draw_heatmap
 from ropeaudit.main import main
 from ropeaudit.recipes import named
+from ropeaudit.reports import reading
 from ropeaudit.reports.charts import drift, style
 from ropeaudit.reports.numbers import part
 
@@ -332,6 +333,17 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
     )
 
 
+@pytest.mark.parametrize("y", ["drift_relative", "change_rms", "offset"])
+def test_any_column_of_numbers_is_drawn(y, folder, tmp_path, capsys) -> None:
+    path = f"{folder / 'drift.json'}"
+    assert main(["plot", path, "--y", y, "-o", f"{tmp_path / 'x.svg'}"]) == 0
+    rows = reading.read(path)
+    (axes,) = drift.draw(rows, y).figure.axes
+    assert axes.get_ylabel() == y.replace("_", " ")
+    drawn = sorted(at for line in axes.get_lines() for at in line.get_ydata() if at == at)
+    assert {float(row[y]) for row in rows if row[y] and math.isfinite(row[y])} <= set(drawn)
+
+
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
@@ -342,6 +354,8 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
         (["DRIFT", "-o", "x.svg", "--dtype", "bf16"], "leave out --dtype"),
         (["DRIFT", "-o", "x.svg", "--kind", "stages"], "draws a report of `ropeaudit explain`"),
         (["x.csv", "-o", "x.svg", "--kind", "decay"], "is no .json file; type: ropeaudit decay"),
+        (["DRIFT", "-o", "x.svg", "--y", "verdict"], "unknown --y 'verdict'; known: schema, offset, "),
+        (["LIMIT", "-o", "x.svg", "--y", "tolerance", "--kind", "limit"], "--y chooses the column of"),
         (["-o", "x.svg", "--kind", "heatmap", "--offset", "0,1"], "these options make 2"),
         (["-o", "x.svg", "--kind", "heatmap", "--seq-len", "4096"], "at most 2048 positions"),
     ],

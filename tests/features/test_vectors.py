@@ -251,18 +251,45 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"full", "file", "empty"}
 
 
-def test_a_case_is_never_half_written(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_case_is_never_half_written(raised, tmp_path: Path, monkeypatch) -> None:
     wrote: list[str] = []
+    left = tmp_path / ".case.0a1b2c3d.ropeaudit"  # by a run that was killed
+    left.mkdir()
+    (left / "q.bin").touch()
 
     def full(self: Path, content: bytes) -> None:
         wrote.append(self.name)
         if len(wrote) > 2:
-            raise OSError(28, "No space left on device")
+            raise raised
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(BadOutput, match="No space left on device"):
+    with pytest.raises((BadOutput, KeyboardInterrupt)):
         list(ropeaudit.vectors(tmp_path / "case", offsets=0, **SMALL))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("refused", ["", "rename", "all"])
+def test_cases_that_are_there_are_replaced_whole(refused, tmp_path: Path, monkeypatch) -> None:
+    """Where a folder cannot be moved, as one that is mounted, it is cleared and filled."""
+    folder = tmp_path / "case"
+    list(ropeaudit.vectors(folder, offsets=(0, 1000), **SMALL))
+    with monkeypatch.context() as patch:
+        if refused:
+            patch.setattr("os.rename", lambda *_: (_ for _ in ()).throw(OSError(16, "busy")))
+        if refused == "all":
+            patch.setattr("shutil.copytree", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+            with pytest.raises(BadOutput, match="full"):
+                list(ropeaudit.vectors(folder, offsets=0, **SMALL))
+            assert not list(folder.iterdir())
+        else:
+            list(ropeaudit.vectors(folder, offsets=0, **SMALL))
+            assert vector_case.read(folder).spec.offsets == (0,)
+            assert not list(folder.glob("*1000*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["case"]
+    (folder / "mine.txt").touch()
+    with pytest.raises(UsageError, match="has files in it"):
+        list(ropeaudit.vectors(folder, offsets=0, **SMALL))
 
 
 def test_python_gives_what_the_command_writes(tmp_path: Path, capsys) -> None:

@@ -12,13 +12,14 @@ from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
-from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
+from ropeaudit.errors import RopeAuditError, UsageError, one_line, unusable
 from ropeaudit.features.check import code_target, sentences, waivers
 from ropeaudit.features.check.checked import NONE
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
 from ropeaudit.features.check.targets import Kind, kind
+from ropeaudit.subjects.calling.called import raised_by_code
 
 
 @arguments.checked
@@ -117,7 +118,7 @@ def run(
 def _answered(
     target: str, which: Kind, results: Iterable[Checked], later: Sequence[str], *, alone: bool
 ) -> Iterator[Checked]:
-    """Yield the checks of a target, and a failure where it has RoPE and no check judges it.
+    """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
 
     A question without an answer is no pass, nor is one that the user or an error broke off: later targets are
     named then. alone: whether no row comes before these; an error that is all there is has no row.
@@ -136,6 +137,13 @@ def _answered(
             finding = sentences.interrupted(finding, later, "target")
             yield Checked(target, which, NONE, NONE, None, 0, finding)
         raise
+    except Exception as error:
+        theirs = raised_by_code(error)
+        if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
+            raise
+        finding = Finding(which, "fail", f"it raises {one_line(error)}") if theirs else faulty(which, error)
+        yield Checked(target, which, NONE, NONE, None, 0, finding)
+        return
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
         reason = reasons.get("info") or reasons.get("not applicable")
         finding = Finding("judged", "fail", f"no check judges it{f': {reason}' if reason else ''}")

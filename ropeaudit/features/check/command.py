@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +175,7 @@ def check(
                 run,
                 report,
                 output,
-                also=[(file, junit_form.content)] if file is not None else (),
+                also=[(file, lambda results: [junit_form.content(results)])] if file is not None else (),
                 done=lambda results: counted(len(sentences.checks(results)), "check"),
                 left=left,
                 proportional=False,  # which check takes longest depends on the code
@@ -184,8 +184,24 @@ def check(
             for fault in faults.of_checks(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.INTERRUPTED:
-            tickets.write(ticket_file, lambda: None, "the run was interrupted")
+            tickets.write(ticket_file, lambda: None)
             return code
-        written = tickets.write(ticket_file, made, "no check fails")
+        written = tickets.write(ticket_file, made)
     failed = any(one.finding.failed for one in sentences.checks(checked))
-    return delivery.worst(code, written, delivery.BROKEN if failed else delivery.DONE)
+    return delivery.worst(code, written, _ours(checked, output), delivery.BROKEN if failed else delivery.DONE)
+
+
+def _ours(checked: Sequence[Checked], output: CheckReportOptions) -> int:
+    """Say which checks are at fault themselves; return the exit code."""
+    from ropeaudit.console import delivery
+    from ropeaudit.console.output import say
+    from ropeaudit.features.check.sentences import place
+
+    faults = [one for one in checked if one.finding.fault]
+    for one in faults:
+        say(f"{one.target}, {place(one)}: {one.finding.detail}")
+        if output.verbose:
+            click.echo(one.finding.fault, err=True)
+    if faults:
+        say("please report it with the command and `ropeaudit list environment`; -v shows where it is")
+    return delivery.OUR_FAULT if faults else delivery.DONE

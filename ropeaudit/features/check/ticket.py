@@ -1,4 +1,7 @@
-"""The ticket of a target that fails: its checks, and the drift that goes with the first that fails."""
+"""The ticket of a target that fails: its checks, and the drift that goes with the first that fails.
+
+Where nothing fails it says so, of all targets.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.report import report, row
-from ropeaudit.features.check.sentences import measured_words
+from ropeaudit.features.check.sentences import checks, measured_words
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
@@ -22,15 +25,17 @@ _TOKENS = 256  # of the sequences whose drift is measured
 
 
 def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
-    """Return the ticket of the first target that fails; None where none does. Runs a snippet.
+    """Return the ticket of the first target that fails, or of a pass; None without checks. Runs a snippet.
 
     case: the RoPE setting of the options.
     """
+    if not results:
+        return None
     # an option of this program is nothing to who reads a ticket
     results = [replace(one, finding=replace(one.finding, option="")) for one in results]
-    first = next((one for one in results if one.finding.failed), None)
+    first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
     if first is None:
-        return None
+        return None if any(one.finding.fault for one in results) else _of_pass(results)
     own = [one for one in results if one.target == first.target]
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     said = report(sorted(own, key=lambda one: not one.finding.failed), None, {})
@@ -45,6 +50,21 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
         reproduction,
+    )
+
+
+def _of_pass(results: Sequence[Checked]) -> Ticket:
+    """Return the ticket of a pass: its facts are what all that was judged agrees on."""
+    judged = checks(results)
+    rows = [row(one) for one in judged or results]
+    targets = ", ".join(map(file_name, dict.fromkeys(one.target for one in results)))
+    shared = {name: value for name, value in rows[0].items() if all(one[name] == value for one in rows)}
+    return Ticket(
+        f"{targets}: no check fails",
+        report(results, None, {}),
+        {**shared, "checks": len(judged)},
+        "No check fails.",
+        Reproduction(missing="no check fails"),
     )
 
 
@@ -65,7 +85,9 @@ def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tupl
         environments=environments.of_check(shown.finding.check),
     )
     rows = list(audit.run())
-    record = drift.worst(rows) or max(rows, key=lambda row: row.drift_relative)
+    record = drift.worst(rows)
+    if record is None:
+        return [], Reproduction(missing="the drift of the scores is not known")
     notes = [f"shift, at these positions: {verdicts.sentence(record)}"]
     if record.within_tolerance is False or any(one.finding.check in _OF_DRIFT for one in failed):
         return notes, drift.snippet_of(record, audit.factories())

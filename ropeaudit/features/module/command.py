@@ -106,9 +106,5 @@ def module(
             output,
             delivery.BROKEN if audit.wrong or not audit.judged else delivery.DONE,
         )
-        written = tickets.write(
-            file,
-            lambda: module_ticket(audit),
-            "no buffer is wrong, and nothing that was run is off",
-        )
+        written = tickets.write(file, lambda: module_ticket(audit))
     return delivery.worst(code, written)

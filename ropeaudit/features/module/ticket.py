@@ -11,7 +11,7 @@ from ropeaudit.features.module.measurement import UP_TO
 from ropeaudit.features.module.report import buffers_report, row, runs_report
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code
+from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 
 _COMMAND_ALONE = Reproduction(missing="a module has to be built and loaded as it is")
 _EXPECTED = (
@@ -21,8 +21,8 @@ _EXPECTED = (
 )
 
 
-def module_ticket(audit: ModuleAudit) -> Ticket | None:
-    """Return the ticket of the run that is furthest off or the buffer that moves scores most; None without.
+def module_ticket(audit: ModuleAudit) -> Ticket:
+    """Return the ticket of the run that is furthest off or the buffer that moves scores most, or of a pass.
 
     Runs come first where ways of loading were requested.
     """
@@ -41,7 +41,17 @@ def module_ticket(audit: ModuleAudit) -> Ticket | None:
         facts, against, diagnosis = row(one), one.against, one.diagnosis
         remedy = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     else:
-        return None
+        return _of_nothing_wrong(audit)
     remedy = remedy or wording.remedy(diagnosis, FP32, UP_TO)
     expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
     return Ticket(f"{title}{by_code(codes(diagnosis))}", said, facts, expected, _COMMAND_ALONE)
+
+
+def _of_nothing_wrong(audit: ModuleAudit) -> Ticket:
+    """Return the ticket of an audit that found nothing wrong, or had nothing to judge."""
+    buffers = len(audit.buffers)
+    title = f"RoPE of {file_name(audit.source.spec)}: {'nothing is wrong' if audit.judged else 'not judged'}"
+    facts = {"source": audit.source.spec, "buffers": buffers, "runs": len(audit.runs)}
+    said = (runs_report if audit.runs else buffers_report)(audit, None, {})
+    expected = _EXPECTED.format(audit.buffers[0].against) if buffers else "Nothing says what is right."
+    return Ticket(title, said, facts, expected, _COMMAND_ALONE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, Rare, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, WORD, Parsed, Rare, one_of
 from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("drift", "heatmap", "stages", "frequencies", "decay", "limit")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
-_OWN = ("file", "kind", "outputs", "quiet", "title", "size")  # the parameters that are none of the case
+_OWN = ("file", "kind", "outputs", "quiet", "title", "size", "y")  # the parameters that are none of the case
 
 
 def _size(text: str, flag: str) -> tuple[float, float]:
@@ -61,6 +60,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     "distance; stages are those to blame, frequencies those that drift; limit is what is guaranteed and what "
     "was tested.  [default: drift]",
 )
+@click.option("--y", type=WORD, metavar="COLUMN", help="drift: column of numbers.  [default: drift_rms]")
 @click.option("--title", metavar="TEXT", help="Title, in the place of the finding; '' leaves it out.")
 @click.option(
     "--size",
@@ -79,6 +79,7 @@ def plot(
     file: str | None,
     outputs: tuple[str, ...],
     kind: str,
+    y: str | None,
     title: str | None,
     size: tuple[float, float] | None,
     quiet: bool,
@@ -92,11 +93,10 @@ def plot(
     """Draw a report of another command, FILE (- is stdin), or measure a case and draw it by query and key."""
     from ropeaudit import reports
     from ropeaudit.audits.arguments import resolved
-    from ropeaudit.console import delivery, output, output_files, settings, standard_input
+    from ropeaudit.console import delivery, output, output_files, settings
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
-    file = file and standard_input.file(file)
     outputs = tuple("/dev/stdout" if path == "-" else path for path in outputs)
     reports.needed("matplotlib", "a picture", "plot")
     from ropeaudit.reports.charts import style
@@ -109,14 +109,13 @@ def plot(
             else:
                 from ropeaudit.features.plot.pictures import picture as of_report
 
-                picture = of_report(kind, file)
+                picture = of_report(kind, file, y)
             if title is not None:
                 style.retitle(picture.figure, title)
             if size is None:
                 picture.figure.set_figheight(picture.height)
-            contents = [style.encoded(picture, target.form) for target in files]
-        made = zip(files, contents, strict=True)
-        errors = delivery.fill([(file, functools.partial(bytes, content)) for file, content in made])
+            made = [(target, [style.encoded(picture, target.form)]) for target in files]
+        errors = delivery.fill([(target, content.copy) for target, content in made])
         written = [repr(target.path) for target in files if target.written]
     if written and not quiet:
         title = f"wrote {', '.join(written)}: {picture.title}"
@@ -135,6 +134,8 @@ def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
     names = [name for name in given if name not in _OWN and given[name]]
     if not outputs:
         raise UsageError(f"a picture needs a file; add -o {kind}.svg")
+    if given["y"] and kind != "drift":
+        raise UsageError(f"--y chooses the column of --kind drift; leave it out with --kind {kind}")
     if kind == "heatmap" and file:
         raise UsageError(
             "--kind heatmap measures a case; leave out FILE and give --offset, --dtype, --recipe"

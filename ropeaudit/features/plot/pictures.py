@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.errors import BadInput
+from ropeaudit.audits.records import COLUMNS
+from ropeaudit.errors import BadInput, UnknownName
 from ropeaudit.recipes import STAGES
-from ropeaudit.reports import form_of, numbers, reading, settings
+from ropeaudit.reports import numbers, reading, settings
 from ropeaudit.reports.charts import drift, style
 from ropeaudit.reports.charts.style import Picture, Series
 from ropeaudit.reports.numbers import part, printable
@@ -16,7 +17,7 @@ from ropeaudit.rope.scaling_names import shortened
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
 _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "drift": ("shift", ("implementation", "offset", "drift_rms")),
+    "drift": ("shift", ("implementation", "offset")),
     "stages": ("explain", ("implementation", "offset", "stage", "share", "format")),
     "frequencies": ("explain", ("implementation", "offset", "pair", "wavelength", "part_rms")),
     "decay": ("decay", ("distance", "rms_relative", "bound", "men_sum", "setting", "source")),
@@ -37,17 +38,21 @@ _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
 _TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 
 
-def picture(kind: str, path: str) -> Picture:
+def picture(kind: str, path: str, y: str | None = None) -> Picture:
     """Draw a report: any data file of `ropeaudit shift`, the .json of other commands.
 
-    Raises: BadInput, MissingPackage.
+    y: the column that is drawn where kind is "drift". Raises: BadInput, UnknownName, MissingPackage.
     """
     command = _SOURCES[kind][0]
     if kind == "drift":
         rows: Sequence[Mapping[str, Any]] = reading.read(path)
         _check(path, kind, rows, _SOURCES[kind][1])
-        return drift.draw(shortened(rows))
-    if form_of(path) != "json":
+        numeric = [name for name in COLUMNS.numeric if any(row.get(name) is not None for row in rows)]
+        if y is not None and y not in numeric:
+            raise UnknownName("--y", y, numeric, f"(numbers that {path!r} holds)")
+        _check(path, kind, rows, (y or drift.Y,))
+        return drift.draw(shortened(rows), y or drift.Y)
+    if reading.form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ def report(
     from ropeaudit.audits import comparison, records
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
-    from ropeaudit.console import output_files, standard_input
+    from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
     from ropeaudit.features.report import report as tables
     from ropeaudit.reports.comparison import report as of_changes
@@ -82,8 +83,7 @@ def report(
     _refuse_apart(against is not None, of_against, "--against FILE")
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
-    files, broken = tuple(map(standard_input.file, files)), list[str]()
-    against = against and standard_input.file(against)
+    broken = list[str]()
     with output_files.opened(output.outputs) as targets:
         if against is not None:
             columns = output.chosen_columns(tables.COLUMNS["against"])
@@ -125,7 +125,7 @@ def _deliver(
     if chosen or not targets:
         return delivery.deliver(made, targets, output, broken=lambda: broken)
     code = out.print_line(made.headline)
-    errors = delivery.write(made, targets)
+    errors = delivery.fill([(file, functools.partial(file.contents, made)) for file in targets])
     for file in targets if not output.quiet else ():
         if file.written:
             size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"

@@ -223,7 +223,7 @@ def _frozen(rows: Sequence[Record]) -> bool:
 
 def carried(path: str) -> dict[str, Any]:
     """Return the command, time, environment and stages that a report carries; "lacking" says why none."""
-    form = reports.form_named(reports.form_of(path))
+    form = reports.form_named(reading.form_of(path))
     if form.metadata == "nowhere":
         return {
             "lacking": f"{form.title} carries no command and no environment; JSON does, and CSV beside it."

@@ -206,7 +206,6 @@ def shift(asked: ShiftOptions) -> int:
     from ropeaudit.console import gates as conditions
     from ropeaudit.features.shift import baselines
     from ropeaudit.features.shift import sweeping as sweeps
-    from ropeaudit.reports.numbers import percent
 
     output, sweeping = asked.output, asked.sweeping
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
@@ -232,11 +231,7 @@ def shift(asked: ShiftOptions) -> int:
         results, code = _measured(asked, sweep, needed, report, broken)
         if code == delivery.INTERRUPTED:
             return code
-        written = tickets.write(
-            file,
-            lambda: _ticket(audit, results, output.columns, needed),
-            f"no row of code is out of the tolerance of {percent(asked.tolerance)}; --tolerance sets another",
-        )
+        written = tickets.write(file, lambda: _ticket(audit, results, output.columns, needed))
     return delivery.worst(code, written)
 
 
@@ -260,7 +255,7 @@ def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: 
 def _ticket(
     audit: Audit, results: list[Record], columns: Sequence[str], needed: Sequence[str]
 ) -> Ticket | None:
-    """Return the ticket of the worst row of code; None where every one is within tolerance."""
+    """Return the ticket of the worst row of code; None where none was measured."""
     from ropeaudit.reports import drift
     from ropeaudit.reports.tickets import drift as tickets_of
 

@@ -6,11 +6,8 @@ Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pair
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +36,7 @@ from ropeaudit.conformance.vector_case import (
 )
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports.model_notes import notes_beside
+from ropeaudit.runtime import atomic_files, paths
 
 HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
 MAXIMUM = 131072  # positions, where no model says how many
@@ -97,11 +95,11 @@ def vectors(
 ) -> Iterator[WrittenCase]:
     """Write q, k and positions into a folder, for a kernel that Python cannot call.
 
-    One case goes into `folder` itself, several into folders of theirs in it. Yields each as it is written.
-    folder: must not be there, or be empty. dtypes: of q and k. offsets: first positions of the calls; none
-    for 0 and those around which positions break. want: rotated or gradient. positions: int64 or int32.
-    context: positions that frequencies are computed for where they depend on it, up to the last position of
-    the case if None. served: calls as servers make them too.
+    One case goes into `folder` itself, several into folders of theirs in it. Yields what was written, once
+    all is. folder: one that is there must be empty or hold cases alone, which are replaced. dtypes: of q and
+    k. offsets: first positions of the calls; none for 0 and those around which positions break. want: rotated
+    or gradient. positions: int64 or int32. context: positions that frequencies are computed for where they
+    depend on it, up to the last position of the case if None. served: calls as servers make them too.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
@@ -117,18 +115,24 @@ def run(
     options: Options,
     progress: Callable[[float], None] = arguments.silent,
 ) -> Iterator[WrittenCase]:
-    """Write the cases, each in every dtype, and yield them as they are written. Raises: see `vectors`."""
+    """Write the cases, each in every dtype, all or none, and yield them. Raises: see `vectors`."""
     specs = [specified(case, dtype, options) for case in cases for dtype in dtypes]
     names = _folder_names([spec for spec, _ in specs], several=len(dtypes) > 1)
     check_free(folder)
-    for number, ((spec, added), name, case) in enumerate(
-        zip(specs, names, [case for case in cases for _ in dtypes], strict=True)
-    ):
-        target = Path(folder, name) if len(specs) > 1 else Path(folder)
-        progress(number / len(specs))
-        yield replace(
-            _written(target, spec), added=added, maximum=case.maximum, notes=tuple(notes_beside(case))
-        )
+    results = []
+    try:
+        with atomic_files.folder(Path(paths.behind(folder))) as beside:
+            for number, ((spec, added), name, case) in enumerate(
+                zip(specs, names, [case for case in cases for _ in dtypes], strict=True)
+            ):
+                progress(number / len(specs))
+                inside = name if len(specs) > 1 else ""
+                size, digest = _write(beside / inside, spec)
+                place, notes = str(Path(folder, inside)), tuple(notes_beside(case))
+                results.append(WrittenCase(place, spec, digest, size, added, case.maximum, notes))
+    except OSError as error:
+        raise BadOutput(f"-o {folder!r} cannot be written: {error.strerror or error}") from None
+    yield from results
 
 
 def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:
@@ -185,46 +189,33 @@ def _straddling_twin(offset: int, seq_len: int) -> int:
 
 
 def check_free(folder: str) -> None:
-    """Raise UsageError unless a folder is not there, or empty."""
+    """Raise UsageError unless a folder is not there, is empty, or holds what this wrote and nothing else."""
     path = Path(folder)
     try:
-        if path.is_dir() and not any(path.iterdir()):
+        if path.is_dir() and _own(path):
             return
         taken = path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:
         raise BadOutput(f"-o {folder!r}: {getattr(error, 'strerror', None) or error}") from None
     if taken:
-        what = "has files in it" if path.is_dir() else "is no folder"
+        what = "has files in it that are of no case" if path.is_dir() else "is no folder"
         raise UsageError(f"-o {folder!r} {what}; give a new folder")
 
 
-def _written(target: Path, spec: CaseSpec) -> WrittenCase:
+def _own(folder: Path) -> bool:
+    """Return whether a folder holds a case, or folders of cases, and nothing else."""
+    if (folder / MANIFEST).exists():
+        return vector_case.is_alone(folder)
+    return all(path.is_dir() and vector_case.is_alone(path) for path in folder.iterdir())
+
+
+def _write(folder: Path, spec: CaseSpec) -> tuple[int, str]:
+    """Write the files of a case; return their bytes, and the digest of its manifest. Raises: OSError."""
+    folder.mkdir(exist_ok=True)
     contents = files(spec)
-    try:
-        _put(target, contents)
-    except OSError as error:
-        raise BadOutput(f"-o {str(target)!r} cannot be written: {error.strerror or error}") from None
-    size = sum(map(len, contents.values()))
-    digest = vector_case.read_manifest(target / MANIFEST)["digest"]
-    return WrittenCase(str(target), spec, digest, size)
-
-
-def _put(target: Path, contents: dict[str, bytes]) -> None:
-    """Write all files beside the folder, then put them into its place: none is ever half written."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:40]}."))
-    try:
-        for name, content in contents.items():
-            (beside / name).write_bytes(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        beside.chmod(0o777 & ~mask)
-        with contextlib.suppress(FileNotFoundError):
-            target.rmdir()  # empty, see `check_free`
-        beside.rename(target)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return sum(map(len, contents.values())), vector_case.read_manifest(folder / MANIFEST)["digest"]
 
 
 def _folder_names(specs: Sequence[CaseSpec], several: bool) -> list[str]:

@@ -26,7 +26,7 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
     "folder",
     required=True,
     metavar="FOLDER",
-    help="A new folder: of the case, or of cases.",
+    help="A folder: of the case, or of cases. It is written whole, in place of cases that are there.",
 )
 @axis(
     "--offset",
@@ -107,8 +107,10 @@ def vectors(
     results, interrupted = rows.gathered(
         lambda on_progress: analysis.run(cases, formats(dtype), folder, options, on_progress), quiet=False
     )
-    code = 130 if interrupted else 0
-    if results:
+    code = delivery.INTERRUPTED if interrupted else delivery.DONE
+    if interrupted:
+        output.say("interrupted: nothing was written")
+    else:
         made = report(results, None, {})
         code = delivery.worst(code, output.print_report(made, screen))
         for note in made.notes:

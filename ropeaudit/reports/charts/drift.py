@@ -23,16 +23,20 @@ _EXPECTED = {  # column -> how it is drawn, what it is called
     "bound_max": ((0, (6, 2)), "bound of the largest |drift|"),
     "floor_rms": ("-", "floor: RMS drift at offset 0"),
 }
+Y = "drift_rms"  # what is drawn where nothing else is asked for
 _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens."""
-    measured, lines, columns, notes = _read(rows)
-    title = _title(measured, [name for name in columns if name == "model"])
+def draw(rows: Sequence[Row], y: str = Y) -> Picture:
+    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
+
+    y: the numeric column that is drawn over the offset.
+    """
+    measured, lines, columns, notes = _read(rows, y)
+    title = _title(measured, [name for name in columns if name == "model"], y)
     figure, (axes,) = style.figure(title)
-    _drawn(axes, lines, measured)
-    if len(lines) > _MOST_EXPECTED:
+    _drawn(axes, lines, measured, y)
+    if y == Y and len(lines) > _MOST_EXPECTED:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
     height = 3.8 + 0.13 * style.legend(figure, axes)  # inches
     if len(measured) < len(rows):
@@ -53,14 +57,14 @@ def svg(rows: Sequence[Row]) -> tuple[str, Picture]:
 
 def on(axes: Axes, rows: Sequence[Row]) -> Axes:
     """Draw the same on axes that are there, with a legend in them and without a title; return them."""
-    measured, lines, _, _ = _read(rows)
-    _drawn(axes, lines, measured)
+    measured, lines, _, _ = _read(rows, Y)
+    _drawn(axes, lines, measured, Y)
     if lines:
         axes.legend(fontsize="small")
     return axes
 
 
-def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[str, Series], Sequence[str], list[str]]:
+def _read(rows: Sequence[Row], y: str) -> tuple[list[Row], dict[str, Series], Sequence[str], list[str]]:
     """Return what was measured, lines by name, the settings in which rows differ, and notes.
 
     Of more lines than fit those stay that drift most, in the order in which they came.
@@ -71,12 +75,11 @@ def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[str, Series], Sequence[s
     for row in sorted(measured, key=lambda row: row["offset"]):
         groups.setdefault(label(row, columns), []).append(row)
     named = {
-        name: Series.of(group, "offset", "drift_rms", number)
-        for number, (name, group) in enumerate(groups.items())
+        name: Series.of(group, "offset", y, number) for number, (name, group) in enumerate(groups.items())
     }
 
     def size(name: str) -> float:
-        return max(badness(row, "drift_rms") for row in groups[name])
+        return max(badness(row, y) for row in groups[name])
 
     drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
     ordered = {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
@@ -84,25 +87,26 @@ def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[str, Series], Sequence[s
     return measured, lines, columns, notes
 
 
-def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row]) -> None:
-    """Draw lines and what goes with them."""
-    axes.set_yscale("log")
+def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row], y: str) -> None:
+    """Draw lines and what goes with them; what is below zero somewhere stands on a linear scale."""
+    signed = any(value < 0 for line in lines.values() for value in line.ys)
+    axes.set_yscale("linear" if signed else "log")
     for name, line in lines.items():
-        _line(axes, name, line)
-    if len(lines) <= _MOST_EXPECTED:
+        _line(axes, name, line, line.ys if signed else line.drawn, y)
+    if y == Y and len(lines) <= _MOST_EXPECTED:
         _expected(axes, list(lines.values()))
-    _marks(axes, list(lines.values()))
+    _marks(axes, list(lines.values()), y, "" if signed else "no drift at all" if y == Y else "zero")
     style.offsets_axis(axes, [row["offset"] for row in measured])
     _inexact(axes, measured)
     axes.set_xlabel("offset added to every position (tokens)")
-    axes.set_ylabel("RMS drift (score units)")
+    axes.set_ylabel("RMS drift (score units)" if y == Y else y.replace("_", " "))
 
 
-def _line(axes: Axes, name: str, line: Series) -> None:
+def _line(axes: Axes, name: str, line: Series, ys: Sequence[float], y: str) -> None:
     """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
     look = style.line(line.style)
-    axes.plot(line.xs, line.drawn, label=style.plain(name), **look)
-    sampled = [row for row in line.rows if row.get("drift_rms_low") is not None]
+    axes.plot(line.xs, ys, label=style.plain(name), **look)
+    sampled = [row for row in line.rows if y == Y and row.get("drift_rms_low") is not None]
     if sampled:
         low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
         axes.fill_between([row["offset"] for row in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
@@ -124,22 +128,22 @@ def _expected(axes: Axes, lines: Sequence[Series]) -> None:
                 labels.add(text)
 
 
-def _marks(axes: Axes, lines: Sequence[Series]) -> None:
+def _marks(axes: Axes, lines: Sequence[Series], y: str, zeros: str) -> None:
     """Mark what is not on the scale, in the colour of its line, and ring what is not good enough.
 
-    The legend names each kind once.
+    The legend names each kind once. zeros: what zeros are called, empty where they are on the scale.
     """
-    for top, text in ((True, "nan or infinite scores"), (False, "no drift at all")):
+    for top, text in ((True, "nan or infinite scores"), (False, zeros))[: 1 + bool(zeros)]:
         for line in lines:
             if xs := line.nonfinite if top else line.zeros:
                 style.edge(axes, xs, top, style.line(line.style)["color"], text)
                 text = ""
-    drifts = [row for line in lines for row, y in zip(line.rows, line.ys, strict=True) if 0 < y < math.inf]
+    drifts = [row for line in lines for row, at in zip(line.rows, line.ys, strict=True) if 0 < at < math.inf]
     ringed = [row for row in drifts if bad(row)]
     if ringed:
         look: dict[str, Any] = {"marker": "o", "markersize": 11 * style.scale(), "markerfacecolor": "none"}
         look |= {"markeredgecolor": style.RED, "linestyle": "none", "zorder": 1}
-        xs, ys = [row["offset"] for row in ringed], [row["drift_rms"] for row in ringed]
+        xs, ys = [row["offset"] for row in ringed], [row[y] for row in ringed]
         axes.plot(xs, ys, label="out of tolerance", **look)
 
 
@@ -171,15 +175,19 @@ def position_format(row: Row) -> Format | None:
         return None
 
 
-def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], y: str) -> str:
     """Return what drifts most, how much more than at its floor, and where scores are not finite."""
     if not rows:
         return "Nothing was measured."
-    nonfinite = [row for row in rows if badness(row, "drift_rms") == math.inf]
-    finite = [row for row in rows if badness(row, "drift_rms") < math.inf]
+    nonfinite = [row for row in rows if badness(row, y) == math.inf]
+    finite = [row for row in rows if badness(row, y) < math.inf]
     parts = []
-    if finite:
-        worst = max(finite, key=lambda row: badness(row, "drift_rms"))
+    if finite and y != Y:
+        worst = max(finite, key=lambda row: badness(row, y))
+        who = label(worst, columns)
+        parts.append(f"{who} is worst: {y} {short(worst[y])}, at offset {worst['offset']:,}")
+    elif finite:
+        worst = max(finite, key=lambda row: badness(row, y))
         size = f"{short(worst['drift_rms'])} RMS"
         if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
             size += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"

@@ -48,14 +48,15 @@ _EXPECTED = (
 
 
 def worst(results: Sequence[Record]) -> Record | None:
-    """Return the row of code that is out of tolerance, and the furthest of those that are finite."""
+    """Return the row of code that is furthest out of tolerance, or else from exact; None without any."""
 
-    def size(record: Record) -> tuple[bool, float]:
+    def size(record: Record) -> tuple[bool, bool, float]:
         finite = math.isfinite(record.drift_relative)
-        return finite, record.drift_relative if finite else record.nonfinite
+        off = record.drift_relative if finite else record.nonfinite
+        return record.within_tolerance is False, finite, off
 
-    bad = [one for one in results if one.within_tolerance is False and one.verdict != "refused"]
-    return max((one for one in bad if one.environment is not None), key=size, default=None)
+    measured = (one for one in results if one.environment is not None and one.verdict != "refused")
+    return max(measured, key=size, default=None)
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:

@@ -14,6 +14,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays, shapes, tables
 from ropeaudit.subjects.calling.arrays import Engine, Strides
@@ -250,7 +251,8 @@ class Convention:
             for array in (x, k.repeat(group, 1))
         ]
         rows = np.broadcast_to(positions, (len(flat[0]), *positions.shape[-1:])) if missing else [positions]
-        answers = [self._call_once(call, a, b, at, letters) for a, b, at in zip(*flat, rows, strict=True)]
+        with process_state.contained():  # what it returns may be an object of its own
+            answers = [self._call_once(call, a, b, at, letters) for a, b, at in zip(*flat, rows, strict=True)]
         keys = [answer.keys for answer in answers if answer.keys is not None]
         repeated = (*k.shape[:1], k.shape[1] * group, *k.shape[2:])
         return Answer.joined(

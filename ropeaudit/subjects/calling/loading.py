@@ -37,6 +37,24 @@ def load(
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"{spec!r} does not say which function; {_EXAMPLE}")
     module, home = _import(where)
+    modules = home["modules"]
+    version = modules.version if modules is not None else _version(module)
+    printable = spec if spec.isprintable() else repr(spec)[1:-1]
+    try:
+        with process_state.contained():
+            thing = _named(module, where, name)
+            own = OwnCode(printable, thing, order, version, changes, home, alone, device)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever an attribute raises that is code
+        raise BadInput(f"{spec} cannot be looked at: {one_line(error)}") from None
+    if _by_path(where):
+        own.source = Source(modules, spec.rpartition(":")[2])
+    return own
+
+
+def _named(module: Any, where: str, name: str) -> Any:
+    """Return what has a dotted name in a module. Raises: UsageError where it is not there, or not called."""
     thing = module
     for part in name.split("."):
         if not hasattr(thing, part):
@@ -46,14 +64,9 @@ def load(
             raise UnknownName(f"name in {where}:", part, names or ["nothing that can be called"])
         thing = getattr(thing, part)
     if not callable(thing):
-        raise UsageError(f"{spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}")
-    name = spec if spec.isprintable() else repr(spec)[1:-1]
-    modules = home["modules"]
-    version = modules.version if modules is not None else _version(module)
-    own = OwnCode(name, thing, order, version, changes, home, alone, device)
-    if _by_path(where):
-        own.source = Source(modules, spec.rpartition(":")[2])
-    return own
+        what = f"of type {type(thing).__name__} and cannot be called"
+        raise UsageError(f"{where}:{name}: it is {what}; {_EXAMPLE}")
+    return thing
 
 
 def _by_path(where: str) -> bool:
