@@ -17,8 +17,7 @@ from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.recording import CellResult, record
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
-from ropeaudit.bounds.attainable import careful
-from ropeaudit.bounds.sampled import predicted_rms
+from ropeaudit.bounds.attainable import careful, predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
@@ -33,9 +32,9 @@ from ropeaudit.subjects import Subject, scaled_keys
 from ropeaudit.subjects.calling import called
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
-from ropeaudit.subjects.exact import Exact
+from ropeaudit.subjects.exact_rotation import Exact
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.rerotated_keys import RerotatedKeys
+from ropeaudit.subjects.scaled_keys import RerotatedKeys
 
 if TYPE_CHECKING:
     from ropeaudit.recognition.verification import GivenVectors, Places

@@ -185,7 +185,7 @@ class Sweep:
         """Measure tasks in other processes; code that fails in one of its own is refused, with the reason."""
         if not tasks:
             return
-        from ropeaudit.audits import dask_cluster, workers  # in-function: most runs need neither
+        from ropeaudit.audits import workers
 
         audit, seconds = self.audit, 0.0
         loaded = workers.loaded_versions(audit)
@@ -195,7 +195,7 @@ class Sweep:
             on_seconds(seconds)
 
         if scheduler is not None:
-            together = dask_cluster.on_dask(audit, units, scheduler, jobs, listen, on_note)
+            together = workers.on_dask(audit, units, scheduler, jobs, listen, on_note)
         else:
             together = workers.processes(audit, units, jobs, listen)
         for road in (together, workers.alone(audit, cells.by_implementation(tasks), jobs, listen)):

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.bounds import monotone, phases, terms
-from ropeaudit.bounds.blocks import BlockPairs, Blocks
-from ropeaudit.bounds.sums import InputSummation, InputSums, PhaseAt, PhaseWeights
+from ropeaudit.bounds import phases, terms
+from ropeaudit.bounds.blocks import BlockPairs, Blocks, InputSummation, InputSums, PhaseAt, PhaseWeights
 from ropeaudit.bounds.terms import PairError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
@@ -77,12 +76,12 @@ def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> f
     """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
 
     The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
-    it depends on the offset: see `ropeaudit.bounds.monotone`. So what is bounded grows with the offset, and
+    it depends on the offset: see `ropeaudit.bounds.phases`. So what is bounded grows with the offset, and
     one call covers the whole range. Units: score units.
     """
-    if not monotone.covers(subject, int(inputs.q.shape[1]), offset):
+    if not phases.covers(subject, int(inputs.q.shape[1]), offset):
         return math.inf
-    return bounds([(subject, offset)], inputs, mask, phase=monotone.phase_up_to)[0].maximum
+    return bounds([(subject, offset)], inputs, mask, phase=phases.phase_up_to)[0].maximum
 
 
 def bounds(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
-from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.conventions import Answer

@@ -17,7 +17,7 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.recognition import narrow_output, verification
+from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.subjects import Positions
@@ -126,7 +126,7 @@ def _cause(
     if found.explains:
         return found
     at = before + offset
-    narrow = narrow_output.explanation(code.setting_at(at), code.dtype, (q, k), results, at)
+    narrow = allowance.narrower_format(code.setting_at(at), code.dtype, (q, k), results, at)
     return of_gradient(narrow) if narrow else found
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, noted, of_worst_pair
-from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition import variants, verification
 from ropeaudit.recognition.diagnosis import Diagnosis

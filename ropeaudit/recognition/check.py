@@ -16,15 +16,15 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.recognition import allowance, hypotheses
+from ropeaudit.recognition import allowance, inferred
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.hypotheses import Hypothesis
+from ropeaudit.recognition.inferred import Hypothesis
 from ropeaudit.recognition.stored_table import CosSinTable
 from ropeaudit.recognition.variants import Variant, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
@@ -167,7 +167,7 @@ def _diagnosis(
         alternatives = tuple(one for one in equals if one is not None)
         return None if best.diagnosis is None else replace(best.diagnosis, alternatives=alternatives)
     if best.few:
-        entries = hypotheses.entries_off(work.things, best.strays, work.off.size)
+        entries = inferred.entries_off(work.things, best.strays, work.off.size)
         if best.diagnosis is None:
             return replace(entries, where=work.where())
         return replace(entries, also=(best.diagnosis,))
@@ -190,7 +190,7 @@ class FrequencyList:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair; a frequency of 0 has errors relative to the largest one."""
-        relative = (self.values - self.exact) / hypotheses.reference_sizes(self.exact)
+        relative = (self.values - self.exact) / inferred.reference_sizes(self.exact)
         self.off = ~(np.abs(relative) <= np.where(self.exact == 0, 0.0, self.tolerance))
         for i, error in enumerate(relative.tolist()):
             yield {
@@ -204,8 +204,8 @@ class FrequencyList:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, alone and with the casts that fit."""
-        casts = hypotheses.formats_holding(
-            self._as_stored(self.values), hypotheses.allowed_strays(self.values.size)
+        casts = inferred.formats_holding(
+            self._as_stored(self.values), inferred.allowed_strays(self.values.size)
         )
         for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.values)):
             for fmt in (None,) if variant.computed else (None, *casts):
@@ -220,12 +220,12 @@ class FrequencyList:
         return 1 / theta if self.inverse else theta
 
     def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
-        theta, sizes = variant.theta, hypotheses.reference_sizes(variant.theta)
+        theta, sizes = variant.theta, inferred.reference_sizes(variant.theta)
         stored, expected = self._as_stored(self.values), self._as_stored(theta)
         own = allowance.frequency_error(variant.setting or self.setting, theta=theta)
         slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
-        strays = ~hypotheses.within(stored, expected, slack * hypotheses.reference_sizes(expected), fmt)
-        errors = np.abs(self.values - self._as_stored(hypotheses.cast(expected, fmt))) / sizes
-        diagnosis = hypotheses.together(variant.diagnosis, hypotheses.rounded({"frequency": fmt}))
-        cost = variant.cost + hypotheses.cast_cost(fmt)
-        return hypotheses.hypothesis(diagnosis, strays, errors, cost, variant.setting)
+        strays = ~inferred.within(stored, expected, slack * inferred.reference_sizes(expected), fmt)
+        errors = np.abs(self.values - self._as_stored(inferred.cast(expected, fmt))) / sizes
+        diagnosis = inferred.together(variant.diagnosis, inferred.rounded({"frequency": fmt}))
+        cost = variant.cost + inferred.cast_cost(fmt)
+        return inferred.hypothesis(diagnosis, strays, errors, cost, variant.setting)

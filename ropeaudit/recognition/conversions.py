@@ -21,7 +21,7 @@ from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float32, leave of numbers
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.recognition import allowance, known_recipes, narrow_output, solving
+from ropeaudit.recognition import allowance, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.faults import (
     NARROW,
@@ -578,7 +578,7 @@ class _Side:
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
         given, rotated, at = self._vectors()
-        return narrow_output.explanation(self.setting, self.dtype, (given[None],), (rotated[None],), at)
+        return allowance.narrower_format(self.setting, self.dtype, (given[None],), (rotated[None],), at)
 
     def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
         """Yield other settings with the rules that positions show under them."""

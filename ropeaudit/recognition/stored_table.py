@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.recognition import allowance, hypotheses
+from ropeaudit.recognition import allowance, inferred
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.hypotheses import Hypothesis
-from ropeaudit.recognition.inferred import recovered, recovered_alone
+from ropeaudit.recognition.inferred import Hypothesis, recovered, recovered_alone
 from ropeaudit.recognition.variants import CASTS, FORMS, other_factors, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _CHUNK = 8192  # positions compared at once
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
@@ -97,7 +96,7 @@ class CosSinTable:
         if self.side:
             own = self.values.real if self.side == "cos" else self.values.imag
             self.recovered = recovered_alone(own / self.factor, sine=self.side == "sin")
-        relative = (self.recovered - self.exact) / hypotheses.reference_sizes(self.exact)
+        relative = (self.recovered - self.exact) / inferred.reference_sizes(self.exact)
         for i in range(pairs):
             yield {
                 "pair": i,
@@ -133,7 +132,7 @@ class CosSinTable:
         chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), begun, self.worst)
         positions = np.unique(np.concatenate(chosen)).astype(np.float64)
         points = self.values[positions.astype(np.int64)]
-        for fmt in (None, *hypotheses.formats_holding(np.stack([points.real, points.imag])[self.sides])):
+        for fmt in (None, *inferred.formats_holding(np.stack([points.real, points.imag])[self.sides])):
             for factor, fault, extra in self._factors(points):
                 if factor == self.factor and (lone := self._of_rows(points, positions, fmt)):
                     yield lone
@@ -144,25 +143,25 @@ class CosSinTable:
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
     ) -> Hypothesis | None:
         """Return that a few rows alone are off, and the rest is as expected, cast or not; else None."""
-        n, pairs = len(self.values), hypotheses.allowed_strays(self.exact.size)
+        n, pairs = len(self.values), inferred.allowed_strays(self.exact.size)
         missed = self._missed(points, positions, fmt)[self.sides].sum(axis=0)
-        most = min(_FEW_ROWS, hypotheses.allowed_strays(n))
+        most = min(_FEW_ROWS, inferred.allowed_strays(n))
         if not (0 < np.count_nonzero(missed) <= most and missed.max() > pairs):
             return None
         off = self._all_missed(fmt) > 0
         rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
         if rows.size > _FEW_ROWS:
             return None
-        diagnosis = hypotheses.entries_off("rows", tuple(rows.tolist()), n)
+        diagnosis = inferred.entries_off("rows", tuple(rows.tolist()), n)
         diagnosis = replace(
             diagnosis,
             values={**diagnosis.values, **self._exchanged(rows, fmt)},
             where=Where(sides=() if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())),
         )
         if fmt is not None:
-            diagnosis = replace(diagnosis, also=tuple(filter(None, [hypotheses.rounded({"table": fmt})])))
+            diagnosis = replace(diagnosis, also=tuple(filter(None, [inferred.rounded({"table": fmt})])))
         none = np.zeros(self.exact.size, np.bool_)
-        return hypotheses.hypothesis(diagnosis, none, np.zeros(1), 0.5 + hypotheses.cast_cost(fmt))
+        return inferred.hypothesis(diagnosis, none, np.zeros(1), 0.5 + inferred.cast_cost(fmt))
 
     def where(self) -> Where:
         """Return where pairs are off: in cos or sin alone, at one position alone."""
@@ -199,8 +198,8 @@ class CosSinTable:
         self, points: NDArray[np.complex128], angles: Array, factor: float, slack: Array, fmt: Format | None
     ) -> NDArray[np.bool_]:
         """Return where points are cos, and sin, of angles, within the slack, cast or not. -> (2, s, p)."""
-        cos = hypotheses.within(points.real, factor * np.cos(angles), slack, fmt)
-        sin = hypotheses.within(points.imag, factor * np.sin(angles), slack, fmt)
+        cos = inferred.within(points.real, factor * np.cos(angles), slack, fmt)
+        sin = inferred.within(points.imag, factor * np.sin(angles), slack, fmt)
         return np.stack([cos, sin])
 
     def _hypothesis(
@@ -224,13 +223,13 @@ class CosSinTable:
         missed = np.mean(~fits[self.sides].all(axis=0), axis=0)
         allowed = table.rounded and float(np.mean(missed)) <= _STRAY
         strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
-        apart = np.stack([points.real - hypotheses.cast(cos, fmt), points.imag - hypotheses.cast(sin, fmt)])
+        apart = np.stack([points.real - inferred.cast(cos, fmt), points.imag - inferred.cast(sin, fmt)])
         errors = np.linalg.norm(apart[self.sides], axis=0)
-        diagnosis = hypotheses.together(fault, table.diagnosis, hypotheses.rounded({"table": fmt}))
-        cost = table.cost + extra + hypotheses.cast_cost(fmt)
+        diagnosis = inferred.together(fault, table.diagnosis, inferred.rounded({"table": fmt}))
+        cost = table.cost + extra + inferred.cast_cost(fmt)
         if diagnosis is not None and not fits[~self.sides].all():
             diagnosis, cost = replace(diagnosis, where=Where(sides=(self.side,))), cost + _ALONE
-        return hypotheses.hypothesis(diagnosis, strays, errors, cost, table.setting)
+        return inferred.hypothesis(diagnosis, strays, errors, cost, table.setting)
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, Diagnosis | None, float]]:
         """Return the attention factor that is expected, and the one that the lengths of the points show."""
@@ -272,37 +271,37 @@ class CosSinTable:
         for one in variants(self.setting, exact, self.recovered):
             yield _AngleTable(one.diagnosis, at * one.theta, one.theta, one.cost, setting=one.setting)
             for fmt in () if one.computed else casts:
-                both = hypotheses.together(one.diagnosis, hypotheses.rounded({"frequency": fmt}))
-                theta, cost = hypotheses.cast(one.theta, fmt), one.cost + hypotheses.cast_cost(fmt)
+                both = inferred.together(one.diagnosis, inferred.rounded({"frequency": fmt}))
+                theta, cost = inferred.cast(one.theta, fmt), one.cost + inferred.cast_cost(fmt)
                 yield _AngleTable(both, at * theta, theta, cost, setting=one.setting)
 
     def _held(self, theta: Array, fmt: Format) -> bool:
         """Return whether frequencies that points show are numbers of a format, but for a few."""
-        off = np.abs(hypotheses.cast(theta, fmt) - theta) > _SEEN * theta
-        return bool(np.count_nonzero(off) <= hypotheses.allowed_strays(theta.size))
+        off = np.abs(inferred.cast(theta, fmt) - theta) > _SEEN * theta
+        return bool(np.count_nonzero(off) <= inferred.allowed_strays(theta.size))
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
         """Yield the angles of sets of rounded stages: those before cos and sin, all in one format.
 
         Where it holds every position, rounding these changes nothing, and the other two are every stage.
         """
-        place, theta = hypotheses.cast(at, fmt), hypotheses.cast(self.exact, fmt)
-        held, cost = np.array_equal(place, at), 1 + hypotheses.cast_cost(fmt) / 10
+        place, theta = inferred.cast(at, fmt), inferred.cast(self.exact, fmt)
+        held, cost = np.array_equal(place, at), 1 + inferred.cast_cost(fmt) / 10
         for count in (1, 2, 3):
             for steps in itertools.combinations(_STEPS, count):
                 if held and "position" in steps:
                     continue
                 named = _STEPS if held and count == 2 else steps
-                fault = hypotheses.rounded(dict.fromkeys(named, fmt))
+                fault = inferred.rounded(dict.fromkeys(named, fmt))
                 positions = place if "position" in steps else at
                 angles = positions * (theta if "frequency" in steps else self.exact)
                 last = "angle" in steps
-                values = hypotheses.cast(angles, fmt if last else None)
+                values = inferred.cast(angles, fmt if last else None)
                 yield _AngleTable(fault, values, self.exact, cost + 0.05 * (count - 1), last)
         if fmt.name == "tf32":  # nothing is computed in it but products
             return
         for number, form in enumerate(FORMS):
             computed = frequencies(self.setting, form, fmt).astype(np.float64)
-            fault = hypotheses.rounded(dict.fromkeys((*_STEPS, "computed"), fmt), form)
-            values = hypotheses.cast(place * computed, fmt)
+            fault = inferred.rounded(dict.fromkeys((*_STEPS, "computed"), fmt), form)
+            values = inferred.cast(place * computed, fmt)
             yield _AngleTable(fault, values, self.exact, cost + 0.4 + 0.01 * number, True)

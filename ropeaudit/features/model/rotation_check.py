@@ -22,7 +22,7 @@ from ropeaudit.features.model.load import Folder, known_type
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import Places
-from ropeaudit.rope import hf_config, hf_json, layer_kinds, layers_of_models
+from ropeaudit.rope import hf_config, hf_json, layers_of_models
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
@@ -93,7 +93,7 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | 
     if len(rope.layers) == 1:
         results: dict[int, RopeSetting | None] = dict.fromkeys(layers, *rope.layers.values())
     else:
-        kinds = layer_kinds.of_each(folder.config, rope)
+        kinds = hf_config.kinds_of_layers(folder.config, rope)
         results = {n: rope.layers[kinds[n]] for n in layers if kinds.get(n) in rope.layers}
     text = folder.text
     still = layers_of_models.unrotated_layers(text, hf_json.model_type(text))

@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module import drift
+from ropeaudit.features.module import expected
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
@@ -27,7 +27,7 @@ from ropeaudit.recognition.faults import BY_PAIR
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _AGREES = "within float32 rounding"
 _TURNED = ("pairs", "positions")
@@ -65,7 +65,7 @@ class ComparedTable:
             return self
         if (best := self.finding.best) and self.guessed and best.another_setting:
             return replace(self, error=best.residual_max)  # the setting was guessed too: what it leaves
-        near, far = drift.drifts(dump.folded(self.setting.pairs), self.setting)
+        near, far = expected.drifts(dump.folded(self.setting.pairs), self.setting)
         error = abs(self.finding.worst[self.finding.size])
         return replace(self, error=error, drift_near=near, drift_far=far)
 
@@ -145,7 +145,7 @@ class Buffer:
         """Of frequencies of a graph, `drift_near` over that of the same rounded once to float32."""
         if self.stored.use is None or self.what not in FREQUENCIES or self.setting is None:
             return None
-        least = drift.of_float32(self.setting)
+        least = expected.of_float32(self.setting)
         return self.drift_near / least if least and self.drift_near is not None else None
 
     @property
@@ -222,7 +222,7 @@ class Buffer:
         dump = dump_of([RopeBuffer(self.stored, self.what, self.device, self.transposed)])
         if dump is None:
             return None
-        return drift.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
+        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
 
     def remedy(self, expected: Expected) -> str:
         """Return what to do where a checkpoint stores a table of another setting than its config's; else "".

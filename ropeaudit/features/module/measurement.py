@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.features.module.outputs import TensorPlaces
 from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import inferred
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.inferred import ROUNDINGS
@@ -25,7 +25,7 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
@@ -201,7 +201,7 @@ def _diagnosis(seen: Measurement, points: NDArray[np.complex128], reference: Ref
     if seen.nonfinite:
         return Diagnosis("nonfinite")
     if seen.rounded:
-        return hypotheses.rounded({"table": parse(seen.returned)})
+        return inferred.rounded({"table": parse(seen.returned)})
     theta, factor = np.abs(reference.theta), reference.factor
     should = factor * np.exp(1j * np.arange(len(points))[:, None] * reference.theta)
     worst_first = np.argsort(-np.abs(points - should).max(axis=0))

@@ -21,10 +21,9 @@ from ropeaudit.runtime import process_state
 from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import anew, building, conventions, detection, devices, signatures
-from ropeaudit.subjects.calling.anew import Source
+from ropeaudit.subjects.calling.anew import Source, can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code
 from ropeaudit.subjects.calling.conventions import Answer, Convention
-from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
