@@ -189,19 +189,19 @@ class CaseRun:
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
         own = [(twins[one.subject], one.offset) for one in known]
-        limits = self._limits([*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)])
+        wanted = [*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)]
+        if isinstance(self.loaded, Inputs):
+            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth())
+        else:
+            limits = [
+                Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in wanted
+            ]
         for dtype, limit in zip(missing, limits[len(own) :], strict=True):
             self.careful[at, dtype] = limit.rms
         for one, limit in zip(known, limits[: len(own)], strict=True):
             one.bound = limit
         for one in cells:
             one.careful = self.careful[at, one.subject.dtype]
-
-    def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
-        """Return the a-priori bound of each cell; of a sample the prediction alone."""
-        if isinstance(self.loaded, Inputs):
-            return bounds.bounds(cells, self.loaded, self.case.mask, self._worth())
-        return [Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in cells]
 
     def _worth(self, short: int = threads.SHORT) -> int:
         """Return how many threads make a case faster: they share strips of rows."""

@@ -241,7 +241,16 @@ class Case:
         on_grid = case_axes.grid(self)
         if on_grid is not None:
             return case_axes.on_grid(on_grid, self.scale)
-        default = self._model_setting()
+        model = self.declared()
+        if model is None:
+            if self.layer != FULL:
+                reason = "there are no layer types without --model or --config"
+                raise UsageError(f"--layer {self.layer}: {reason}")
+            default = RopeSetting()
+        else:
+            if self.layer_type not in model.layers:
+                raise UnknownName("layer type", self.layer, model.layers, "(or all)")
+            default = model.layers[self.layer_type]
         if self.scale is not None and not SMALLEST_SCALE <= self.scale <= LARGEST_SCALE:
             raise UsageError(
                 f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
@@ -319,18 +328,6 @@ class Case:
 
             return presets.named(self.model)
         return None if self.config is None else _config(self.config, self.base, _changed(self.config))
-
-    def _model_setting(self) -> RopeSetting:
-        """Return the setting before anything is changed by hand."""
-        model = self.declared()
-        if model is None:
-            if self.layer != FULL:
-                reason = "there are no layer types without --model or --config"
-                raise UsageError(f"--layer {self.layer}: {reason}")
-            return RopeSetting()
-        if self.layer_type not in model.layers:
-            raise UnknownName("layer type", self.layer, model.layers, "(or all)")
-        return model.layers[self.layer_type]
 
     def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
         """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""

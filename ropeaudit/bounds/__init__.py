@@ -187,7 +187,19 @@ class _CellBound:
     def bound(self, count: int) -> Bound:
         """Return the bound over `count` scores."""
         largest = math.inf if self._overflows() else self._largest()
-        mean = self._mean_square(count)
+        # on the diagonal q and k make the same phase error: that part is taken out again
+        q, k, summed = self.q, self.k, self.blocks.sum
+        both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
+        from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
+        rotated, others = 0.5 * float(both.sum()) / count, float(rest.sum()) / count
+        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2
+        mean = (
+            relative * rotated
+            + 2 * self.unrotated.variance * others
+            + float(from_phases.sum()) / count
+            + terms.accumulated(self.subject, rotated, others, self.endings)
+            + self.score.variance * (rotated + others)
+        )
         maximum = (self.score.grows * largest + self.score.small) * _SLACK
         rms = self.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
         return Bound(maximum if math.isfinite(maximum + mean) else math.inf, rms)
@@ -222,7 +234,16 @@ class _CellBound:
             error = self._pair_errors(head, rows, cols, self.blocks.distance[rows, cols])
             error[hidden] = 0.0
             largest = max(largest, float(error.max()))
-        return largest + (1 + self.sum_worst) * self._underflow()
+        rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
+        parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
+        small = sum(
+            rotated.small * (1 + rotated.worst) * parts[0] * float(side.norms.pairs.max())
+            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.norms.rest.max())
+            for side in (self.q, self.k)
+        )
+        low = self.subject.accumulate.smallest_subnormal
+        underflow = small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
+        return largest + (1 + self.sum_worst) * underflow
 
     def _strips_by_most(self) -> list[tuple[float, int, slice, slice, NDArray[np.bool_]]]:
         """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first.
@@ -261,35 +282,6 @@ class _CellBound:
         if self.setting.rotary_dim < self.setting.head_dim:
             error += np.multiply(self._relative(self.unrotated), outer(q.rest, k.rest), out=spare)
         return error
-
-    def _underflow(self) -> float:
-        rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
-        parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
-        small = sum(
-            rotated.small * (1 + rotated.worst) * parts[0] * float(side.norms.pairs.max())
-            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.norms.rest.max())
-            for side in (self.q, self.k)
-        )
-        low = self.subject.accumulate.smallest_subnormal
-        return small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
-
-    def _mean_square(self, count: int) -> float:
-        """Return the expected mean square of all errors of `count` scores, unscaled.
-
-        On the diagonal q and k make the same phase error: that part is taken out again.
-        """
-        q, k, summed = self.q, self.k, self.blocks.sum
-        both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
-        from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
-        rotated, others = 0.5 * float(both.sum()) / count, float(rest.sum()) / count
-        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2
-        return (
-            relative * rotated
-            + 2 * self.unrotated.variance * others
-            + float(from_phases.sum()) / count
-            + terms.accumulated(self.subject, rotated, others, self.endings)
-            + self.score.variance * (rotated + others)
-        )
 
     def _small_phases(self) -> Array:
         """Return half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""

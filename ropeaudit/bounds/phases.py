@@ -101,8 +101,18 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 
     Shapes: steps (s,) -> three of (s, p).
     """
-    if subject.setting.grid is not None:
-        return _phase_on_grid(subject, steps, offset)
+    if (grid := subject.setting.grid) is not None:
+        # along an axis of one token all angles are the same number, and so are their errors: they cancel
+        _, theta, error = stored_frequencies(subject)
+        of_pairs = grid.of_pairs()
+        from_position = _moved_by_rounding(subject, steps, offset)[:, of_pairs] * theta
+        from_frequency = grid.per_pair(steps) * error
+        held = subject.on_grid(steps, offset).astype(np.float64)
+        worst, variance = _roundings(subject, held[:, of_pairs])
+        known = from_position + from_frequency
+        worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
+        differ = (np.array(grid.sizes) > 1)[of_pairs] | ~np.isfinite(known + worst)
+        return Phase(*(np.where(differ, part, 0.0) for part in (known, worst, variance)))
     shifted = _phase_at(subject, steps, offset, offset)
     if subject.axes is None or not offset:
         return shifted
@@ -117,26 +127,6 @@ def _moved_by_rounding(subject: Emulated, steps: Positions, offset: int) -> Arra
         raise ValueError("a sequence is no grid")
     high, low = dd.two_sum(grid.positions(steps), grid.shift(offset))
     return np.asarray((subject.on_grid(steps, offset) - high) - low)
-
-
-def _phase_on_grid(subject: Emulated, steps: Positions, offset: int) -> Phase:
-    """Return the errors of tokens of a grid; of a frequency's error what all tokens share is left out.
-
-    Along an axis of one token all angles are the same number, and so are their errors: they cancel.
-    """
-    grid = subject.setting.grid
-    if grid is None:
-        raise ValueError("a sequence is no grid")
-    _, theta, error = stored_frequencies(subject)
-    of_pairs = grid.of_pairs()
-    from_position = _moved_by_rounding(subject, steps, offset)[:, of_pairs] * theta
-    from_frequency = grid.per_pair(steps) * error
-    held = subject.on_grid(steps, offset).astype(np.float64)
-    worst, variance = _roundings(subject, held[:, of_pairs])
-    known = from_position + from_frequency
-    worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
-    differ = (np.array(grid.sizes) > 1)[of_pairs] | ~np.isfinite(known + worst)
-    return Phase(*(np.where(differ, part, 0.0) for part in (known, worst, variance)))
 
 
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:

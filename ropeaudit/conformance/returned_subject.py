@@ -219,7 +219,14 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
     if raw and tensor_files:
         both = f"both {min(raw)} and {min(tensor_files)}"
         raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
-    _refuse_foreign(case, names - raw - {RETURNED}, seen)
+    left = names - raw - {RETURNED}
+    foreign = sorted(name for name in left if name.endswith((".bin", ".safetensors")))
+    if foreign:  # of another case, or misnamed
+        asked = ", ".join(entry["file"] for _, _, entry in list(_entries(case))[:4])
+        raise BadInput(
+            f"{seen}: the case does not ask for {', '.join(foreign[:4])}; it asks for {asked} ..., "
+            f"or {RETURNED}"
+        )
     named = CASE in names
     if named:
         text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
@@ -234,17 +241,6 @@ def _entries(case: VectorCase) -> Iterator[tuple[Key, str, Entry]]:
     for call in case.spec.calls:
         for name, entry in case.spec.outputs(call).items():
             yield call.key, name, entry
-
-
-def _refuse_foreign(case: VectorCase, names: set[str], seen: str) -> None:
-    """Raise BadInput for data files that the case does not ask for: they are of another case or misnamed."""
-    foreign = sorted(name for name in names if name.endswith((".bin", ".safetensors")))
-    if foreign:
-        asked = ", ".join(entry["file"] for _, _, entry in list(_entries(case))[:4])
-        raise BadInput(
-            f"{seen}: the case does not ask for {', '.join(foreign[:4])}; it asks for {asked} ..., "
-            f"or {RETURNED}"
-        )
 
 
 def _same(case: VectorCase, text: str, seen: str) -> None:

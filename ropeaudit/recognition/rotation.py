@@ -176,8 +176,12 @@ class _Side:
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
             found = self._two()
-        if where.position is not None and found:
-            found = self._not_by_chance(found, where.position)
+        chance = found and (found.code == "narrow-positions" or found.certainty == "in this call")
+        if where.position is not None and chance:
+            # narrow formats leave so little of a position that another fits by chance
+            alone = self._position()
+            rounded = {float(round_to(np.array(float(where.position)), fmt)) for fmt in NARROW}
+            found = alone if alone and alone.values["seen"] not in rounded else found
         found = self._of_length(found or self._position() or self._unexplained())
         return found if found.where.since is not None else replace(found, where=where)
 
@@ -607,16 +611,6 @@ class _Side:
         if POSITIONS in (one.group, other.group) and all(np.array_equal(*pair) for pair in seen):
             return False
         return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0
-
-    def _not_by_chance(self, found: Diagnosis, position: int) -> Diagnosis:
-        """Return as which position the only wrong one is rotated, where what was found fits it by chance.
-
-        Narrow formats leave so little of a position that another fits; unless it is one that they round to.
-        """
-        if found.code != "narrow-positions" and found.certainty != "in this call":
-            return found
-        alone, rounded = self._position(), {float(round_to(np.array(float(position)), fmt)) for fmt in NARROW}
-        return alone if alone and alone.values["seen"] not in rounded else found
 
     def _position(self) -> Diagnosis | None:
         """Return as which position the first is rotated, where the first and the last head agree on it."""

@@ -148,7 +148,10 @@ class CosSinTable:
         most = min(_FEW_ROWS, inferred.allowed_strays(n))
         if not (0 < np.count_nonzero(missed) <= most and missed.max() > pairs):
             return None
-        off = self._all_missed(fmt) > 0
+        at = np.arange(len(self.values), dtype=np.float64)
+        parts = (slice(start, start + _CHUNK) for start in range(0, at.size, _CHUNK))
+        every = np.concatenate([self._missed(self.values[part], at[part], fmt) for part in parts], axis=1)
+        off = every > 0
         rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
         if rows.size > _FEW_ROWS:
             return None
@@ -179,12 +182,6 @@ class CosSinTable:
             for row in rows
         ]
         return {"holds": tuple(one[0] for one in holds)} if all(len(one) == 1 for one in holds) else {}
-
-    def _all_missed(self, fmt: Format | None) -> NDArray[np.int64]:
-        """Return `_missed` of the whole table. Shapes: -> (2, n)."""
-        at = np.arange(len(self.values), dtype=np.float64)
-        parts = (slice(start, start + _CHUNK) for start in range(0, at.size, _CHUNK))
-        return np.concatenate([self._missed(self.values[part], at[part], fmt) for part in parts], axis=1)
 
     def _missed(
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None

@@ -124,47 +124,43 @@ class GgufRope:
 def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
     """Return the rotary embedding of a file. Raises: BadInput."""
     try:
-        return _of_file(file, name, source)
+        if file.architecture in _NO_ROPE:
+            raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
+        heads = _needed(file, "attention.head_count")
+        head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
+        missing = {}
+        if head_dim is None:
+            head_dim = _needed(file, "embedding_length") // heads
+            missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
+        rotary_dim = _whole(file, "rope.dimension_count")
+        if rotary_dim is None:
+            rotary_dim = head_dim
+            missing["rope.dimension_count"] = f"all {head_dim} dims"
+        base = file.number("rope.freq_base")
+        if base is None:
+            base = _BASE
+            missing["rope.freq_base"] = f"{_BASE:g}"
+        context = _whole(file, "context_length")
+        scaling = _scaling(file, context, rotary_dim, base, missing)
+        layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
+        softmax = file.number("attention.scale") or None
+        setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
+        layers = {_FULL: setting}
+        if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
+            dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
+            layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
+        model = ModelRope(
+            name=name,
+            source=source,
+            heads=heads,
+            kv_heads=_whole(file, "attention.head_count_kv") or heads,
+            declared=context,
+            layers=layers,
+            axes=_axes(file),
+        )
+        return GgufRope(file.architecture, model, missing, tuple(file.divisors))
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
-
-
-def _of_file(file: GgufFile, name: str, source: str) -> GgufRope:
-    if file.architecture in _NO_ROPE:
-        raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
-    heads = _needed(file, "attention.head_count")
-    head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
-    missing = {}
-    if head_dim is None:
-        head_dim = _needed(file, "embedding_length") // heads
-        missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
-    rotary_dim = _whole(file, "rope.dimension_count")
-    if rotary_dim is None:
-        rotary_dim = head_dim
-        missing["rope.dimension_count"] = f"all {head_dim} dims"
-    base = file.number("rope.freq_base")
-    if base is None:
-        base = _BASE
-        missing["rope.freq_base"] = f"{_BASE:g}"
-    context = _whole(file, "context_length")
-    scaling = _scaling(file, context, rotary_dim, base, missing)
-    layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
-    softmax = file.number("attention.scale") or None
-    setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
-    layers = {_FULL: setting}
-    if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
-        dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
-        layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
-    model = ModelRope(
-        name=name,
-        source=source,
-        heads=heads,
-        kv_heads=_whole(file, "attention.head_count_kv") or heads,
-        declared=context,
-        layers=layers,
-        axes=_axes(file),
-    )
-    return GgufRope(file.architecture, model, missing, tuple(file.divisors))
 
 
 def _scaling(

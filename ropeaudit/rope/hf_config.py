@@ -84,7 +84,20 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
     try:
         part = hf_json.text_part(config)
         model = hf_json.model_type(part)
-        _check_never(part, model)
+        if model in hf_models.NEVER_ROTATES:
+            raise NotRotated.because(f"model_type = {model}")
+        key, value = hf_models.ROTATES_IF.get(model, ("", None))
+        if key and part.get(key) != value:
+            raise NotRotated.because(f"{key} = {shown(part.get(key))}")
+        if flag(part, "position_encoding_2d"):  # the first ChatGLM
+            raise BadInput(
+                "position_encoding_2d = true (halves of a head have own positions) is not supported"
+            )
+        if "global_config" in part and "encoder_config" in part:
+            raise BadInput(
+                "the model is of several parts that rotate (encoder_config, global_config, decoder_config); "
+                "give one of them as a file of its own"
+            )
         hf_json.check_keys(part, model)
         part, sizes = _with_sizes(part, model)
         ropes, of_bases = _ropes(part, model, base)
@@ -233,25 +246,14 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
         raise NotRotated.because(reason)
 
 
-def _check_never(config: Config, model: str) -> None:
-    """Raise NotRotated for types that rotate never, or by a key that says so alone; BadInput for parts."""
-    if model in hf_models.NEVER_ROTATES:
-        raise NotRotated.because(f"model_type = {model}")
-    key, value = hf_models.ROTATES_IF.get(model, ("", None))
-    if key and config.get(key) != value:
-        raise NotRotated.because(f"{key} = {shown(config.get(key))}")
-    if flag(config, "position_encoding_2d"):  # the first ChatGLM
-        raise BadInput("position_encoding_2d = true (halves of a head have own positions) is not supported")
-    if "global_config" in config and "encoder_config" in config:
-        raise BadInput(
-            "the model is of several parts that rotate (encoder_config, global_config, decoder_config); give "
-            "one of them as a file of its own"
-        )
-
-
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
     kind = kind_of(rope)
-    check_runs(kind, model)
+    taken = hf_models.SCALINGS.get(model)
+    if taken is not None and kind not in ("default", *taken):
+        others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
+        raise BadInput(
+            f"rope_type = {shown(kind)} is refused by the code of {model}, which loads with {others}"
+        )
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
@@ -453,16 +455,6 @@ def kind_of(rope: Config) -> str:
     if len(set(kinds)) > 1:
         raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
     return str(kinds[0]) if kinds else "default"
-
-
-def check_runs(kind: str, model: str) -> None:
-    """Raise BadInput for a scaling that the code of a model type does not load with."""
-    taken = hf_models.SCALINGS.get(model)
-    if taken is not None and kind not in ("default", *taken):
-        others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
-        raise BadInput(
-            f"rope_type = {shown(kind)} is refused by the code of {model}, which loads with {others}"
-        )
 
 
 def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int) -> Scaling:

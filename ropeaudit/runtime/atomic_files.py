@@ -84,25 +84,22 @@ def put(file: IO[bytes], target: Path) -> None:
         try:
             os.replace(file.name, target)
         except OSError:
-            _write_into(target, Path(file.name))
-
-
-def _write_into(target: Path, copy: Path) -> None:
-    try:
-        with open(target, "r+b" if target.exists() else "xb") as there:
-            there.write(copy.read_bytes())
-            there.truncate()
-            there.flush()
-            os.fsync(there.fileno())
-    except OSError as error:
-        kept = target.with_name(f"{target.name}.new")
-        try:
-            os.replace(copy, kept)
-        except OSError:
-            kept = copy
-        raise Kept(error.errno, error.strerror, str(kept)) from None
-    with contextlib.suppress(OSError):
-        os.unlink(copy)
+            copy = Path(file.name)
+            try:
+                with open(target, "r+b" if target.exists() else "xb") as there:
+                    there.write(copy.read_bytes())
+                    there.truncate()
+                    there.flush()
+                    os.fsync(there.fileno())
+            except OSError as error:
+                kept = target.with_name(f"{target.name}.new")
+                try:
+                    os.replace(copy, kept)
+                except OSError:
+                    kept = copy
+                raise Kept(error.errno, error.strerror, str(kept)) from None
+            with contextlib.suppress(OSError):
+                os.unlink(copy)
 
 
 def write(target: Path, content: bytes) -> None:
@@ -164,13 +161,10 @@ def _clear(folder: Path, prefix: str) -> None:
         names = os.listdir(folder)
     for name in filter(left.fullmatch, names):
         with contextlib.suppress(OSError):
-            _remove_unlocked(os.path.join(folder, name))
-
-
-def _remove_unlocked(path: str) -> None:
-    number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    try:
-        if lock(number):
-            os.unlink(path)
-    finally:
-        os.close(number)
+            path = os.path.join(folder, name)
+            number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+            try:
+                if lock(number):
+                    os.unlink(path)
+            finally:
+                os.close(number)

@@ -125,20 +125,15 @@ def _plane(values: Array) -> str:
     if values.ndim != 2 or np.iscomplexobj(values):
         return ""
     rows = values[:HEAD]
-    if _is_fourier(values):
-        return ""
+    size = min(values.shape)
+    square = values[:size, :size]
+    if size >= _FEWEST and np.all(np.abs(square - square.T) <= _CLOSE * np.abs(square).max()):
+        return ""  # a Fourier basis: cos or sin of 2 pi k n / N
     if _is_cos(rows):
         return "cos"
     if np.any(rows[0]) or not np.any(rows[1]):
         return ""
     return "angles" if _is_angles(values) else "sin" if _is_sin(rows) else ""
-
-
-def _is_fourier(values: Array) -> bool:
-    """Return whether rows and columns are alike, as those of a Fourier basis: cos or sin of 2 pi k n / N."""
-    size = min(values.shape)
-    square = values[:size, :size]
-    return size >= _FEWEST and bool(np.all(np.abs(square - square.T) <= _CLOSE * np.abs(square).max()))
 
 
 def _is_cos(rows: Array) -> bool:

@@ -171,7 +171,10 @@ def _of_call(
         points = places.points(planes)
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         should = reference.factor * np.exp(1j * at * reference.theta)
-        of_angle = _of_angle(reference, at)
+        # the largest error that float32 angles, and frequencies that are inferred, explain
+        turned = at * np.abs(reference.theta)
+        may = turned * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
+        of_angle = np.asarray(reference.factor * (may + 4 * _UNIT))
         errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
         first, last = first if first.size else points, [*last, points][-2:]
     measured = Measurement(
@@ -237,13 +240,6 @@ def _chunks(
         planes, held = places.planes(returned, stop - begin), places.dtype(returned)
         for start in range(0, stop - begin, CHUNK):
             yield begin + start, [plane[start : start + CHUNK] for plane in planes], held
-
-
-def _of_angle(reference: Reference, at: Array) -> Array:
-    """Return the largest error that float32 angles, and frequencies that are inferred, explain; (n, c)."""
-    angles = at * np.abs(reference.theta)
-    may = angles * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
-    return np.asarray(reference.factor * (may + 4 * _UNIT))
 
 
 def _drift(points: NDArray[np.complex128], reference: Reference, n: int) -> float:

@@ -355,7 +355,10 @@ class Convention:
 
     def _once(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what one call returns, as far as it is an array."""
-        given_as = {role: self._of_jax(value) for role, value in arguments.items()}
+        given_as = {
+            role: (self.device.put(value) if self.engine == "jax" and hasattr(value, "ndim") else value)
+            for role, value in arguments.items()
+        }
         positional = [given_as[role] for name, role in self.signature.arguments if name is None]
         named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
         return arrays.known(
@@ -430,10 +433,6 @@ class Convention:
                 table = table.swapaxes(0, 1)
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
         return tables.given(table, call.dtype if self.narrow else held, self.engine, self.device)
-
-    def _of_jax(self, argument: Any) -> Any:
-        """Return an array of NumPy as one of jax where code takes those; anything else as it is."""
-        return self.device.put(argument) if self.engine == "jax" and hasattr(argument, "ndim") else argument
 
 
 class _Watched:

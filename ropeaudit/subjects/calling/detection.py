@@ -195,7 +195,11 @@ def _try(
             raise arrays.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
             return best
-        _call_with_other_sizes(convention, make(), setting, dtype)
+        # three heads may pass for q, k and v
+        function = make()
+        x = np.ones((2, _HEADS + 1, _LENGTH, setting.head_dim), dtype.carrier)
+        at = np.arange(_START, _START + _LENGTH, dtype=np.int64)
+        convention(silent(function), x, at, setting, dtype)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises is a finding
@@ -376,18 +380,6 @@ def _nearest_layout(
         for one in (replace(setting, layout=candidate.layout),)
     )
     return min(with_reasons, key=lambda candidate: candidate.rank)
-
-
-def _call_with_other_sizes(
-    convention: Convention, function: Any, setting: RopeSetting, dtype: Format
-) -> None:
-    """Call with as many tokens and another batch: three heads may pass for q, k and v.
-
-    Raises: whatever the code raises.
-    """
-    x = np.ones((2, _HEADS + 1, _LENGTH, setting.head_dim), dtype.carrier)
-    at = np.arange(_START, _START + _LENGTH, dtype=np.int64)
-    convention(silent(function), x, at, setting, dtype)
 
 
 def sureness(fit: Fit) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -162,10 +162,6 @@ def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Paramete
 _Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument]]]
 
 
-def _signature(names: Iterable[str]) -> str:
-    return f"forward({', '.join(names)})"
-
-
 def _filled(named: Mapping[str, str], place: Argument, x: Argument) -> dict[str, Argument]:
     """Return what builds each argument, by its name; of a layer type that is filled in later."""
     builders = {**given.PLAIN, "positions": place, "x": x}
@@ -192,7 +188,7 @@ def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) ->
         sizes = first if given.SIZES & set(named.values()) and not axes else ""
         more = ", ".join(filter(None, (axes, sizes, form)))
         several = bool(axes or sizes or vector is given.VIDEO[1])
-        yield _signature(named), more, several, has_positions, _filled(named, place, vector)
+        yield f"forward({', '.join(named)})", more, several, has_positions, _filled(named, place, vector)
 
 
 def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call) -> Iterator[Call]:

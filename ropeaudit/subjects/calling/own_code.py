@@ -128,7 +128,22 @@ class OwnCode(Code):
                     lambda: self.instance(key), self.name, key, self.order, lambda: self.device
                 )
             self.engine, self._fits[key] = fit.convention.engine, fit
-            self._check_changes(fit)
+            tables = fit.convention.signature.tables
+            if not tables:
+                self.changes = {}
+            ignored = [stage for stage in self._requested if stage not in self.changes]
+            what = (
+                f"takes no tables from here ({fit.convention.signature})"
+                if not tables
+                else "computes the rest itself"
+            )
+            if ignored and self._alone:
+                reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed" if tables else ""
+                raise UsageError(
+                    f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out"
+                )
+            if ignored:
+                self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
             self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
             if left := signatures.left_out(self.instance(key), fit.convention.signature):
                 self._note(f"not given, though it takes them: {', '.join(left)}")
@@ -152,23 +167,6 @@ class OwnCode(Code):
             if self._narrow[dtype]:
                 self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
         return self._narrow[dtype]
-
-    def _check_changes(self, fit: Fit) -> None:
-        """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
-        tables = fit.convention.signature.tables
-        if not tables:
-            self.changes = {}
-        ignored = [stage for stage in self._requested if stage not in self.changes]
-        what = (
-            f"takes no tables from here ({fit.convention.signature})"
-            if not tables
-            else "computes the rest itself"
-        )
-        if ignored and self._alone:
-            reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed" if tables else ""
-            raise UsageError(f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
-        if ignored:
-            self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
 
     def lies_there(self) -> bool:
         """Return whether it is a module that is called where it lies: no copy has to be moved."""
