@@ -126,7 +126,7 @@ def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) 
     return f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})", dtypes <= own
 
 
-_LENGTH = 64
+_COMPILED_LENGTH = 64
 _CORRECTS = "it is right at pairs where the plain call is not"
 # backend -> options; inductor compiles in this process: a pool of others would outlive the check
 _BACKENDS: dict[str, dict[str, Any] | None] = {
@@ -153,7 +153,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     if not code.thorough:
         yield left_out("compiled", "a compiler takes longer than all other checks together")
         return
-    length, failures = min(_LENGTH, code.up_to), list[str]()
+    length, failures = min(_COMPILED_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)
     wholes = [whole_call(code, offset, length) for offset in offsets]
     for backend in backends():

@@ -308,7 +308,7 @@ def _remedy(kinds: Collection[str]) -> str:
     return "; ".join(_REMEDIES[one] for one in leaking)
 
 
-_LENGTH, _SHORT = 64, 17
+_SHORT = 17
 _THREADS, _CALLS = 2, 6
 _ADAPTER = "an adapter calls it, with arrays of its own"
 

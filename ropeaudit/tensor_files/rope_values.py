@@ -171,7 +171,7 @@ def _is_angles(values: Array) -> bool:
 
 
 Floats = NDArray[np.float64]
-_FEWEST = 8  # rows or columns of which one may be damaged
+_FEWEST_ROWS = 8  # rows or columns of which one may be damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,4 +240,4 @@ def _mostly_equal(first: Floats, second: Floats) -> bool:
     """Return whether all but an eighth of the rows, or of the columns, are equal, of eight at least."""
     differs = (first != second) & ~(np.isnan(first) & np.isnan(second))
     axes = [differs] if differs.ndim == 1 else [differs.any(axis=1), differs.any(axis=0)]
-    return any(one.size >= _FEWEST and np.count_nonzero(one) <= one.size // _FEWEST for one in axes)
+    return any(one.size >= _FEWEST_ROWS and np.count_nonzero(one) <= one.size // _FEWEST_ROWS for one in axes)
