@@ -250,7 +250,7 @@ class CaseRun:
         if not (requested and offsets and isinstance(loaded, Inputs)):
             return
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
-        from ropeaudit.engine.attention import Rounding
+        from ropeaudit.engine.attention_pass import Rounding
 
         subjects = list(offsets)
         worth = self._worth(_SHORT)

@@ -25,8 +25,7 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.detection import silent, without_logs
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_code import OwnCode
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
 _LENGTH, _SHORT = 256, 8

@@ -28,7 +28,7 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WrongShape, WroteAround
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 CHECKS = ("served calls", "memory")
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same

@@ -34,7 +34,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import Rotator
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (agreement.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))

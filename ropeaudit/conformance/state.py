@@ -37,7 +37,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.environments import Environment, chosen
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.calling.timeout import at_once
 
 FURTHER = 4096  # tokens to the positions of a call at another offset

@@ -39,7 +39,11 @@ def measure(
                 results[cell].merge(measured)
             progress(rows.stop / count)
     for measured in results.values():
-        _place(measured, cases.inputs)
+        for statistics in (measured.drift, measured.self_drift):
+            if statistics.place is not None:
+                number = statistics.place[2]
+                pairs = cases.inputs.pairs
+                statistics.place = int(pairs.head[number]), int(pairs.query[number]), int(pairs.key[number])
     return results
 
 
@@ -94,13 +98,3 @@ class _Pairs:
             q = kernel.rotate(subject, "q", x, subject.table(pairs.query[rows], offset))
             k = kernel.rotate(subject, "k", y, subject.table(pairs.key[rows], offset))
             yield scores.operand(q, subject), scores.operand(k, subject)
-
-
-def _place(measured: CellStatistics, sampled: SampledInputs) -> None:
-    """Say where the largest values stand: until here their number among the pairs was noted."""
-    for statistics in (measured.drift, measured.self_drift):
-        if statistics.place is not None:
-            number = statistics.place[2]
-            where = sampled.pairs.head, sampled.pairs.query, sampled.pairs.key
-            head, query, key = (int(part[number]) for part in where)
-            statistics.place = head, query, key

@@ -194,19 +194,14 @@ def _scaling(
             "yarn", factor=stretch, original=original, beta_fast=fast, beta_slow=slow, attention_factor=given
         )
     if _FREQS in file.divisors or stretch < 1 or given is not None:  # which no other kind has
-        return _explicit(file, rotary_dim, base, stretch, given)
+        listed = file.divisors.get(_FREQS, np.ones(rotary_dim // 2)).tolist()
+        if len(listed) != rotary_dim // 2:
+            raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
+        if not all(math.isfinite(one) and one > 0 for one in listed):
+            raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
+        theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
+        return Scaling("explicit", frequencies=theta, attention_factor=given)
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
-
-
-def _explicit(file: GgufFile, rotary_dim: int, base: float, stretch: float, factor: float | None) -> Scaling:
-    """Return the frequencies that divisors leave, and a factor of all. Raises: BadInput."""
-    listed = file.divisors.get(_FREQS, np.ones(rotary_dim // 2)).tolist()
-    if len(listed) != rotary_dim // 2:
-        raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
-    if not all(math.isfinite(one) and one > 0 for one in listed):
-        raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
-    theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
-    return Scaling("explicit", frequencies=theta, attention_factor=factor)
 
 
 def _deepseek_factor(file: GgufFile, stretch: float) -> float:

@@ -1,7 +1,7 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
 A key about RoPE that is not understood is named and refused, never ignored. A missing base, length or size of
-heads is the default of the type's configuration class (`ropeaudit.rope.class_defaults`), and named; what is
+heads is the default of the type's configuration class (`ropeaudit.rope.hf_models`), and named; what is
 missing and has none there is refused.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
 types do: `ropeaudit.rope.hf_models`.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
-from ropeaudit.rope import class_defaults, hf_json, hf_models, layers_of_models, scaling
+from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
@@ -127,7 +127,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
     Raises: BadInput for null, which is not what the class takes where a key is missing.
     """
-    default, taken, words = class_defaults.of(model), dict(config), dict[str, str]()
+    default, taken, words = hf_models.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
     known = {**_SPELLINGS, "head_dim": (hf_models.HEAD_DIM_KEY.get(model, "head_dim"),)}
     for name, size in default.sizes.items():
@@ -166,7 +166,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     (given, defaults), (key, theta) = _given(config, model, base), first(config, hf_json.BASES)
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
-    usual = class_defaults.of(model)
+    usual = hf_models.class_default(model)
     layers = hf_json.by_layer(config, given) or {_FULL: given}
     own_keys = dict(zip((_FULL, _SLIDING), hf_models.BASE_KEYS, strict=True))
     if model not in hf_models.TWO_BASES:
@@ -213,7 +213,7 @@ def _given(config: Config, model: str, base: float | None) -> tuple[Config, list
 
     A base that is one of these is used whatever rope_theta says beside them.
     """
-    given, usual = hf_json.rope_dict(config), class_defaults.of(model)
+    given, usual = hf_json.rope_dict(config), hf_models.class_default(model)
     if not usual.scaled or given or config.get(hf_json.DICTS[1]) is not None:
         return given, []
     words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
@@ -257,7 +257,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
-    if kind != "proportional" and not class_defaults.of(model).takes_fraction:
+    if kind != "proportional" and not hf_models.class_default(model).takes_fraction:
         _check_unread(config, head_dim, fraction, kind, model)
         fraction = None
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
@@ -283,7 +283,7 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
     key = hf_models.HEAD_DIM_KEY.get(model, "head_dim")
-    divided = class_defaults.of(model).name or model in hf_models.DIVIDED_HEAD_DIM
+    divided = hf_models.class_default(model).name or model in hf_models.DIVIDED_HEAD_DIM
     if config.get(key) is not None or not (divided or not model.startswith(hf_models.OWN_HEAD_DIM)):
         return needed(config, [key])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
@@ -313,7 +313,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     if fraction is None and model in hf_models.ROTARY_DIM_UNREAD:
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
-            if class_defaults.of(model).takes_fraction:
+            if hf_models.class_default(model).takes_fraction:
                 unless = " unless the RoPE parameters say partial_rotary_factor"
                 remedy = "add it there, or leave rotary_dim out"
             raise BadInput(

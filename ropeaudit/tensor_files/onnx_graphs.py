@@ -154,7 +154,10 @@ def _add_nodes(scope: _Scope, nodes: Any) -> None:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         to = attributes["to"].i if node.op_type == "Cast" and "to" in attributes else 0
         known = Node(node.op_type, node.name, tuple(node.output), _FLOATS[to][0] if to in _FLOATS else "")
-        named = _operands(node.op_type, node.domain)
+        if node.op_type != "RotaryEmbedding":
+            named = {}
+        else:
+            named = {2: "cos", 3: "sin"} if node.domain == "com.microsoft" else {1: "cos", 2: "sin"}
         for number, name in enumerate(node.input):
             if name not in node.input[:number]:
                 operand = named.get(number, "")
@@ -171,13 +174,6 @@ def _add_nodes(scope: _Scope, nodes: Any) -> None:
             elif attribute.type == _GRAPHS:
                 for graph in attribute.graphs:
                     _add_graph(scope, graph)
-
-
-def _operands(op: str, domain: str) -> dict[int, str]:
-    """Return which inputs of an operator are cos and sin: of ONNX's own, and of onnxruntime's."""
-    if op != "RotaryEmbedding":
-        return {}
-    return {2: "cos", 3: "sin"} if domain == "com.microsoft" else {1: "cos", 2: "sin"}
 
 
 def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:

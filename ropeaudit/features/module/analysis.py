@@ -15,10 +15,9 @@ from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.loading import WAYS, imaginary_parts
 from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
-from ropeaudit.features.module.runs import Run
+from ropeaudit.features.module.runs import WAYS, Run, imaginary_parts
 from ropeaudit.features.module.source import Source, load
 from ropeaudit.recognition import conversions
 from ropeaudit.recognition.conversions import Lost

@@ -257,7 +257,19 @@ def sentence(table: TableFinding) -> str:
     if diagnosis is None:
         return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
     if diagnosis.code == "entries-off":
-        return _entries(table, diagnosis)
+        few = [table.rows[pair] for pair in table.strays] or table.off
+        largest = max(few, key=lambda row: abs(row[table.size]))
+        first, told = largest.get("first_position_off"), diagnosis.where.position is not None
+        rows = diagnosis.values["things"] == "rows"
+        begin = "" if first is None or told or rows else f", first at position {first}"
+        unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
+        rest = f"the rest agrees {_AGREES}"
+        if diagnosis.also:
+            rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
+        return (
+            f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
+            f"{table.unit}{begin}{unknown}; {rest}."
+        )
     if diagnosis.certainty == "resembles":
         share = f"{100 * table.left:.2g} % of the error"
         return (
@@ -277,23 +289,6 @@ def off_by(table: TableFinding) -> str:
 
 def _size(table: TableFinding) -> str:
     return f"{abs(table.worst[table.size]):.2g} {table.unit}"
-
-
-def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:
-    """Return which rows or pairs are off, by how much, and what the others are."""
-    few = [table.rows[pair] for pair in table.strays] or table.off
-    largest = max(few, key=lambda row: abs(row[table.size]))
-    first, told = largest.get("first_position_off"), diagnosis.where.position is not None
-    rows = diagnosis.values["things"] == "rows"
-    begin = "" if first is None or told or rows else f", first at position {first}"
-    unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
-    rest = f"the rest agrees {_AGREES}"
-    if diagnosis.also:
-        rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
-    return (
-        f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
-        f"{table.unit}{begin}{unknown}; {rest}."
-    )
 
 
 def audited(opened: Source) -> list[Buffer]:

@@ -54,7 +54,15 @@ class Expected:
         expected: list[tuple[str, RopeSetting]] = []
         for layer, setting in self.model.layers.items():
             name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
-            changed = self._changed(setting)
+            head_dim = setting.head_dim if self.head_dim is None else self.head_dim
+            usual = head_dim if setting.rotary_dim == setting.head_dim else setting.rotary_dim
+            changed = replace(
+                setting,
+                head_dim=head_dim,
+                rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
+                base=setting.base if self.base is None else self.base,
+                scaling=self.scaling or setting.scaling,
+            )
             expected.append((label := self.words(name), changed))
             if changed.scaling.kind == "longrope":
                 beyond = int(changed.scaling.original or 0) + 1
@@ -96,18 +104,6 @@ class Expected:
         rotary_dim = given[0] if given else 128
         head_dim = rotary_dim if self.head_dim is None else self.head_dim
         return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
-
-    def _changed(self, start: RopeSetting) -> RopeSetting:
-        """Return a model's setting with what the options say."""
-        head_dim = start.head_dim if self.head_dim is None else self.head_dim
-        usual = head_dim if start.rotary_dim == start.head_dim else start.rotary_dim
-        return replace(
-            start,
-            head_dim=head_dim,
-            rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
-            base=start.base if self.base is None else self.base,
-            scaling=self.scaling or start.scaling,
-        )
 
 
 def fits(dump: Dump, pairs: int) -> bool:

@@ -210,7 +210,10 @@ class Convention:
             lengths = tuple(len(index) + (first if pad else 0) for index, first in group)
             where = np.concatenate([np.arange(size) for size in lengths]) if pad else at[tokens]
             answer = self._run(replace(call, lengths=lengths), given[0], given[1], where)
-            kept = _kept(group, lengths)
+            ends = np.cumsum(lengths)
+            kept = np.concatenate(
+                [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
+            )
             there = np.concatenate([index for index, _ in group])
             values = values.astype(answer.values.dtype, copy=False)
             values[:, :, there] = answer.values[:, :, kept]
@@ -453,14 +456,6 @@ class _Watched:
 
 
 _Piece = tuple[Positions, int]  # which tokens are a run, and its first position
-
-
-def _kept(group: list[_Piece], lengths: tuple[int, ...]) -> Positions:
-    """Return where the tokens of each piece stand among sequences of these lengths: at their ends."""
-    ends = np.cumsum(lengths)
-    return np.concatenate(
-        [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
-    )
 
 
 def scored(
