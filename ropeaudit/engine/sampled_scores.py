@@ -38,12 +38,12 @@ def measure(
             for cell, measured in part.items():
                 results[cell].merge(measured)
             progress(rows.stop / count)
+    chosen = cases.inputs.pairs
     for measured in results.values():
         for statistics in (measured.drift, measured.self_drift):
             if statistics.place is not None:
-                number = statistics.place[2]
-                pairs = cases.inputs.pairs
-                statistics.place = int(pairs.head[number]), int(pairs.query[number]), int(pairs.key[number])
+                at = statistics.place[2]
+                statistics.place = int(chosen.head[at]), int(chosen.query[at]), int(chosen.key[at])
     return results
 
 
