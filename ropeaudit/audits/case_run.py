@@ -180,11 +180,10 @@ class CaseRun:
         twins: dict[Subject, Emulated] = {}
         for one in cells if self.bounded else ():
             subject = one.subject
-            stored = isinstance(
-                subject, RerotatedKeys
-            )  # no bound speaks of k that is stored otherwise than q
-            if isinstance(subject, OfRecipe) and not stored and subject.recipe.recipe.keys is None:
-                twins[subject] = _emulated(subject)
+            if isinstance(subject, RerotatedKeys) or not isinstance(subject, OfRecipe):
+                continue  # no bound speaks of k that is stored otherwise than q
+            if subject.recipe.recipe.keys is None:
+                twins[subject] = Emulated(subject.recipe, subject.setting, subject.axes)
         known = [one for one in cells if one.subject in twins]
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
@@ -279,13 +278,6 @@ class CaseRun:
             exact = Exact(at, input_format)
             self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
         return self.structural[key]
-
-
-def _emulated(subject: OfRecipe) -> Emulated:
-    """Return the subject that bounds speak of: its recipe, whatever executes it."""
-    if isinstance(subject, Emulated):
-        return subject
-    return Emulated(subject.recipe, subject.setting, subject.axes)
 
 
 @contextlib.contextmanager

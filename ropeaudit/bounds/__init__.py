@@ -246,10 +246,7 @@ class _CellBound:
         return largest + (1 + self.sum_worst) * underflow
 
     def _strips_by_most(self) -> list[tuple[float, int, slice, slice, NDArray[np.bool_]]]:
-        """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first.
-
-        The error of a pair grows with each of its norms and with the distance: of their maxima it is largest.
-        """
+        """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first."""
         strips, every = [], slice(None)
         for rows, cols, hidden in self.blocks.strips:
             sides = self.q.largest_of(rows), self.k.largest_of(cols)

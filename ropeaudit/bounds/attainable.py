@@ -12,7 +12,6 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import phases, terms
-from ropeaudit.bounds.phases import Phase
 from ropeaudit.bounds.terms import Endings
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.recipes import Resolved
@@ -91,14 +90,11 @@ def _squares(subject: Emulated, sample: SampledInputs, block: slice, offset: int
     relative = 2 * rotated.variance + (2 * rotated.bias) ** 2 + score.variance
     where = sample.pairs.query[block], sample.pairs.key[block]
     q, k = (phases.phase(subject, at, offset) for at in where)
-    from_phases = np.where((where[0] == where[1])[:, None], 0.0, _moved(q, k))
+    # 1 - e^(-variance) cos(known error), which a phase error costs, without cancellation
+    known, half = q.known - k.known, (q.variance + k.variance) / 2
+    moved = 2 * np.sin(known / 2) ** 2 - np.expm1(-half) * np.cos(known)
+    from_phases = np.where((where[0] == where[1])[:, None], 0.0, moved)
     errors = (both * (relative / 2 + from_phases)).sum(axis=1) + (
         2 * unrotated.variance + score.variance
     ) * rest
     return np.stack([errors, both.sum(axis=1) / 2, rest], axis=1)
-
-
-def _moved(q: Phase, k: Phase) -> Array:
-    """Return 1 - e^(-variance) cos(known error), which a phase error costs, without cancellation. (n, p)."""
-    known, half = q.known - k.known, (q.variance + k.variance) / 2
-    return np.asarray(2 * np.sin(known / 2) ** 2 - np.expm1(-half) * np.cos(known))

@@ -47,10 +47,7 @@ class PairError:
 
 @dataclass(frozen=True, slots=True)
 class _TableError:
-    """cos and sin as they are multiplied: `grown` times their size at most, and `small` from underflow.
-
-    weight: the attention factor. bias: its relative error. noise: sum of squared unit roundoffs.
-    """
+    """cos and sin as they are multiplied: `grown` times their size at most, and `small` from underflow."""
 
     weight: float
     grown: float
@@ -147,10 +144,7 @@ class ScoreError:
 
 @dataclass(frozen=True, slots=True)
 class _RoundingStep:
-    """A step from the accumulated score to the stored one: it is multiplied by `factor` and rounded.
-
-    relative: the largest relative error of the rounding. absolute: that of underflow.
-    """
+    """A step from the accumulated score to the stored one: it is multiplied by `factor` and rounded."""
 
     factor: float
     relative: float

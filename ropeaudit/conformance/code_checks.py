@@ -113,10 +113,7 @@ def findings(
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding with what to change, where what explains the failure is known.
-
-    Another base that shows from a position on alone is no base to ask for.
-    """
+    """Return a finding with what to change, where what explains the failure is known."""
     if not finding.failed or finding.remedy:
         return finding
     first, found = code.seen.right_before, finding.diagnosis

@@ -25,7 +25,7 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.detection import silent, without_logs
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
 _LENGTH, _SHORT = 256, 8
@@ -156,7 +156,9 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = some_offsets(code, length, 5)
     wholes = [whole_call(code, offset, length) for offset in offsets]
     for backend in backends():
-        words, form = f"compiled with {backend}", _compiled(own, code, backend)
+        rotator = own.rotator(code.setting, code.dtype)
+        function = arrays.torch().compile(rotator.instance, backend=backend, options=_BACKENDS[backend])
+        words, form = f"compiled with {backend}", replace(rotator, instance=silent(function))
         seen = Agreement(code, words, form, right_passes=True)
         try:
             with without_logs():
@@ -177,10 +179,3 @@ def backends() -> Iterator[str]:
     """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
     has_compiler = environments.has_compiler()
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
-
-
-def _compiled(own: OwnCode, code: CodeUnderTest, backend: str) -> OwnRotator:
-    """Return what calls a new instance through torch.compile."""
-    rotator = own.rotator(code.setting, code.dtype)
-    function = arrays.torch().compile(rotator.instance, backend=backend, options=_BACKENDS[backend])
-    return replace(rotator, instance=silent(function))

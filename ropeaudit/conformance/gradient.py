@@ -105,10 +105,7 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
 def _cause(
     code: CodeUnderTest, rotator: Rotator, worst: Places, vectors: GivenVectors, offsets: Sequence[int]
 ) -> Diagnosis | None:
-    """Return what explains a gradient that is wrong; None where it is right.
-
-    offsets: where it is wrong first, and those after it.
-    """
+    """Return what explains a gradient that is wrong; None where it is right."""
     if worst.excess <= 1 or worst.diagnosis is None:
         return None
     found = of_gradient(worst.diagnosis)
@@ -144,10 +141,7 @@ def _after(offsets: Sequence[int], offset: int) -> Sequence[int]:
 def _transposed(
     code: CodeUnderTest, backward: Rotator, upstream: tuple[FloatArray, FloatArray], at: Positions
 ) -> bool:
-    """Return whether a gradient is that of what is returned, which is wrong: whether <A u, g> is <u, Aᵀ g>.
-
-    For random u their difference is that of a gradient which is as far off, relative to g, as `_ROUNDED`.
-    """
+    """Return whether a gradient is that of what is wrongly returned: whether <A u, g> is <u, Aᵀ g>."""
     forward, random = code.rotator(), np.random.default_rng([code.seed, 3])
     first, second = (mirrored(g, code.setting) for g in upstream)
     given_back = backward.rotate_both(first, second, at)

@@ -130,10 +130,7 @@ def _around(code: CodeUnderTest, end: int, border: int) -> tuple[int, tuple[int,
 def _rotated(
     code: CodeUnderTest, rotators: list[Rotator], first: int, ends: tuple[int, int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return k of a run up to the first end, and as calls up to each end rotate it, in float64.
-
-    Shapes: -> (b, h, s, d) thrice. Raises: whatever the code raises.
-    """
+    """Return k of a run up to the first end, and as calls up to each end rotate it, in float64."""
     q, k = given_vectors(code, ends[-1] - first)
     shared, results = ends[0] - first, list[FloatArray]()
     for rotator, end in zip(rotators, ends, strict=True):

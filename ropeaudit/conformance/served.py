@@ -40,10 +40,7 @@ _FEW = 24  # calls of code that is slow
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a call comes to: right, wrong, around (memory), or raises; what it gave, or does instead.
-
-    What comes back in another shape counts as raised: it may repeat heads of k on purpose.
-    """
+    """What a call comes to: right, wrong, around (memory), or raises; what it gave, or does instead."""
 
     kind: str
     block: CalledBlock | None = None

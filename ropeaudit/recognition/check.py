@@ -484,10 +484,7 @@ class CosSinTable:
         return bool(np.count_nonzero(off) <= inferred.allowed_strays(theta.size))
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
-        """Yield the angles of sets of rounded stages: those before cos and sin, all in one format.
-
-        Where it holds every position, rounding these changes nothing, and the other two are every stage.
-        """
+        """Yield the angles of sets of rounded stages: those before cos and sin, all in one format."""
         place, theta = inferred.cast(at, fmt), inferred.cast(self.exact, fmt)
         held, cost = np.array_equal(place, at), 1 + inferred.cast_cost(fmt) / 10
         for count in (1, 2, 3):

@@ -333,10 +333,7 @@ class _Side:
         return replace(moved, rotated=rotated)
 
     def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
-        """Return whether a fault puts the pairs of some vectors where they are: first at few positions.
-
-        shows: whether roundings must leave much less of the error than there is without them.
-        """
+        """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
         size = block.length
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
@@ -467,11 +464,7 @@ class _Side:
         fmt: Format | None = None,
         rounded: Format | None = None,
     ) -> Iterator[Fault]:
-        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting.
-
-        fmt: the format whose roundings vectors have, where that is not the dtype. rounded: the one that those
-        given are rounded to.
-        """
+        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
         given, rotated_as, at = self._vectors()
         given = given if rounded is None else round_to(given, rounded)
         wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)

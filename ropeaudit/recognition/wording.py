@@ -207,10 +207,7 @@ class _Stages:
 
 
 def _where(where: Where, *, alone: bool) -> str:
-    """Return where a diagnosis holds; nothing where it is of all of q and k.
-
-    alone: whether a side that is named is the only one.
-    """
+    """Return where a diagnosis holds; nothing where it is of all of q and k."""
     parts = []
     if where.layers:
         parts.append(f"layer{'s' * (len(where.layers) > 1)} {_runs(where.layers)}")

@@ -123,10 +123,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
-    """Return a config with the sizes that its class takes where it gives none; and key -> that in words.
-
-    Raises: BadInput for null, which is not what the class takes where a key is missing.
-    """
+    """Return a config with the sizes that its class takes where it gives none; and key -> that in words."""
     default, taken, words = hf_models.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
     known = {**_SPELLINGS, "head_dim": (hf_models.HEAD_DIM_KEY.get(model, "head_dim"),)}

@@ -131,10 +131,7 @@ def _still_kinds(config: Config, model: str) -> list[str]:
 
 
 def _numbered(layers: list[int], count: int, why: str) -> str:
-    """Return a sentence about layers that do not rotate, counted from 0; empty for none.
-
-    Raises: NotRotated, where none does.
-    """
+    """Return a sentence about layers that do not rotate, counted from 0; empty for none."""
     if not layers:
         return ""
     if len(layers) == count:

@@ -227,10 +227,7 @@ class ModelAudit(Result):
     def _runner(
         self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
     ) -> tuple[Runner, tuple[Held, ...]]:
-        """Return what runs the model in a dtype, and what it holds that is not of its config.
-
-        scales: of its layers, as float64 shows them.
-        """
+        """Return what runs the model in a dtype, and what it holds that is not of its config."""
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 

@@ -80,10 +80,7 @@ class _LayerRotator(Rotator):
 
 
 def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
-    """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows.
-
-    As far as config.json says it.
-    """
+    """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows."""
     try:
         rope = hf_config.read(str(folder.path)) if known_type(folder.config) else None
     except RopeAuditError:  # it is refused with its reason by whoever reads it
@@ -152,10 +149,7 @@ def check_layers(
 def _compared(
     vectors: LayerVectors, setting: RopeSetting, still: bool, rule: Format, offset: int
 ) -> tuple[RopeSetting, bool, Both] | None:
-    """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before.
-
-    None where those are not seen, or are not those of the setting.
-    """
+    """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before."""
     if vectors.called and vectors.called[0][0].shape[-1] == setting.rotary_dim:
         setting = replace(setting, head_dim=setting.rotary_dim)  # those dims alone were given
     tried = []

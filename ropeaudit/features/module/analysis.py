@@ -162,10 +162,7 @@ def _of_runs(
     given: bool,
     notes: list[str],
 ) -> ModuleAudit:
-    """Return the audit of a module that was run. requested: ways of loading. given: whether arguments were.
-
-    Raises: BadInput.
-    """
+    """Return the audit of a module that was run. requested: ways of loading."""
     assert opened.builder is not None  # noqa: S101
     raised = [one.unfitted is not None and one.unfitted.why == "raised" for one in runs]
     if given and runs and not buffers and all(raised):

@@ -338,10 +338,7 @@ def run(source: Source) -> Iterator[Buffer]:
 
 
 def _compare(dump: Dump, expected: Expected, misfit: bool) -> ComparedTable | None:
-    """Return a table compared with the expected setting that fits best, else with a guess.
-
-    misfit: whether no table has as many pairs as is expected.
-    """
+    """Return a table compared with the expected setting that fits best, else with a guess."""
     if misfit and (of_other_dims := _of_other_dims(dump, expected)) is not None:
         return of_other_dims
     fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]

@@ -264,10 +264,7 @@ def rope_modules(target: Target) -> list[RopeModule]:
 
 
 def _candidates(target: Target) -> Iterator[tuple[str, Any]]:
-    """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once.
-
-    Without any, what was built, where it holds no other modules.
-    """
+    """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once."""
     holders = {one.buffer.rpartition(".")[0] for one in target.known}
     counts: dict[tuple[Any, ...], int] = {}
     for name, module in target.built.named_modules():
@@ -498,10 +495,7 @@ def _of_diffusers(fill: Callable[[Any], None]) -> Any:
 
 
 def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
-    """Return a model of the kind that holds such a module, which knows how its buffers are made anew.
-
-    Raises: NotLoadable where there is none.
-    """
+    """Return a model of the kind that holds such a module, which knows how its buffers are made anew."""
     from transformers import PreTrainedModel
 
     cls, arguments = builder.cls, builder.arguments or {}

@@ -371,10 +371,7 @@ class Convention:
     def _rotated(
         self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
     ) -> tuple[FloatArray, str]:
-        """Return the values of what came back, with axes as they were before, and its dtype.
-
-        Raises: WrongShape.
-        """
+        """Return the values of what came back, with axes as they were before, and its dtype."""
         values, dtype = arrays.values(returned)
         order = self.back or self.order
         self._check_shape(values, order, sizes, what)

@@ -257,10 +257,7 @@ def possible(module: Any, device: str) -> Iterator[Call]:
 
 
 def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Parameter], NotFitted | None]:
-    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so.
-
-    grids: whether sizes of grids are filled in.
-    """
+    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so."""
     forward = type(module).forward
     if getattr(forward, "__qualname__", "").startswith(("Module.", "_forward_unimplemented")):
         return [], NotFitted("it has no forward", "no forward")
@@ -290,10 +287,7 @@ def _filled(named: Mapping[str, str], place: Argument, x: Argument) -> dict[str,
 
 
 def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) -> _Lists:
-    """Yield arguments, likeliest first; nothing where no argument says where tokens stand.
-
-    grids: whether positions may be those of grids, and vectors those of a video.
-    """
+    """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
     named = {one.name: role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:

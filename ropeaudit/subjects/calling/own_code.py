@@ -333,11 +333,7 @@ def _wants_narrow_tables(
     dtype: Format,
     home: State | None,
 ) -> bool:
-    """Return whether float32 tables alone make what is returned float32: then the dtype's own are wanted.
-
-    Callers that compute in 16 bits give those; float32 would say nothing of the code's own dtype.
-    make: an instance to call. home: the state in which calls begin.
-    """
+    """Return whether float32 tables alone make what is returned float32: then the dtype's own are wanted."""
     roles = set(convention.signature.roles)
     real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
     if not real or dtype.storage_bits > _MOST_BITS:

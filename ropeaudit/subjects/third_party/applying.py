@@ -54,10 +54,7 @@ class Apply:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def __call__(self, x: torch.Tensor, tables: Any) -> torch.Tensor:
-        """Return x rotated. Shapes: (1, h, s, d) -> the same.
-
-        Raises: NotThisWay; whatever the function raises.
-        """
+        """Return x rotated. Shapes: (1, h, s, d) -> the same."""
         into, back = ORDERS[self.order]
         given = into(x)
         arguments: dict[str, Any] = {}
