@@ -45,8 +45,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import conventions, environments, loading
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.own_code import OwnCode
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 
 __tracebackhide__ = True  # pytest shows a failure at the line of the test

@@ -19,7 +19,7 @@ import torch
 from torch.utils import _device, backend_registration
 from torch.utils._pytree import tree_map
 
-from ropeaudit.subjects import torch_numbers
+from ropeaudit.subjects import torch_native
 
 NAME = "pretended"
 _ALONE = "ROPEAUDIT_TEST_ALONE"
@@ -187,9 +187,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends written in Python")
     _registered()
-    plain = torch_numbers.device
+    plain = torch_native.device
     monkeypatch.setattr(
-        torch_numbers, "device", lambda name: torch.device(PLACE) if name == NAME else plain(name)
+        torch_native, "device", lambda name: torch.device(PLACE) if name == NAME else plain(name)
     )
     _device._device_constructors()  # torch looks up once which functions a device as a context is for
     monkeypatch.setattr(torch, "tensor", _tensor)

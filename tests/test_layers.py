@@ -28,7 +28,7 @@ COMPOSES = {
         "features.limit.sentences",
         "features.limit.tolerance",
         "features.module.analysis",
-        "features.module.drift",
+        "features.module.expected",
         "features.model.analysis",
         "features.model.load",
     },

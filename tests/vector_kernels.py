@@ -10,8 +10,8 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import raw_arrays, vector_case
-from ropeaudit.conformance.returned_files import Arrays
+from ropeaudit.conformance import vector_case
+from ropeaudit.conformance.returned_subject import Arrays
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.features.vectors.analysis import vectors
 from ropeaudit.subjects.emulated import Emulated
@@ -26,7 +26,7 @@ def case(folder: Path, dtype: str = "bf16", offsets=(1000, 65536), **more: Any) 
 
 
 def write(path: Path, x: np.ndarray, dtype) -> None:
-    path.write_bytes(raw_arrays.to_bytes(raw_arrays.array(round_to(x, dtype), dtype)))
+    path.write_bytes(vector_case.to_bytes(vector_case.array(round_to(x, dtype), dtype)))
 
 
 def rotated(

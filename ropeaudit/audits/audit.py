@@ -72,9 +72,21 @@ class Audit:
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         if any(case.grid is not None for case in self.cases):
-            self._check_on_grid()
+            if self.implementations:
+                raise UsageError(f"--impl {self.implementations[0]} has one position axis; leave out --grid")
+            if self.backend != "numpy":
+                raise UsageError("--backend torch has one position axis; leave it out, or leave out --grid")
         if any(case.rerotate is not None for case in self.cases):
-            self._check_rerotated()
+            if self.implementations:
+                raise UsageError(f"--rerotate is of recipes; leave out --impl {self.implementations[0]}")
+            if self.backend != "numpy":
+                raise UsageError(f"--rerotate is computed by NumPy; leave out --backend {self.backend}")
+            for recipe in self._recipes():
+                if recipe.keys:
+                    stage, how = recipe.keys
+                    raise UsageError(
+                        f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
+                    )
         self.factories()
 
     def factories(self) -> list[SubjectFactory]:
@@ -146,26 +158,6 @@ class Audit:
         for recipe in self._recipes() if sampled else ():
             scaled_keys.check_sampled(recipe)
         fits(max(case.check([*self.offsets, *self.anchors]) for case in self.cases), at_once)
-
-    def _check_on_grid(self) -> None:
-        """Raise UsageError for subjects that know no grid."""
-        if self.implementations:
-            raise UsageError(f"--impl {self.implementations[0]} has one position axis; leave out --grid")
-        if self.backend != "numpy":
-            raise UsageError("--backend torch has one position axis; leave it out, or leave out --grid")
-
-    def _check_rerotated(self) -> None:
-        """Raise UsageError for subjects whose stored keys are not rotated again."""
-        if self.implementations:
-            raise UsageError(f"--rerotate is of recipes; leave out --impl {self.implementations[0]}")
-        if self.backend != "numpy":
-            raise UsageError(f"--rerotate is computed by NumPy; leave out --backend {self.backend}")
-        for recipe in self._recipes():
-            if recipe.keys:
-                stage, how = recipe.keys
-                raise UsageError(
-                    f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
-                )
 
     @property
     def anchors(self) -> list[int]:

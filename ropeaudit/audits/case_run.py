@@ -17,8 +17,7 @@ from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.recording import CellResult, record
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
-from ropeaudit.bounds.attainable import careful
-from ropeaudit.bounds.sampled import predicted_rms
+from ropeaudit.bounds.attainable import careful, predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
@@ -33,9 +32,9 @@ from ropeaudit.subjects import Subject, scaled_keys
 from ropeaudit.subjects.calling import called
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
-from ropeaudit.subjects.exact import Exact
+from ropeaudit.subjects.exact_rotation import Exact
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.rerotated_keys import RerotatedKeys
+from ropeaudit.subjects.scaled_keys import RerotatedKeys
 
 if TYPE_CHECKING:
     from ropeaudit.recognition.verification import GivenVectors, Places
@@ -181,28 +180,27 @@ class CaseRun:
         twins: dict[Subject, Emulated] = {}
         for one in cells if self.bounded else ():
             subject = one.subject
-            stored = isinstance(
-                subject, RerotatedKeys
-            )  # no bound speaks of k that is stored otherwise than q
-            if isinstance(subject, OfRecipe) and not stored and subject.recipe.recipe.keys is None:
-                twins[subject] = _emulated(subject)
+            if isinstance(subject, RerotatedKeys) or not isinstance(subject, OfRecipe):
+                continue  # no bound speaks of k that is stored otherwise than q
+            if subject.recipe.recipe.keys is None:
+                twins[subject] = Emulated(subject.recipe, subject.setting, subject.axes)
         known = [one for one in cells if one.subject in twins]
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
         own = [(twins[one.subject], one.offset) for one in known]
-        limits = self._limits([*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)])
+        wanted = [*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)]
+        if isinstance(self.loaded, Inputs):
+            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth())
+        else:
+            limits = [
+                Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in wanted
+            ]
         for dtype, limit in zip(missing, limits[len(own) :], strict=True):
             self.careful[at, dtype] = limit.rms
         for one, limit in zip(known, limits[: len(own)], strict=True):
             one.bound = limit
         for one in cells:
             one.careful = self.careful[at, one.subject.dtype]
-
-    def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
-        """Return the a-priori bound of each cell; of a sample the prediction alone."""
-        if isinstance(self.loaded, Inputs):
-            return bounds.bounds(cells, self.loaded, self.case.mask, self._worth())
-        return [Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in cells]
 
     def _worth(self, short: int = threads.SHORT) -> int:
         """Return how many threads make a case faster: they share strips of rows."""
@@ -251,7 +249,7 @@ class CaseRun:
         if not (requested and offsets and isinstance(loaded, Inputs)):
             return
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
-        from ropeaudit.engine.attention import Rounding
+        from ropeaudit.engine.attention_pass import Rounding
 
         subjects = list(offsets)
         worth = self._worth(_SHORT)
@@ -280,13 +278,6 @@ class CaseRun:
             exact = Exact(at, input_format)
             self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
         return self.structural[key]
-
-
-def _emulated(subject: OfRecipe) -> Emulated:
-    """Return the subject that bounds speak of: its recipe, whatever executes it."""
-    if isinstance(subject, Emulated):
-        return subject
-    return Emulated(subject.recipe, subject.setting, subject.axes)
 
 
 @contextlib.contextmanager

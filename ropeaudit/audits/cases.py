@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.audits import case_axes
 from ropeaudit.engine import plan
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
-from ropeaudit.inputs import masks, sample_choice, sampled_rows
+from ropeaudit.inputs import masks, sampled_rows
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
@@ -24,8 +24,8 @@ from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import rerotated_keys
-from ropeaudit.subjects.rerotated_keys import Turns
+from ropeaudit.subjects import scaled_keys
+from ropeaudit.subjects.scaled_keys import Turns
 
 if TYPE_CHECKING:
     from ropeaudit.rope.hf_config import ModelRope
@@ -199,7 +199,7 @@ class Case:
             inputs.check_head(self.qk, seq_len, setting)
             if self.sample is not None:
                 count = _positive("sample", self.sample)
-                sample_choice.check(self.mask, heads, seq_len, count)
+                sampled_rows.check_sample(self.mask, heads, seq_len, count)
                 return sampled_rows.bytes_needed(count, (heads, kv_heads, seq_len), setting.head_dim)
             return plan.bytes_needed(setting, heads, kv_heads, seq_len)
         if self.sample is not None:
@@ -214,7 +214,7 @@ class Case:
     @property
     def turns(self) -> Turns | None:
         """How stored keys are rotated again, None where they are not. Raises: UsageError."""
-        found = rerotated_keys.turns(self.rerotate, self.turn)
+        found = scaled_keys.turns(self.rerotate, self.turn)
         if found is None:
             return None
         if self.clip is not None:
@@ -241,7 +241,16 @@ class Case:
         on_grid = case_axes.grid(self)
         if on_grid is not None:
             return case_axes.on_grid(on_grid, self.scale)
-        default = self._model_setting()
+        model = self.declared()
+        if model is None:
+            if self.layer != FULL:
+                reason = "there are no layer types without --model or --config"
+                raise UsageError(f"--layer {self.layer}: {reason}")
+            default = RopeSetting()
+        else:
+            if self.layer_type not in model.layers:
+                raise UnknownName("layer type", self.layer, model.layers, "(or all)")
+            default = model.layers[self.layer_type]
         if self.scale is not None and not SMALLEST_SCALE <= self.scale <= LARGEST_SCALE:
             raise UsageError(
                 f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
@@ -319,18 +328,6 @@ class Case:
 
             return presets.named(self.model)
         return None if self.config is None else _config(self.config, self.base, _changed(self.config))
-
-    def _model_setting(self) -> RopeSetting:
-        """Return the setting before anything is changed by hand."""
-        model = self.declared()
-        if model is None:
-            if self.layer != FULL:
-                reason = "there are no layer types without --model or --config"
-                raise UsageError(f"--layer {self.layer}: {reason}")
-            return RopeSetting()
-        if self.layer_type not in model.layers:
-            raise UnknownName("layer type", self.layer, model.layers, "(or all)")
-        return model.layers[self.layer_type]
 
     def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
         """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""

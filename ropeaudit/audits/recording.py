@@ -23,7 +23,7 @@ from ropeaudit.subjects import Raised, Subject
 from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
-    from ropeaudit.engine.attention import Attention
+    from ropeaudit.engine.attention_pass import Attention
     from ropeaudit.recognition.verification import Places
     from ropeaudit.rope.grids import Grid
 

@@ -116,14 +116,10 @@ def allowance(before: Row, after: Row, column: str) -> float:
     if column == "drift_relative":
         unit = float(after.get("reference_rms") or 0.0)
     elif column == "excess":
-        unit = _attainable(after)
+        # attainable_rms, from excess where the report has no column of it
+        drift, excess = float(after.get("drift_rms") or 0.0), float(after.get("excess") or 0.0)
+        unit = float(after.get("attainable_rms") or 0.0) or (drift / excess if excess else 0.0)
     return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
-
-
-def _attainable(row: Row) -> float:
-    """Return attainable_rms, from excess where the report has no column of it."""
-    drift, excess = float(row.get("drift_rms") or 0.0), float(row.get("excess") or 0.0)
-    return float(row.get("attainable_rms") or 0.0) or (drift / excess if excess else 0.0)
 
 
 def _of_drift(column: str, order: Order, both: float) -> float:

@@ -37,7 +37,21 @@ class Sweep:
         shard: which of how many, from 1. jobs: how many cases are in memory together.
         Raises: what `Audit.check` and `Case.outline` raise.
         """
-        _not_too_many(audit, shard)
+        number, count = shard
+        if not 1 <= number <= count:
+            raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
+        lists = {
+            "settings": len(audit.cases),
+            "implementations": len(audit.factories()),
+            "offsets": len(audit.offsets),
+        }
+        whole = prod(lists.values())
+        if whole > _MOST_CELLS * count:
+            sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
+            raise UsageError(
+                f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
+                f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
+            )
         audit.check(jobs)
         self.audit, self.parts, self._shard = audit, audit.parts(), shard
         self.cells = list(cells.planned(audit, self.parts, shard))
@@ -77,9 +91,6 @@ class Sweep:
     def take(self, rows: Sequence[Record]) -> str:
         """Take the rows of an earlier run; return what to say of those whose code had another digest."""
         self.done = self.placed(rows)[0]
-        return self._outdated(rows)
-
-    def _outdated(self, rows: Iterable[Record]) -> str:
         wanted = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in self.done}
         known = {cell.key for cell in self.cells}
         again = {_without_version(row.key()): row for row in rows if row.key() not in known}
@@ -185,7 +196,7 @@ class Sweep:
         """Measure tasks in other processes; code that fails in one of its own is refused, with the reason."""
         if not tasks:
             return
-        from ropeaudit.audits import dask_cluster, workers  # in-function: most runs need neither
+        from ropeaudit.audits import workers
 
         audit, seconds = self.audit, 0.0
         loaded = workers.loaded_versions(audit)
@@ -195,7 +206,7 @@ class Sweep:
             on_seconds(seconds)
 
         if scheduler is not None:
-            together = dask_cluster.on_dask(audit, units, scheduler, jobs, listen, on_note)
+            together = workers.on_dask(audit, units, scheduler, jobs, listen, on_note)
         else:
             together = workers.processes(audit, units, jobs, listen)
         for road in (together, workers.alone(audit, cells.by_implementation(tasks), jobs, listen)):
@@ -249,22 +260,3 @@ def _otherwise(name: str, version: str) -> BadInput:
 
 def _seconds(tasks: Iterable[Task]) -> float:
     return sum(task.seconds for task in tasks)
-
-
-def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
-    """Raise UsageError for more cells than one run holds, or for a shard that there is not."""
-    number, count = shard
-    if not 1 <= number <= count:
-        raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
-    lists = {
-        "settings": len(audit.cases),
-        "implementations": len(audit.factories()),
-        "offsets": len(audit.offsets),
-    }
-    whole = prod(lists.values())
-    if whole > _MOST_CELLS * count:
-        sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
-        raise UsageError(
-            f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
-            f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
-        )

@@ -155,21 +155,18 @@ class Bench:
         ]
         if new:
             with mapping(1):  # a sample is short: see `threads.worth`
-                self._measure(new, progress, moments)
+                tables, group = self._by_table(new), self.scene.inputs.group
+                together = [
+                    list(some) for _, some in itertools.groupby(self.scene.sample.heads, lambda h: h // group)
+                ]
+                jobs = [(heads, table, some, moments) for table, some in tables for heads in together]
+                results = {variant: Statistics(moments) for variant in new}
+                for done, job in enumerate(jobs, 1):
+                    for variant, statistics in self._job(*job).items():
+                        results[variant].merge(statistics)
+                    progress(done / len(jobs))
+                self.known |= results
         return [self.known[variant] for variant in requested]
-
-    def _measure(self, new: Sequence[Resolved], progress: Callable[[float], None], moments: Moments) -> None:
-        tables, group = self._by_table(new), self.scene.inputs.group
-        together = [
-            list(some) for _, some in itertools.groupby(self.scene.sample.heads, lambda h: h // group)
-        ]
-        jobs = [(heads, table, some, moments) for table, some in tables for heads in together]
-        results = {variant: Statistics(moments) for variant in new}
-        for done, job in enumerate(jobs, 1):
-            for variant, statistics in self._job(*job).items():
-                results[variant].merge(statistics)
-            progress(done / len(jobs))
-        self.known |= results
 
     def _by_table(self, variants: Sequence[Resolved]) -> list[tuple[Table, list[Resolved]]]:
         """Return each table with the variants that use it; tables of the same bits are one."""

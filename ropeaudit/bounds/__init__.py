@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.bounds import monotone, phases, terms
-from ropeaudit.bounds.blocks import BlockPairs, Blocks
-from ropeaudit.bounds.sums import InputSummation, InputSums, PhaseAt, PhaseWeights
+from ropeaudit.bounds import phases, terms
+from ropeaudit.bounds.blocks import BlockPairs, Blocks, InputSummation, InputSums, PhaseAt, PhaseWeights
 from ropeaudit.bounds.terms import PairError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
@@ -77,12 +76,12 @@ def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> f
     """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
 
     The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
-    it depends on the offset: see `ropeaudit.bounds.monotone`. So what is bounded grows with the offset, and
+    it depends on the offset: see `ropeaudit.bounds.phases`. So what is bounded grows with the offset, and
     one call covers the whole range. Units: score units.
     """
-    if not monotone.covers(subject, int(inputs.q.shape[1]), offset):
+    if not phases.covers(subject, int(inputs.q.shape[1]), offset):
         return math.inf
-    return bounds([(subject, offset)], inputs, mask, phase=monotone.phase_up_to)[0].maximum
+    return bounds([(subject, offset)], inputs, mask, phase=phases.phase_up_to)[0].maximum
 
 
 def bounds(
@@ -188,7 +187,19 @@ class _CellBound:
     def bound(self, count: int) -> Bound:
         """Return the bound over `count` scores."""
         largest = math.inf if self._overflows() else self._largest()
-        mean = self._mean_square(count)
+        # on the diagonal q and k make the same phase error: that part is taken out again
+        q, k, summed = self.q, self.k, self.blocks.sum
+        both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
+        from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
+        rotated, others = 0.5 * float(both.sum()) / count, float(rest.sum()) / count
+        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2
+        mean = (
+            relative * rotated
+            + 2 * self.unrotated.variance * others
+            + float(from_phases.sum()) / count
+            + terms.accumulated(self.subject, rotated, others, self.endings)
+            + self.score.variance * (rotated + others)
+        )
         maximum = (self.score.grows * largest + self.score.small) * _SLACK
         rms = self.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
         return Bound(maximum if math.isfinite(maximum + mean) else math.inf, rms)
@@ -223,13 +234,19 @@ class _CellBound:
             error = self._pair_errors(head, rows, cols, self.blocks.distance[rows, cols])
             error[hidden] = 0.0
             largest = max(largest, float(error.max()))
-        return largest + (1 + self.sum_worst) * self._underflow()
+        rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
+        parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
+        small = sum(
+            rotated.small * (1 + rotated.worst) * parts[0] * float(side.norms.pairs.max())
+            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.norms.rest.max())
+            for side in (self.q, self.k)
+        )
+        low = self.subject.accumulate.smallest_subnormal
+        underflow = small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
+        return largest + (1 + self.sum_worst) * underflow
 
     def _strips_by_most(self) -> list[tuple[float, int, slice, slice, NDArray[np.bool_]]]:
-        """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first.
-
-        The error of a pair grows with each of its norms and with the distance: of their maxima it is largest.
-        """
+        """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first."""
         strips, every = [], slice(None)
         for rows, cols, hidden in self.blocks.strips:
             sides = self.q.largest_of(rows), self.k.largest_of(cols)
@@ -262,35 +279,6 @@ class _CellBound:
         if self.setting.rotary_dim < self.setting.head_dim:
             error += np.multiply(self._relative(self.unrotated), outer(q.rest, k.rest), out=spare)
         return error
-
-    def _underflow(self) -> float:
-        rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
-        parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
-        small = sum(
-            rotated.small * (1 + rotated.worst) * parts[0] * float(side.norms.pairs.max())
-            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.norms.rest.max())
-            for side in (self.q, self.k)
-        )
-        low = self.subject.accumulate.smallest_subnormal
-        return small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
-
-    def _mean_square(self, count: int) -> float:
-        """Return the expected mean square of all errors of `count` scores, unscaled.
-
-        On the diagonal q and k make the same phase error: that part is taken out again.
-        """
-        q, k, summed = self.q, self.k, self.blocks.sum
-        both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
-        from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
-        rotated, others = 0.5 * float(both.sum()) / count, float(rest.sum()) / count
-        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2
-        return (
-            relative * rotated
-            + 2 * self.unrotated.variance * others
-            + float(from_phases.sum()) / count
-            + terms.accumulated(self.subject, rotated, others, self.endings)
-            + self.score.variance * (rotated + others)
-        )
 
     def _small_phases(self) -> Array:
         """Return half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""

@@ -101,8 +101,18 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 
     Shapes: steps (s,) -> three of (s, p).
     """
-    if subject.setting.grid is not None:
-        return _phase_on_grid(subject, steps, offset)
+    if (grid := subject.setting.grid) is not None:
+        # along an axis of one token all angles are the same number, and so are their errors: they cancel
+        _, theta, error = stored_frequencies(subject)
+        of_pairs = grid.of_pairs()
+        from_position = _moved_by_rounding(subject, steps, offset)[:, of_pairs] * theta
+        from_frequency = grid.per_pair(steps) * error
+        held = subject.on_grid(steps, offset).astype(np.float64)
+        worst, variance = _roundings(subject, held[:, of_pairs])
+        known = from_position + from_frequency
+        worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
+        differ = (np.array(grid.sizes) > 1)[of_pairs] | ~np.isfinite(known + worst)
+        return Phase(*(np.where(differ, part, 0.0) for part in (known, worst, variance)))
     shifted = _phase_at(subject, steps, offset, offset)
     if subject.axes is None or not offset:
         return shifted
@@ -117,26 +127,6 @@ def _moved_by_rounding(subject: Emulated, steps: Positions, offset: int) -> Arra
         raise ValueError("a sequence is no grid")
     high, low = dd.two_sum(grid.positions(steps), grid.shift(offset))
     return np.asarray((subject.on_grid(steps, offset) - high) - low)
-
-
-def _phase_on_grid(subject: Emulated, steps: Positions, offset: int) -> Phase:
-    """Return the errors of tokens of a grid; of a frequency's error what all tokens share is left out.
-
-    Along an axis of one token all angles are the same number, and so are their errors: they cancel.
-    """
-    grid = subject.setting.grid
-    if grid is None:
-        raise ValueError("a sequence is no grid")
-    _, theta, error = stored_frequencies(subject)
-    of_pairs = grid.of_pairs()
-    from_position = _moved_by_rounding(subject, steps, offset)[:, of_pairs] * theta
-    from_frequency = grid.per_pair(steps) * error
-    held = subject.on_grid(steps, offset).astype(np.float64)
-    worst, variance = _roundings(subject, held[:, of_pairs])
-    known = from_position + from_frequency
-    worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
-    differ = (np.array(grid.sizes) > 1)[of_pairs] | ~np.isfinite(known + worst)
-    return Phase(*(np.where(differ, part, 0.0) for part in (known, worst, variance)))
 
 
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
@@ -211,3 +201,54 @@ def half_ulp(x: Array, fmt: Format) -> Array:
     _, exponent = np.frexp(x)
     exponent = np.where(x == 0, fmt.emin, np.maximum(exponent - 1, fmt.emin))
     return np.asarray(np.ldexp(1.0, exponent - fmt.precision))
+
+
+def last_exact_offset(fmt: Format, seq_len: int) -> int:
+    """Return the largest offset up to which all positions are integers that `fmt` holds; negative: none."""
+    return fmt.first_inexact_integer - seq_len
+
+
+def covers(subject: Emulated, seq_len: int, offset: int) -> bool:
+    """Return whether such errors are known: not with clipped angles, a recurrence, rounded positions."""
+    if subject.setting.clipped or subject.recipe.recipe.frequency_form == "recurrence":
+        return False
+    return 0 <= offset <= last_exact_offset(subject.recipe.position, seq_len)
+
+
+def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
+    """Return errors of the angles that none exceeds at any offset from 0 to `offset`.
+
+    The known ones, of rounded frequencies, depend on distances alone; `worst` of a row grows with the offset.
+    They hold where `covers` is true. Shapes: steps (s,) -> three of (s, p).
+    """
+    _, _, error = stored_frequencies(subject)
+    place = steps.astype(np.float64)
+    known = place[:, None] * error
+    worst = _worst(subject, place + offset)
+    if subject.axes is not None:
+        worst = np.where(subject.axes.moved(), worst, _worst(subject, place))
+    return Phase(known, worst + _SLACK * np.abs(known), np.zeros_like(known))
+
+
+def _worst(subject: Emulated, position: Array) -> Array:
+    """Return half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
+    recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
+    cached, _, _ = stored_frequencies(subject)
+    product, angle = recipe.angle
+    divided = form == "divide"
+    raw = position[:, None] / cached if divided else position[:, None] * cached
+    step = np.abs(1 / cached if divided else cached)
+    first = round_to(raw, product).astype(np.float64)
+    second = round_to(first, angle).astype(np.float64)
+    worst = np.where(_exact(position, step, product), 0.0, half_ulp(raw, product))
+    worst += (0.0 if product is FP64 else 2.0**-53) * np.abs(raw)
+    if angle.precision < product.precision or angle.emin > product.emin:
+        worst += np.where(_exact(position, step, angle), 0.0, half_ulp(first, angle))
+    return np.where(np.isfinite(second), worst, np.inf)
+
+
+def _exact(position: Array, step: Array, fmt: Format) -> Array:
+    """Return whether `fmt` holds position * step, there and at smaller positions. (s,), (p,) -> (s, p)."""
+    mantissa, _ = np.frexp(step)
+    power = (mantissa == 0.5) & (step >= fmt.smallest_subnormal)
+    return np.asarray(power & (position[:, None] <= 2.0**fmt.precision))

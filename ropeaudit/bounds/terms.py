@@ -8,14 +8,15 @@ Source: numerics.md, section 4.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.bounds.endings import Endings
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_frequencies
@@ -46,10 +47,7 @@ class PairError:
 
 @dataclass(frozen=True, slots=True)
 class _TableError:
-    """cos and sin as they are multiplied: `grown` times their size at most, and `small` from underflow.
-
-    weight: the attention factor. bias: its relative error. noise: sum of squared unit roundoffs.
-    """
+    """cos and sin as they are multiplied: `grown` times their size at most, and `small` from underflow."""
 
     weight: float
     grown: float
@@ -146,10 +144,7 @@ class ScoreError:
 
 @dataclass(frozen=True, slots=True)
 class _RoundingStep:
-    """A step from the accumulated score to the stored one: it is multiplied by `factor` and rounded.
-
-    relative: the largest relative error of the rounding. absolute: that of underflow.
-    """
+    """A step from the accumulated score to the stored one: it is multiplied by `factor` and rounded."""
 
     factor: float
     relative: float
@@ -196,3 +191,40 @@ def _rounding_steps(subject: Emulated) -> list[_RoundingStep]:
         unchanged = power_of_two and stored_unscaled  # it was stored already
         steps.append(_RoundingStep(1.0, 0.0 if unchanged else u, tiny))
     return steps
+
+
+_LOWEST, _HIGHEST = -1100, 1100  # exponents of last bits of float64, and more
+
+
+@dataclass(slots=True)
+class Endings:
+    """How many numbers of q and of k have their last bit at each exponent (2, e).
+
+    numbers: how many there are (2,), those among them that are 0 and have no last bit.
+    """
+
+    counts: Array = field(default_factory=lambda: np.zeros((2, _HIGHEST - _LOWEST)))
+    numbers: Array = field(default_factory=lambda: np.zeros(2))
+
+    def add(self, side: int, x: Array) -> None:
+        """Count numbers of q (side 0) or k (side 1)."""
+        finite = x[np.isfinite(x)]
+        mantissas, exponents = np.frexp(finite[finite != 0])
+        whole = np.ldexp(mantissas, 53).astype(np.int64)
+        last_bits = exponents - 54 + np.frexp((whole & -whole).astype(np.float64))[1]
+        self.counts[side] += np.bincount(last_bits - _LOWEST, minlength=self.counts.shape[1])
+        self.numbers[side] += x.size
+
+    @classmethod
+    def joined(cls, parts: Sequence[Endings]) -> Endings:
+        """Return what was counted in all the parts."""
+        return cls(
+            np.sum([part.counts for part in parts], axis=0), np.sum([part.numbers for part in parts], axis=0)
+        )
+
+    def share_below(self, exponent: int) -> float:
+        """Return the share of products of a number of q and one of k whose last bit is below an exponent."""
+        q, k = self.counts
+        total, below = float(self.numbers.prod()), np.concatenate([[0.0], np.cumsum(k)])
+        highest = np.clip(exponent - 2 * _LOWEST - np.arange(q.size), 0, q.size)
+        return float(q @ below[highest]) / total if total else 0.0

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
-from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.conventions import Answer
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 _LENGTH, _FIRST = 64, 1  # position 0 shows nothing: it is not rotated
 

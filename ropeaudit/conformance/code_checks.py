@@ -9,18 +9,14 @@ from dataclasses import replace
 
 from ropeaudit.conformance import (
     answers,
-    compiled,
-    drift,
     environments,
     every_position,
     gradient,
-    head_dims,
     lengths,
-    results,
+    score_drift,
     served,
     split_calls,
     state,
-    strides,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty
@@ -41,25 +37,25 @@ CHECKS: dict[str, CodeCheck] = {
     "pieces": split_calls.pieces,
     "frequency switch": lengths.switch,
     "alone": split_calls.alone,
-    "strides": strides.strided,
+    "strides": split_calls.strided,
     "served calls": served.served,
-    "head dims": head_dims.head_dims,
-    "compiled": compiled.compiled,
+    "head dims": every_position.head_dims,
+    "compiled": environments.compiled,
     "state": state.state,
-    "results": results.kept,
+    "results": state.kept,
     "inputs": answers.inputs_unchanged,
     "dtype": answers.output_dtype,
     "keys": answers.keys,
     "gradient": gradient.gradient,
-    "drift": drift.scores,
+    "drift": score_drift.scores,
     "under": environments.under,
-    "threads": results.threads,
+    "threads": state.threads,
 }
 
 # name of a check of `CHECKS` -> those of its findings, where they are several or others
 _NAMES: dict[str, Callable[[CodeUnderTest], Iterable[str]]] = {
     "served calls": lambda code: served.CHECKS,
-    "drift": lambda code: drift.CHECKS,
+    "drift": lambda code: score_drift.CHECKS,
     "under": environments.check_names,
 }
 
@@ -74,7 +70,7 @@ _COMPILING, _QUICK = 45.0, 0.2  # the same: a compiler's start, and what the oth
 def _cost(name: str, code: CodeUnderTest) -> float:
     if name == "rotation":
         return code.up_to / every_position.BLOCK + 1
-    if name == "compiled" and code.thorough and not compiled.unfit(code):
+    if name == "compiled" and code.thorough and not environments.why_not_compiled(code):
         return _COMPILING
     return _COSTS.get(name, _QUICK) * (_THREE if name == "served calls" and code.thorough else 1)
 
@@ -119,10 +115,7 @@ def findings(
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding with what to change, where what explains the failure is known.
-
-    Another base that shows from a position on alone is no base to ask for.
-    """
+    """Return a finding with what to change, where what explains the failure is known."""
     if not finding.failed or finding.remedy:
         return finding
     first, found = code.seen.right_before, finding.diagnosis

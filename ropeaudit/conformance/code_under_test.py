@@ -25,7 +25,7 @@ from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 if TYPE_CHECKING:
-    from ropeaudit.conformance.whole_calls import WholeCall
+    from ropeaudit.conformance.agreement import WholeCall
     from ropeaudit.subjects.calling.conventions import Answer
 
 HEADS = 4

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.agreement import DEAR, Agreement, cost, given_vectors, some_offsets, whole_call
 from ropeaudit.conformance.answers import answer_of
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.conformance.whole_calls import DEAR, cost, given_vectors, whole_call
+from ropeaudit.conformance.finding import Finding, left_out, not_applicable
+from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling import environments, exposure
+from ropeaudit.subjects.calling import arrays, environments, exposure
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.detection import silent, without_logs
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
 _LENGTH, _SHORT = 256, 8
@@ -121,3 +123,59 @@ def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) 
     )
     given = torch_arrays.spelled(code.dtype)
     return f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})", dtypes <= own
+
+
+_COMPILED_LENGTH = 64
+_CORRECTS = "it is right at pairs where the plain call is not"
+# backend -> options; inductor compiles in this process: a pool of others would outlive the check
+_BACKENDS: dict[str, dict[str, Any] | None] = {
+    "inductor": {"compile_threads": 1},
+    "aot_eager": None,
+    "eager": None,
+}
+
+
+def why_not_compiled(code: CodeUnderTest) -> str:
+    """Return why code is not compiled, nothing where it is."""
+    if code.own is None:
+        return "an adapter calls it, with arrays of its own"
+    engine = code.own.fit(code.setting).convention.engine
+    return "" if engine == "torch" else f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
+
+
+def compiled(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether compiled code gives what eager code gives: with inductor, or what else works here."""
+    own, reason = code.own, why_not_compiled(code)
+    if own is None or reason:
+        yield not_applicable("compiled", reason)
+        return
+    if not code.thorough:
+        yield left_out("compiled", "a compiler takes longer than all other checks together")
+        return
+    length, failures = min(_COMPILED_LENGTH, code.up_to), list[str]()
+    offsets = some_offsets(code, length, 5)
+    wholes = [whole_call(code, offset, length) for offset in offsets]
+    for backend in backends():
+        rotator = own.rotator(code.setting, code.dtype)
+        function = arrays.torch().compile(rotator.instance, backend=backend, options=_BACKENDS[backend])
+        words, form = f"compiled with {backend}", replace(rotator, instance=silent(function))
+        seen = Agreement(code, words, form, right_passes=True)
+        try:
+            with without_logs():
+                seen.take_all(wholes)
+        except UsageError as late:  # it was waited for long enough
+            yield not_applicable("compiled", f"torch.compile with {backend}: {late}")
+            return
+        if not seen.raised:
+            detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
+            corrects = [_CORRECTS] if seen.corrects and not seen.failed else []
+            yield seen.finding("compiled", "; ".join([detail, *corrects, *failures]))
+            return
+        failures.append(f"with {backend} it raises {seen.raised}")
+    yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
+
+
+def backends() -> Iterator[str]:
+    """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
+    has_compiler = environments.has_compiler()
+    yield from (name for name in _BACKENDS if has_compiler or name != "inductor")

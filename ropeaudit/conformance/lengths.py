@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, noted, of_worst_pair
-from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition import variants, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -130,10 +130,7 @@ def _around(code: CodeUnderTest, end: int, border: int) -> tuple[int, tuple[int,
 def _rotated(
     code: CodeUnderTest, rotators: list[Rotator], first: int, ends: tuple[int, int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return k of a run up to the first end, and as calls up to each end rotate it, in float64.
-
-    Shapes: -> (b, h, s, d) thrice. Raises: whatever the code raises.
-    """
+    """Return k of a run up to the first end, and as calls up to each end rotate it, in float64."""
     q, k = given_vectors(code, ends[-1] - first)
     shared, results = ends[0] - first, list[FloatArray]()
     for rotator, end in zip(rotators, ends, strict=True):

@@ -22,14 +22,12 @@ from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.conformance import returned_files, score_drift, vector_case
-from ropeaudit.conformance.case_calls import Key
+from ropeaudit.conformance import returned_subject, score_drift, vector_case
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
-from ropeaudit.conformance.returned_files import Returned
-from ropeaudit.conformance.returned_subject import CaseVectors, ReturnedCall, ReturnedCode, factory
+from ropeaudit.conformance.returned_subject import CaseVectors, Returned, ReturnedCall, ReturnedCode, factory
 from ropeaudit.conformance.score_drift import MeasuredDrift, yardstick
-from ropeaudit.conformance.vector_case import CaseSpec, VectorCase
+from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
@@ -118,8 +116,32 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     """
     case = vector_case.read(case_folder)
     claimed = None if recipe is None else recipes.load(recipe).resolve(case.spec.dtype)
-    returned = returned_files.read(case, output_folder)
-    complete = _complete(case, returned)
+    returned = returned_subject.read_returned(case, output_folder)
+    nonfinite, unchanged, given = [], [], case.vectors()
+    for call in case.spec.calls:
+        for name, x in returned.arrays[call.key].items():
+            if bad := int(x.size - np.isfinite(x).sum()):
+                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{call.key} are nan or infinite")
+            source = given.get(_SOURCES.get(name, name))
+            if call.key == 0 or source is None:
+                continue
+            if np.array_equal(call.part(source, name.endswith("k")), x):
+                unchanged.append(
+                    f"{name}.{call.key} is what was given, number by number: nothing was rotated"
+                )
+    count = sum(map(len, returned.arrays.values()))
+    named = "" if returned.named else f"; it does not name its case ({returned_subject.CASE})"
+    seen = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
+    problems = [*nonfinite, *unchanged]
+    more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
+    complete = judged(
+        "written back",
+        not problems,
+        "; ".join(problems[:2]) + more if problems else seen,
+        measured=float(len(problems)),
+        allowed=0.0,
+        unit="arrays that are not finite, or what was given",
+    )
     if not all(np.isfinite(x).any() for arrays in returned.arrays.values() for x in arrays.values()):
         return [complete]
     measured = measure(case, returned, str(output_folder), claimed)
@@ -154,35 +176,6 @@ def _described(code: ReturnedCode) -> Case:
         layout=setting.layout,
         scale=setting.scale,
         scaling=str(setting.scaling),
-    )
-
-
-def _complete(case: VectorCase, returned: Returned) -> Finding:
-    """Return whether all that was asked for came back, as finite numbers, and is not what was given."""
-    nonfinite, unchanged, given = [], [], case.vectors()
-    for call in case.spec.calls:
-        for name, x in returned.arrays[call.key].items():
-            if bad := int(x.size - np.isfinite(x).sum()):
-                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{call.key} are nan or infinite")
-            source = given.get(_SOURCES.get(name, name))
-            if call.key == 0 or source is None:
-                continue
-            if np.array_equal(call.part(source, name.endswith("k")), x):
-                unchanged.append(
-                    f"{name}.{call.key} is what was given, number by number: nothing was rotated"
-                )
-    count = sum(map(len, returned.arrays.values()))
-    named = "" if returned.named else f"; it does not name its case ({returned_files.CASE})"
-    seen = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
-    problems = [*nonfinite, *unchanged]
-    more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
-    return judged(
-        "written back",
-        not problems,
-        "; ".join(problems[:2]) + more if problems else seen,
-        measured=float(len(problems)),
-        allowed=0.0,
-        unit="arrays that are not finite, or what was given",
     )
 
 

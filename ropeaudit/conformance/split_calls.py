@@ -14,23 +14,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
-from ropeaudit.conformance import whole_calls
-from ropeaudit.conformance.agreement import Agreement, CallForm, worst
-from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.conformance.whole_calls import (
+from ropeaudit.conformance import agreement
+from ropeaudit.conformance.agreement import (
+    Agreement,
     Both,
+    CallForm,
+    WholeCall,
     beginning,
+    called,
     given_vectors,
     sizes,
     some_offsets,
     whole_call,
+    worst,
 )
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling import shapes
+from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
-_RUNS = ((1e-3, 31, 16, 5, 64), (whole_calls.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
+_RUNS = ((1e-3, 31, 16, 5, 64), (agreement.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
 _PREFILL, _WHOLE = 4096, 64
 _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 _ROW_LENGTH = 64
@@ -116,7 +123,7 @@ class Reversed(CallForm):
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
-    seconds = whole_calls.cost(code)
+    seconds = agreement.cost(code)
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)
     prefill = min(_PREFILL, code.up_to // 2)
@@ -167,7 +174,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
 
 def runs(code: CodeUnderTest, length: int, count: int) -> list[int]:
     """Return first positions of what is decoded: those that straddle what breaks, and random ones."""
-    offsets = whole_calls.some_offsets(code, length, count)
+    offsets = agreement.some_offsets(code, length, count)
     random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - length + 1), count)
     offsets += [int(offset) for offset in random[: count - len(offsets)]]
     return sorted(set(offsets))
@@ -192,3 +199,54 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     batch, heads = sizes(code, length)
     detail = f"{', '.join(forms)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
     yield worst(agreements).finding("alone", detail)
+
+
+_LENGTH = 64
+# how vectors lie -> the axes that code must have for it, and words
+_WAYS: dict[Strides, tuple[str, str]] = {
+    "transposed": ("hs", "transposed input"),
+    "sliced": ("s", "input sliced out of a wider array"),
+    "expanded": ("b", "an expanded batch (stride 0)"),
+}
+
+
+def strided(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether views are rotated as what lies in one piece: transposed, sliced, expanded."""
+    own = code.own
+    if own is None:
+        yield not_applicable("strides", "an adapter calls it, with arrays of its own")
+        return
+    length = min(_LENGTH, code.up_to)
+    offsets = some_offsets(code, length, 3)
+    order = shapes.plain(own.fit(code.setting).convention.order)
+    instance = code.rotator()
+    done, refused = list[Agreement](), dict[str, list[str]]()
+    for strides, (axes, words) in _WAYS.items():
+        if not set(axes) <= set(order):
+            continue
+
+        def of_views(strides: Strides = strides, rotator: Rotator | None = None) -> Rotator:
+            used = rotator or code.afresh()
+            return used.lying(strides) if isinstance(used, OwnRotator) else used
+
+        seen = Agreement(code, words, of_views(strides, instance), of_views)
+        wholes = [whole_call(code, offset, length) for offset in offsets]
+        if strides == "expanded":
+            wholes = [_first_row(code, instance, whole) for whole in wholes]
+        seen.take_all(wholes)
+        if seen.raised:
+            refused.setdefault(seen.raised, []).append(words)
+        else:
+            done.append(seen)
+    raising = [f"it raises {reason} for {', '.join(ways)}" for reason, ways in refused.items()]
+    if not done:
+        yield not_applicable("strides", "; ".join(raising))
+        return
+    detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
+    yield worst(done).finding("strides", "; ".join([detail, *raising]))
+
+
+def _first_row(code: CodeUnderTest, rotator: Rotator, whole: WholeCall) -> WholeCall:
+    """Return a plain call in which all batch elements are the first."""
+    q, k = (np.repeat(x[:1], len(x), axis=0) for x in whole.block.given)
+    return called(code, rotator, (q, k), whole.block.at)

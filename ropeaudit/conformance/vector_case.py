@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
-from ropeaudit.conformance import raw_arrays
-from ropeaudit.conformance.case_calls import SERVED_LEAST, CaseCall, served_calls
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files import declared_sizes
+from ropeaudit.subjects import Positions
+from ropeaudit.tensor_files import tensors
 
 WANTS = ("rotated", "gradient")
 INTEGERS = ("int64", "int32")  # of positions
@@ -293,7 +296,7 @@ class VectorCase:
     def vectors(self) -> dict[str, FloatArray]:
         """Return name -> numbers of the vectors that the kernel is given at all offsets."""
         return {
-            name: raw_arrays.numbers((self.folder / f"{name}.bin").read_bytes(), self.spec.dtype, shape)
+            name: numbers((self.folder / f"{name}.bin").read_bytes(), self.spec.dtype, shape)
             for name, shape in self.spec.shapes().items()
         }
 
@@ -377,13 +380,13 @@ def _given(spec: CaseSpec) -> dict[str, Entry]:
 def _item_size(file: Entry) -> int:
     if file["dtype"] in ("int64", "int32"):
         return 8 if file["dtype"] == "int64" else 4
-    return int(raw_arrays.stored(parse(file["dtype"])).itemsize)
+    return int(stored(parse(file["dtype"])).itemsize)
 
 
 def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
     """Raise BadInput unless a file is there, of its size, and what was written."""
     if size is not None:
-        declared_sizes.check_room(path, size // 8)
+        tensors.check_room(path, size // 8)
     content = _content(path, seen)
     if size is not None and len(content) != size:
         raise BadInput(f"{seen}: {path.name} has {len(content):,} bytes instead of {size:,}; {_REMEDY}")
@@ -405,3 +408,117 @@ def _content(path: Path, seen: str) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{seen}: {path.name} cannot be read: {reason}") from None
     raise BadInput(f"{seen}: {path.name} has {size:,} bytes, more than any manifest; {_REMEDY}")
+
+
+# formats that programs store in files; float32 holds what is computed in tf32
+_STORED: dict[str, Any] = {
+    "float64": "<f8",
+    "float32": "<f4",
+    "float16": "<f2",
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8_e4m3": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+}
+
+
+def stored(dtype: Format) -> np.dtype[Any]:
+    """Return the dtype in which a file holds numbers of a format. Raises: UsageError for tf32."""
+    if dtype.name not in _STORED:
+        raise UsageError(f"no file holds {dtype.name}; give one of {', '.join(_STORED)}")
+    kind: np.dtype[Any] = np.dtype(_STORED[dtype.name])
+    return kind
+
+
+def array(x: FloatArray, dtype: Format) -> NDArray[Any]:
+    """Return numbers that a format holds exactly in the dtype of files."""
+    return np.ascontiguousarray(x).astype(stored(dtype))
+
+
+def to_bytes(x: NDArray[Any]) -> bytes:
+    """Return the bytes of an array, little-endian."""
+    return np.ascontiguousarray(x, x.dtype.newbyteorder("<") if x.dtype.kind in "iuf" else None).tobytes()
+
+
+def numbers(content: bytes, dtype: Format, shape: tuple[int, ...]) -> FloatArray:
+    """Return what bytes hold, in the carrier of the format. Raises: ValueError where the size is another."""
+    kind = stored(dtype)
+    if len(content) != math.prod(shape) * kind.itemsize:
+        raise ValueError(f"{len(content)} bytes for the shape {shape}")
+    return carried(np.frombuffer(content, kind).reshape(shape), dtype)
+
+
+def carried(x: NDArray[Any], dtype: Format) -> FloatArray:
+    """Return an array of a file in the carrier of its format; nans that signal become quiet ones."""
+    with np.errstate(invalid="ignore"):
+        values: FloatArray = x.astype(dtype.carrier)
+    values[np.isnan(values)] = np.nan
+    return values
+
+
+SERVED_LEAST = 48  # tokens of a case, from which on the rows of its served calls stand apart
+_ROWS, _DECODED = 4, 33  # of a ragged batch, and of one with a token each
+
+Key: TypeAlias = int | str  # of a call: its offset, or the name of a served one
+
+
+@dataclass(frozen=True, slots=True)
+class CaseCall:
+    """One call of a case: its sizes, and where its tokens stand.
+
+    key: in the names of its files. first: the position of the first token; step: from one batch element to
+    the next. bounds: where packed sequences begin and end in the row, each at position 0; none: a run.
+    """
+
+    key: Key
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_len: int
+    first: int
+    step: int = 0
+    bounds: tuple[int, ...] = ()
+
+    @property
+    def served(self) -> bool:
+        """Whether it has sizes of its own, and positions for each batch element."""
+        return isinstance(self.key, str)
+
+    def row(self) -> Positions:
+        """Return the positions of the first batch element. Shapes: -> (s,)."""
+        at: Positions = np.arange(self.seq_len, dtype=np.int64) + self.first
+        for start in self.bounds[1:-1]:
+            at[start:] = np.arange(self.seq_len - start)
+        return at
+
+    def positions(self) -> Positions:
+        """Return the positions as they are given. Shapes: -> (s,), of served calls (b, s)."""
+        rows: Positions = self.row() + self.step * np.arange(self.batch, dtype=np.int64)[:, None]
+        return rows if self.served else rows[0]
+
+    def part(self, x: FloatArray, key: bool) -> FloatArray:
+        """Return its q, or k: as many numbers as it has, the first ones of all that are given."""
+        shape = (self.batch, self.kv_heads if key else self.heads, self.seq_len, x.shape[-1])
+        return x.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def served_calls(heads: int, kv_heads: int, seq_len: int, end: int) -> tuple[CaseCall, ...]:
+    """Return the calls of a case as servers make them, at positions below `end`.
+
+    The first row of a batch is the farthest, so that its positions are none to which those of others are cut
+    off or wrapped. No call has more numbers of q or k than two batch elements of the case.
+    """
+    half = seq_len // 2
+
+    def ragged(key: str, batch: int, length: int) -> CaseCall:
+        first = end - length
+        step = (first // (batch + 1) - 1) | 1  # odd: none of a wrap
+        return CaseCall(key, batch, heads, kv_heads, length, first, -step)
+
+    bounds = 0, half, half + 1, seq_len + seq_len // 4, 2 * seq_len  # one sequence of a token too
+    return (
+        ragged("ragged", _ROWS, half),
+        ragged("one-token", _DECODED, 1),
+        CaseCall("packed", 1, heads, kv_heads, 2 * seq_len, 0, bounds=bounds),
+        CaseCall("groups", 1, 4 * heads, max(kv_heads, 2), half, end - half),
+        CaseCall("one-key-head", 1, 4 * heads, 1, half, end - half),
+    )

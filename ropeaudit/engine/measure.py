@@ -233,10 +233,7 @@ class _Run:
         members: Sequence[int],
         results: Mapping[CellIndex, CellStatistics],
     ) -> None:
-        """Compute the reference of a key in a tile, and compare its subjects, the `members`, with it.
-
-        within: where the tile stands in the rotated panels of q and of k.
-        """
+        """Compute the reference of a key in a tile, and compare its subjects, the `members`, with it."""
         in_q, in_k = within
         q, k = strip.q.reference[key], strip.k.reference[key]
         joined, high, low = (self.workspace.array(number, FP64, block.shape) for number in (0, 3, 4))

@@ -38,8 +38,12 @@ def measure(
             for cell, measured in part.items():
                 results[cell].merge(measured)
             progress(rows.stop / count)
+    chosen = cases.inputs.pairs
     for measured in results.values():
-        _place(measured, cases.inputs)
+        for statistics in (measured.drift, measured.self_drift):
+            if statistics.place is not None:
+                at = statistics.place[2]
+                statistics.place = int(chosen.head[at]), int(chosen.query[at]), int(chosen.key[at])
     return results
 
 
@@ -94,13 +98,3 @@ class _Pairs:
             q = kernel.rotate(subject, "q", x, subject.table(pairs.query[rows], offset))
             k = kernel.rotate(subject, "k", y, subject.table(pairs.key[rows], offset))
             yield scores.operand(q, subject), scores.operand(k, subject)
-
-
-def _place(measured: CellStatistics, sampled: SampledInputs) -> None:
-    """Say where the largest values stand: until here their number among the pairs was noted."""
-    for statistics in (measured.drift, measured.self_drift):
-        if statistics.place is not None:
-            number = statistics.place[2]
-            where = sampled.pairs.head, sampled.pairs.query, sampled.pairs.key
-            head, query, key = (int(part[number]) for part in where)
-            statistics.place = head, query, key

@@ -62,7 +62,12 @@ def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out
     Shapes: q, k (n, d) -> out (n,), in float64.
     """
     if native(q, subject):
-        sums = _row_products(q, k)
+        (count, d), padded = q.shape, -(-len(q) // _SQUARE) * _SQUARE
+        left, right = np.zeros((2, padded, d), q.dtype)
+        left[:count], right[:count] = q, k
+        left, right = (x.reshape(-1, _SQUARE, d) for x in (left, right))
+        squares = left @ np.ascontiguousarray(right.transpose(0, 2, 1))
+        sums = np.array(np.diagonal(squares, axis1=1, axis2=2).reshape(-1)[:count])
     else:
         sums = _sequential(q[:, :, None], k[:, :, None], subject.accumulate)[:, 0]
     sums = np.ascontiguousarray(sums, tile_format(subject).carrier)
@@ -78,16 +83,6 @@ def accumulate(q: FloatArray, k: FloatArray, subject: Subject, out: Values) -> N
         np.matmul(q, k, out=out)
     else:
         out[...] = q @ k
-
-
-def _row_products(a: FloatArray, b: FloatArray) -> Values:
-    """Return the products of rows of a with the same rows of b. Shapes: (n, d) twice -> (n,)."""
-    (count, d), padded = a.shape, -(-len(a) // _SQUARE) * _SQUARE
-    left, right = np.zeros((2, padded, d), a.dtype)
-    left[:count], right[:count] = a, b
-    left, right = (x.reshape(-1, _SQUARE, d) for x in (left, right))
-    squares = left @ np.ascontiguousarray(right.transpose(0, 2, 1))
-    return np.array(np.diagonal(squares, axis1=1, axis2=2).reshape(-1)[:count])
 
 
 def native(q: FloatArray, subject: Subject) -> bool:

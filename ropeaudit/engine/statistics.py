@@ -112,7 +112,11 @@ class Statistics:
                 where = (np.abs(values) if sizes is None else sizes).argmax()
                 self.largest, self.place = largest, block.place(int(where))
         if values.dtype != np.float64:
-            values = _copied(values, scratch)
+            if scratch is None:
+                values = values.astype(np.float64)
+            else:
+                np.copyto(scratch, values, casting="same_kind")
+                values = scratch
         if weights is None:
             squares = _dot(values, values)
             if sizes is not None:
@@ -198,10 +202,3 @@ def _total(x: Values) -> float:
 
 def _dot(a: Values, b: Values) -> float:
     return float(np.dot(a.reshape(-1), b.reshape(-1)))
-
-
-def _copied(values: Values, scratch: Values | None) -> Values:
-    if scratch is None:
-        return values.astype(np.float64)
-    np.copyto(scratch, values, casting="same_kind")
-    return scratch

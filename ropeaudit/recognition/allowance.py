@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.frequencies import unscaled
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
@@ -137,3 +139,57 @@ def _blended(setting: RopeSetting, theta: Array) -> Array:
     low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
     steep = high / (high - low) if high > low else 1.0
     return np.asarray(np.maximum(1.0, plain * steep / theta))
+
+
+_DEVIATIONS = 3  # of a mean error that is one of chance
+_FINEST_FIRST = (FP32, parse("fp16"), parse("bf16"))
+
+
+def narrower_format(
+    setting: RopeSetting,
+    dtype: Format,
+    given: tuple[FloatArray, ...],
+    rotated: tuple[FloatArray, ...],
+    at: Positions,
+    holds: Callable[[Format], bool] = lambda fmt: True,
+) -> Diagnosis | None:
+    """Return the narrower format whose roundings explain vectors; None where none does.
+
+    at: positions, or those of each batch element. holds: whether more than pairs is explained by a format.
+    Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
+    """
+    rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
+    for fmt in _FINEST_FIRST:
+        if fmt.unit_roundoff <= dtype.unit_roundoff:
+            continue
+        sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
+        if all(_explains(fmt, x, y, row, setting) for x, y, row in sides) and holds(fmt):
+            stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
+            values = {"format": str(fmt)} | ({"held": str(fmt)} if stored else {})
+            return Diagnosis("narrow-output", values)
+    return None
+
+
+def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
+    """Return whether right code in a format may be as far off, in all directions as roundings are.
+
+    The mean error, in directions of the exact vectors, is compared with that of as many independent errors as
+    there are pairs, for a rounding of cos or sin may be shared by positions and heads; that of a factor or a
+    base is larger. Shapes: x, y (h, s, d), at (s,).
+    """
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    limits = allowed(careful(fmt), setting, at)
+    rest = np.s_[..., setting.rotary_dim :]
+    rounding = rounding_error(careful(fmt), setting)
+    tiny = 4 * fmt.smallest_subnormal
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = z * exact_rotation.rotations(setting, at, FP32)
+        error = w - exact
+        pairs = np.abs(error) <= limits * np.abs(z) + tiny
+        passes = np.abs(y[rest].astype(np.float64) - x[rest]) <= rounding * np.abs(x[rest]) + tiny
+    if not (pairs.all() and passes.all()):
+        return False
+    size = float((np.abs(exact) ** 2).sum())
+    mean = abs(complex((np.conj(exact) * error).sum())) / size
+    rms = float(np.sqrt((np.abs(error) ** 2).sum() / size))
+    return bool(mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs))

@@ -21,7 +21,7 @@ from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float32, leave of numbers
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none
@@ -111,7 +111,30 @@ def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
     if here.kind == "default" and there.kind == "linear" and there.factor == 1:
         return None
     if here.kind == "explicit":
-        return _of_list(seen, asked)
+        listed = np.array(seen.scaling.frequencies)
+        if not _near(seen.base, asked.base):  # which is told by itself: as if the base were right
+            exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
+            listed = listed * (seen.base / asked.base) ** exponents
+        plain = replace(asked, scaling=DEFAULT)
+        even, theta = (
+            np.array([float(one) for one in exact_frequencies.frequencies(one)]) for one in (plain, asked)
+        )
+        if listed.shape != theta.shape:
+            return None
+        with np.errstate(all="ignore"):
+            if np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
+                return None
+        if np.all(np.abs(listed - even) <= _SAME * even):
+            return Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
+        if np.all(np.abs(listed / even - listed[0]) <= _SAME * listed[0]):  # all are divided by one number
+            values = {"seen": f"linear(factor={1 / listed[0]:g})", "asked": called(asked.scaling)}
+            return Diagnosis("other-scaling", values)
+        found = check(Dump("", "rope_freqs", frequencies=listed), asked).diagnosis
+        if found is not None and found.certainty != "resembles" and found.code != "wrong-base":  # it is right
+            return found
+        inverted = np.all(np.abs(listed * theta - even**2) <= _SAME * even**2)
+        seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
+        return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(asked.scaling)})
     if here.kind == "default":
         return Diagnosis("missing-scaling", {"asked": called(there)})
     stretched = here.kind == "longrope" or _near(here.stretch, there.stretch)  # its lists say it
@@ -146,34 +169,6 @@ def _parameters_agree(here: Scaling, there: Scaling) -> bool:
     if not all(_near(first or usual, second or usual) for first, second, usual in betas):
         return False
     return _lists_agree(here.short, there.short) and _lists_agree(here.long, there.long)
-
-
-def _of_list(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
-    """Return what explains frequencies that divisors give; None where they are those that are asked for."""
-    listed = np.array(seen.scaling.frequencies)
-    if not _near(seen.base, asked.base):  # which is told by itself: as if the base were right
-        exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
-        listed = listed * (seen.base / asked.base) ** exponents
-    plain = replace(asked, scaling=DEFAULT)
-    even, theta = (
-        np.array([float(one) for one in exact_frequencies.frequencies(one)]) for one in (plain, asked)
-    )
-    if listed.shape != theta.shape:
-        return None
-    with np.errstate(all="ignore"):
-        if np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
-            return None
-    if np.all(np.abs(listed - even) <= _SAME * even):
-        return Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
-    if np.all(np.abs(listed / even - listed[0]) <= _SAME * listed[0]):  # all are divided by one number
-        values = {"seen": f"linear(factor={1 / listed[0]:g})", "asked": called(asked.scaling)}
-        return Diagnosis("other-scaling", values)
-    found = check(Dump("", "rope_freqs", frequencies=listed), asked).diagnosis
-    if found is not None and found.certainty != "resembles" and found.code != "wrong-base":  # it is right
-        return found
-    inverted = np.all(np.abs(listed * theta - even**2) <= _SAME * even**2)
-    seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
-    return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(asked.scaling)})
 
 
 def _sections(seen: Axes | None, asked: Axes | None) -> Diagnosis | None:

@@ -6,15 +6,20 @@ Letters: n positions, c columns; theta in radians per token.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recognition import allowance
-from ropeaudit.recognition.variants import BASES
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
+from ropeaudit.recognition.variants import BASES, CASTS
 from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope.frequencies import FrequencyForm
 from ropeaudit.rope.setting import RopeSetting
 
 ROUNDINGS = 3  # of a float32 angle, relative: of the frequency, of the product, of what is inferred
@@ -159,3 +164,129 @@ def _distinct(theta: Array, uncertain: Array) -> Array:
     listed, near = theta[order], uncertain[order]
     apart = listed[:-1] - listed[1:] > near[:-1] + near[1:] + 2.0**-20 * listed[:-1]
     return np.asarray(listed[np.concatenate([[True], apart])])
+
+
+_FEWEST_PAIRS = 4  # pairs of which one may be off beside a rest that is explained
+_NARROW = {  # stage, in the order in which they are computed -> what its rounding is
+    "position": "narrow-positions",
+    "frequency": "narrow-frequencies",
+    "computed": "narrow-frequencies",
+    "angle": "narrow-angles",
+    "table": "narrow-table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What may explain a table, whether it does for every pair, the RMS and the largest of what it leaves.
+
+    diagnosis: None for the expected setting in the expected formats. setting: another one whose frequencies
+    these are. strays: the pairs that it does not explain. few: whether they are so few that it explains the
+    rest. Units: relative to the frequency, or radians for a cos/sin table.
+    """
+
+    diagnosis: Diagnosis | None
+    explains: bool
+    residual: float
+    residual_max: float
+    setting: RopeSetting | None = None
+    few: bool = False
+    strays: tuple[int, ...] = field(default=(), repr=False)
+    cost: float = field(default=0.0, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        """The simplest that explains first, then those that leave fewest pairs, then the closest."""
+        residual = self.residual if math.isfinite(self.residual) else math.inf
+        if self.explains:
+            return 0, self.cost, residual
+        return (1, len(self.strays) + self.cost / 100, residual) if self.few else (2, 0.0, residual)
+
+    @property
+    def another_setting(self) -> bool:
+        """Whether values are those of a setting, or of positions, that is not the expected one.
+
+        cos and sin of two settings are those of none.
+        """
+        parts = () if self.diagnosis is None or self.diagnosis.where.sides else self.diagnosis.parts()
+        return any(kinds()[one.code].group in ("setting", "positions") for one in parts)
+
+
+def allowed_strays(count: int) -> int:
+    """Return how many of so many may be off beside a rest that is explained: an eighth, one at least."""
+    return max(1, count // 8) if count >= _FEWEST_PAIRS else 0
+
+
+def hypothesis(
+    diagnosis: Diagnosis | None,
+    strays: NDArray[np.bool_],
+    errors: Array,
+    cost: float,
+    setting: RopeSetting | None = None,
+) -> Hypothesis:
+    """Return a hypothesis that leaves these errors. Shapes: strays (p,)."""
+    left = tuple(np.flatnonzero(strays).tolist())
+    few = 0 < len(left) <= allowed_strays(strays.size)
+    size = float(np.sqrt(np.mean(errors**2))), float(errors.max())
+    return Hypothesis(diagnosis, not left, *size, setting, few, left, cost)
+
+
+def rounded(stages: Mapping[str, Format | None], form: FrequencyForm = "inverse_power") -> Diagnosis | None:
+    """Return that stages of `_NARROW` are rounded to formats, called by the first; None where none is."""
+    formats = {stage: str(fmt) for stage, fmt in stages.items() if fmt is not None}
+    return _of_stages(formats, form) if formats else None
+
+
+def _of_stages(formats: Mapping[str, Value], form: Value) -> Diagnosis:
+    named = {stage: formats[stage] for stage in _NARROW if stage in formats}
+    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
+
+
+def together(*faults: Diagnosis | None) -> Diagnosis | None:
+    """Return faults that are there at once: the first with the others beside it, all roundings as one."""
+    parts = [replace(part, also=()) for one in faults if one is not None for part in one.parts()]
+    wrong = [part for part in parts if not part.arithmetic]
+    stages: dict[str, Value] = {}
+    for part in parts:
+        stages = dict(part.values) | stages if part.arithmetic else stages
+    if stages:
+        wrong.append(_of_stages(stages, stages["form"]))
+    return replace(wrong[0], also=tuple(wrong[1:])) if wrong else None
+
+
+def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
+    """Return that a few of so many are off: pairs, frequencies or rows."""
+    return Diagnosis(
+        "entries-off", {"count": len(entries), "total": total, "things": things, "entries": entries}
+    )
+
+
+def formats_holding(values: Array, most: int = 0) -> list[Format]:
+    """Return the formats narrower than float32 that hold all values but `most`.
+
+    tf32 is left out where float16 is among them, whose numbers are its numbers too.
+    """
+    missed = {fmt: np.count_nonzero(cast(values, fmt) != values) for fmt in CASTS}
+    fitting = [fmt for fmt, count in missed.items() if count <= most]
+    return [fmt for fmt in fitting if not (fmt.name == "tf32" and CASTS[0] in fitting)]
+
+
+def cast(values: Array, fmt: Format | None) -> Array:
+    """Return values rounded to a format, in float64; as they are without one."""
+    return values if fmt is None else round_to(values, fmt).astype(np.float64)
+
+
+def within(values: Array, predicted: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
+    """Return where a value is what a cast makes of a number within `slack` of the predicted one."""
+    low, high = cast(predicted - slack, fmt), cast(predicted + slack, fmt)
+    return np.asarray((low <= values) & (values <= high))
+
+
+def reference_sizes(theta: Array) -> Array:
+    """Return what errors are relative to: the frequency, or the largest one where it is 0."""
+    return np.where(theta == 0, np.abs(theta).max(initial=0.0) or 1.0, np.abs(theta))
+
+
+def cast_cost(fmt: Format | None) -> float:
+    """Return how far-fetched a cast is."""
+    return 0.0 if fmt is None else 1.0 + 0.01 * CASTS.index(fmt)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.recognition import allowance, known_recipes, narrow_output, solving
+from ropeaudit.recognition import allowance, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.faults import (
     NARROW,
@@ -176,8 +176,12 @@ class _Side:
         found = found or self._pairs_left() or self._equals(self._rules())
         if not found and not single:
             found = self._two()
-        if where.position is not None and found:
-            found = self._not_by_chance(found, where.position)
+        chance = found and (found.code == "narrow-positions" or found.certainty == "in this call")
+        if where.position is not None and chance:
+            # narrow formats leave so little of a position that another fits by chance
+            alone = self._position()
+            rounded = {float(round_to(np.array(float(where.position)), fmt)) for fmt in NARROW}
+            found = alone if alone and alone.values["seen"] not in rounded else found
         found = self._of_length(found or self._position() or self._unexplained())
         return found if found.where.since is not None else replace(found, where=where)
 
@@ -329,10 +333,7 @@ class _Side:
         return replace(moved, rotated=rotated)
 
     def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
-        """Return whether a fault puts the pairs of some vectors where they are: first at few positions.
-
-        shows: whether roundings must leave much less of the error than there is without them.
-        """
+        """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
         size = block.length
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
@@ -463,11 +464,7 @@ class _Side:
         fmt: Format | None = None,
         rounded: Format | None = None,
     ) -> Iterator[Fault]:
-        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting.
-
-        fmt: the format whose roundings vectors have, where that is not the dtype. rounded: the one that those
-        given are rounded to.
-        """
+        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
         given, rotated_as, at = self._vectors()
         given = given if rounded is None else round_to(given, rounded)
         wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
@@ -578,7 +575,7 @@ class _Side:
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors, wherever they are made."""
         given, rotated, at = self._vectors()
-        return narrow_output.explanation(self.setting, self.dtype, (given[None],), (rotated[None],), at)
+        return allowance.narrower_format(self.setting, self.dtype, (given[None],), (rotated[None],), at)
 
     def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
         """Yield other settings with the rules that positions show under them."""
@@ -607,16 +604,6 @@ class _Side:
         if POSITIONS in (one.group, other.group) and all(np.array_equal(*pair) for pair in seen):
             return False
         return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0
-
-    def _not_by_chance(self, found: Diagnosis, position: int) -> Diagnosis:
-        """Return as which position the only wrong one is rotated, where what was found fits it by chance.
-
-        Narrow formats leave so little of a position that another fits; unless it is one that they round to.
-        """
-        if found.code != "narrow-positions" and found.certainty != "in this call":
-            return found
-        alone, rounded = self._position(), {float(round_to(np.array(float(position)), fmt)) for fmt in NARROW}
-        return alone if alone and alone.values["seen"] not in rounded else found
 
     def _position(self) -> Diagnosis | None:
         """Return as which position the first is rotated, where the first and the last head agree on it."""

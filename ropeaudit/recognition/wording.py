@@ -35,7 +35,8 @@ def sentence(diagnosis: Diagnosis | None) -> str:
     texts = list(dict.fromkeys(_whole(whole) for whole in equals))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
-    where, what = _where(diagnosis.where, alone=_lone(diagnosis)), " or ".join(named)
+    alone = not any(one.where.sides for one in diagnosis.also)  # nothing is said of the other side
+    where, what = _where(diagnosis.where, alone=alone), " or ".join(named)
     if diagnosis.where.since is not None:
         first, since = diagnosis.where.until, diagnosis.where.since
         what = f"positions {first} to {since - 1} are right, from {since} on {what}"
@@ -205,16 +206,8 @@ class _Stages:
         return str(self)
 
 
-def _lone(diagnosis: Diagnosis) -> bool:
-    """Return whether the other side is right: nothing is said of it."""
-    return not any(one.where.sides for one in diagnosis.also)
-
-
 def _where(where: Where, *, alone: bool) -> str:
-    """Return where a diagnosis holds; nothing where it is of all of q and k.
-
-    alone: whether a side that is named is the only one.
-    """
+    """Return where a diagnosis holds; nothing where it is of all of q and k."""
     parts = []
     if where.layers:
         parts.append(f"layer{'s' * (len(where.layers) > 1)} {_runs(where.layers)}")

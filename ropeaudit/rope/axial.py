@@ -73,9 +73,6 @@ class AxialRope:
         for rule in self.positions:
             if rule not in POSITIONS:
                 raise UnknownName("rule of positions", rule, POSITIONS)
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
         where = f"axes {self.name!r}:"
         once = len(set(self.axes)) == len(self.axes)
         if not self.axes or not once or any(len(axis) != 1 or axis not in "thw" for axis in self.axes):

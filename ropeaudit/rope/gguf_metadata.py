@@ -124,47 +124,43 @@ class GgufRope:
 def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
     """Return the rotary embedding of a file. Raises: BadInput."""
     try:
-        return _of_file(file, name, source)
+        if file.architecture in _NO_ROPE:
+            raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
+        heads = _needed(file, "attention.head_count")
+        head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
+        missing = {}
+        if head_dim is None:
+            head_dim = _needed(file, "embedding_length") // heads
+            missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
+        rotary_dim = _whole(file, "rope.dimension_count")
+        if rotary_dim is None:
+            rotary_dim = head_dim
+            missing["rope.dimension_count"] = f"all {head_dim} dims"
+        base = file.number("rope.freq_base")
+        if base is None:
+            base = _BASE
+            missing["rope.freq_base"] = f"{_BASE:g}"
+        context = _whole(file, "context_length")
+        scaling = _scaling(file, context, rotary_dim, base, missing)
+        layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
+        softmax = file.number("attention.scale") or None
+        setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
+        layers = {_FULL: setting}
+        if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
+            dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
+            layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
+        model = ModelRope(
+            name=name,
+            source=source,
+            heads=heads,
+            kv_heads=_whole(file, "attention.head_count_kv") or heads,
+            declared=context,
+            layers=layers,
+            axes=_axes(file),
+        )
+        return GgufRope(file.architecture, model, missing, tuple(file.divisors))
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
-
-
-def _of_file(file: GgufFile, name: str, source: str) -> GgufRope:
-    if file.architecture in _NO_ROPE:
-        raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
-    heads = _needed(file, "attention.head_count")
-    head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
-    missing = {}
-    if head_dim is None:
-        head_dim = _needed(file, "embedding_length") // heads
-        missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
-    rotary_dim = _whole(file, "rope.dimension_count")
-    if rotary_dim is None:
-        rotary_dim = head_dim
-        missing["rope.dimension_count"] = f"all {head_dim} dims"
-    base = file.number("rope.freq_base")
-    if base is None:
-        base = _BASE
-        missing["rope.freq_base"] = f"{_BASE:g}"
-    context = _whole(file, "context_length")
-    scaling = _scaling(file, context, rotary_dim, base, missing)
-    layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
-    softmax = file.number("attention.scale") or None
-    setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
-    layers = {_FULL: setting}
-    if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
-        dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
-        layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
-    model = ModelRope(
-        name=name,
-        source=source,
-        heads=heads,
-        kv_heads=_whole(file, "attention.head_count_kv") or heads,
-        declared=context,
-        layers=layers,
-        axes=_axes(file),
-    )
-    return GgufRope(file.architecture, model, missing, tuple(file.divisors))
 
 
 def _scaling(
@@ -198,19 +194,14 @@ def _scaling(
             "yarn", factor=stretch, original=original, beta_fast=fast, beta_slow=slow, attention_factor=given
         )
     if _FREQS in file.divisors or stretch < 1 or given is not None:  # which no other kind has
-        return _explicit(file, rotary_dim, base, stretch, given)
+        listed = file.divisors.get(_FREQS, np.ones(rotary_dim // 2)).tolist()
+        if len(listed) != rotary_dim // 2:
+            raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
+        if not all(math.isfinite(one) and one > 0 for one in listed):
+            raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
+        theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
+        return Scaling("explicit", frequencies=theta, attention_factor=given)
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
-
-
-def _explicit(file: GgufFile, rotary_dim: int, base: float, stretch: float, factor: float | None) -> Scaling:
-    """Return the frequencies that divisors leave, and a factor of all. Raises: BadInput."""
-    listed = file.divisors.get(_FREQS, np.ones(rotary_dim // 2)).tolist()
-    if len(listed) != rotary_dim // 2:
-        raise BadInput(f"{_FREQS} has {len(listed)} elements and {rotary_dim // 2} pairs are rotated")
-    if not all(math.isfinite(one) and one > 0 for one in listed):
-        raise BadInput(f"{_FREQS} holds divisors that are no finite number above 0")
-    theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
-    return Scaling("explicit", frequencies=theta, attention_factor=factor)
 
 
 def _deepseek_factor(file: GgufFile, stretch: float) -> float:

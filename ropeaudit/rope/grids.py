@@ -184,10 +184,7 @@ def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> 
 
 
 def _fitted(rope: AxialRope, sizes: tuple[int, ...]) -> dict[int, Ends]:
-    """Return the ends of h and w where a grid is laid over `extent`, centrally and in its own ratio.
-
-    Source: diffusers 0.42.1, pipelines/cogvideo/pipeline_cogvideox.py, get_resize_crop_region_for_grid.
-    """
+    """Return the ends of h and w where a grid is laid over `extent`, centrally and in its own ratio."""
     if "fitted" not in rope.positions:
         return {}
     h, w = rope.axes.index("h"), rope.axes.index("w")

@@ -1,7 +1,7 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
 A key about RoPE that is not understood is named and refused, never ignored. A missing base, length or size of
-heads is the default of the type's configuration class (`ropeaudit.rope.class_defaults`), and named; what is
+heads is the default of the type's configuration class (`ropeaudit.rope.hf_models`), and named; what is
 missing and has none there is refused.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
 types do: `ropeaudit.rope.hf_models`.
@@ -10,16 +10,19 @@ types do: `ropeaudit.rope.hf_models`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ropeaudit.errors import BadInput, BadShape, RopeAuditError
-from ropeaudit.rope import class_defaults, hf_json, hf_models, hf_scaling, layers_of_models, unjudged
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
+from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
-from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling
 from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 
@@ -81,7 +84,20 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
     try:
         part = hf_json.text_part(config)
         model = hf_json.model_type(part)
-        _check_never(part, model)
+        if model in hf_models.NEVER_ROTATES:
+            raise NotRotated.because(f"model_type = {model}")
+        key, value = hf_models.ROTATES_IF.get(model, ("", None))
+        if key and part.get(key) != value:
+            raise NotRotated.because(f"{key} = {shown(part.get(key))}")
+        if flag(part, "position_encoding_2d"):  # the first ChatGLM
+            raise BadInput(
+                "position_encoding_2d = true (halves of a head have own positions) is not supported"
+            )
+        if "global_config" in part and "encoder_config" in part:
+            raise BadInput(
+                "the model is of several parts that rotate (encoder_config, global_config, decoder_config); "
+                "give one of them as a file of its own"
+            )
         hf_json.check_keys(part, model)
         part, sizes = _with_sizes(part, model)
         ropes, of_bases = _ropes(part, model, base)
@@ -98,7 +114,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
             defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
-            unjudged=unjudged.keys(config, part),
+            unjudged=unjudged_keys(config, part),
         )
     except NotRotated as error:
         raise NotRotated(error.typed, where=source) from None
@@ -107,11 +123,8 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
-    """Return a config with the sizes that its class takes where it gives none; and key -> that in words.
-
-    Raises: BadInput for null, which is not what the class takes where a key is missing.
-    """
-    default, taken, words = class_defaults.of(model), dict(config), dict[str, str]()
+    """Return a config with the sizes that its class takes where it gives none; and key -> that in words."""
+    default, taken, words = hf_models.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
     known = {**_SPELLINGS, "head_dim": (hf_models.HEAD_DIM_KEY.get(model, "head_dim"),)}
     for name, size in default.sizes.items():
@@ -150,7 +163,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     (given, defaults), (key, theta) = _given(config, model, base), first(config, hf_json.BASES)
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
-    usual = class_defaults.of(model)
+    usual = hf_models.class_default(model)
     layers = hf_json.by_layer(config, given) or {_FULL: given}
     own_keys = dict(zip((_FULL, _SLIDING), hf_models.BASE_KEYS, strict=True))
     if model not in hf_models.TWO_BASES:
@@ -197,7 +210,7 @@ def _given(config: Config, model: str, base: float | None) -> tuple[Config, list
 
     A base that is one of these is used whatever rope_theta says beside them.
     """
-    given, usual = hf_json.rope_dict(config), class_defaults.of(model)
+    given, usual = hf_json.rope_dict(config), hf_models.class_default(model)
     if not usual.scaled or given or config.get(hf_json.DICTS[1]) is not None:
         return given, []
     words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
@@ -230,33 +243,22 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
         raise NotRotated.because(reason)
 
 
-def _check_never(config: Config, model: str) -> None:
-    """Raise NotRotated for types that rotate never, or by a key that says so alone; BadInput for parts."""
-    if model in hf_models.NEVER_ROTATES:
-        raise NotRotated.because(f"model_type = {model}")
-    key, value = hf_models.ROTATES_IF.get(model, ("", None))
-    if key and config.get(key) != value:
-        raise NotRotated.because(f"{key} = {shown(config.get(key))}")
-    if flag(config, "position_encoding_2d"):  # the first ChatGLM
-        raise BadInput("position_encoding_2d = true (halves of a head have own positions) is not supported")
-    if "global_config" in config and "encoder_config" in config:
-        raise BadInput(
-            "the model is of several parts that rotate (encoder_config, global_config, decoder_config); give "
-            "one of them as a file of its own"
-        )
-
-
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
-    kind = hf_scaling.kind_of(rope)
-    hf_scaling.check_runs(kind, model)
+    kind = kind_of(rope)
+    taken = hf_models.SCALINGS.get(model)
+    if taken is not None and kind not in ("default", *taken):
+        others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
+        raise BadInput(
+            f"rope_type = {shown(kind)} is refused by the code of {model}, which loads with {others}"
+        )
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
-    if kind != "proportional" and not class_defaults.of(model).takes_fraction:
+    if kind != "proportional" and not hf_models.class_default(model).takes_fraction:
         _check_unread(config, head_dim, fraction, kind, model)
         fraction = None
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
-    scale = hf_scaling.scaling_of(config, rope, fraction, rotary_dim // 2)
+    scale = scaling_of(config, rope, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
     interleaved = model in hf_models.INTERLEAVED if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
@@ -278,7 +280,7 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
     key = hf_models.HEAD_DIM_KEY.get(model, "head_dim")
-    divided = class_defaults.of(model).name or model in hf_models.DIVIDED_HEAD_DIM
+    divided = hf_models.class_default(model).name or model in hf_models.DIVIDED_HEAD_DIM
     if config.get(key) is not None or not (divided or not model.startswith(hf_models.OWN_HEAD_DIM)):
         return needed(config, [key])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
@@ -308,7 +310,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     if fraction is None and model in hf_models.ROTARY_DIM_UNREAD:
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
-            if class_defaults.of(model).takes_fraction:
+            if hf_models.class_default(model).takes_fraction:
                 unless = " unless the RoPE parameters say partial_rotary_factor"
                 remedy = "add it there, or leave rotary_dim out"
             raise BadInput(
@@ -371,3 +373,169 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
         raise BadInput(f"mrope_section sums to {sum(sections)} pairs and there are {setting.pairs}")
     interleaved = interleaved_key or model.startswith(hf_models.AXES_INTERLEAVED)
     return Axes((sections[0], sections[1], sections[2]), "interleaved" if interleaved else "split")
+
+
+# key -> what code does by it. Source: Qwen2.5-1M (arXiv 2501.15383); transformers 5.23.0, models/qwen2_5_vl
+# and models/qwen2_5_omni (read)
+_MOVES = {
+    "dual_chunk_attention_config": "positions are counted within chunks",
+    "tokens_per_second": "positions of video follow its seconds",
+    "position_id_per_seconds": "positions of sound and video follow their seconds",
+}
+_NAMED_SO = re.compile("position.*(shift|offset|delta)|(shift|offset|delta).*position")
+_DEPTH = 3  # objects within one another that are looked into
+
+
+def unjudged_keys(config: Config, part: Config) -> dict[str, str]:
+    """Return the keys that are not judged, and why. part: the config's part about text. Raises: BadInput."""
+    found: dict[str, str] = {}
+    rope = hf_json.rope_dict(part)
+    inner = (one for one in rope.values() if isinstance(one, Mapping))
+    if any(one.get("mrope_section") is not None for one in (rope, *inner)):
+        found["mrope_section"] = "the model's code builds the positions of images and video"
+    return found | dict(_found(config, _DEPTH))
+
+
+def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the keys that hold something, and why."""
+    for key, value in config.items():
+        if not isinstance(key, str) or not value:
+            continue
+        if key in _MOVES or (len(key) <= 40 and key.isprintable() and _NAMED_SO.search(key)):
+            yield key, _MOVES.get(key, "by its name it moves positions")
+        elif isinstance(value, Mapping) and depth:
+            yield from _found(value, depth - 1)
+
+
+def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
+    """Return what a config says of its layers: "5 full_attention, 25 sliding_attention layers".
+
+    Empty where it says nothing. Raises: BadInput.
+    """
+    part = hf_json.text_part(config)
+    count = hf_json.count(part, layers_of_models.LAYERS)
+    parts = [f"{count} layers"] if count else []
+    kinds, every = part.get("layer_types"), part.get("sliding_window_pattern")
+    if isinstance(kinds, list) and kinds and all(isinstance(kind, str) for kind in kinds):
+        counted = Counter(map(str, kinds))
+        parts = [", ".join(f"{number} {kind}" for kind, number in counted.items()) + " layers"]
+    elif isinstance(every, int) and every > 0 and len(model.layers) > 1:
+        share = f"{count // every} of them" if count else f"one in {every}"
+        parts.append(f"{share} full_attention")
+    return "; ".join(filter(None, [*parts, model.unrotated]))
+
+
+def kinds_of_layers(config: Mapping[str, Any], model: ModelRope) -> dict[int, str]:
+    """Return layer number -> its type, of those types that the model has a setting for. Raises: BadInput."""
+    part = hf_json.text_part(config)
+    kinds = layers_of_models.kinds_of_layers(part, hf_json.model_type(part))
+    return {n: kind for n, kind in enumerate(kinds) if kind in model.layers}
+
+
+_KINDS = tuple(name for name, rules in KINDS.items() if rules.in_config)
+_LEGACY = {"su": "longrope", "mrope": "default"}
+_KEYS = {name: key for key, name in HF_NAMES.items()}  # of parameters, as the file calls them
+_OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as one of the scaling's own
+
+
+def kind_of(rope: Config) -> str:
+    """Return the kind of scaling that RoPE parameters name, "default" where none. Raises: BadInput."""
+    names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
+    named = next((key for key in ("rope_type", "type") if key in rope), "")
+    if named and rope[named] is None:  # transformers asks for "type" where there is no "rope_type"
+        raise BadInput(f"{named} = null names no scaling; leave it out, or give one of {', '.join(_KINDS)}")
+    kinds = [_LEGACY.get(name, name) if isinstance(name, str) else name for name in names]
+    for kind in kinds:
+        if kind not in _KINDS:
+            known = ", ".join((*_KINDS, *_LEGACY))
+            raise BadInput(f"rope_type = {shown(kind)} is not understood; known: {known}")
+    if len(set(kinds)) > 1:
+        raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
+    return str(kinds[0]) if kinds else "default"
+
+
+def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int) -> Scaling:
+    """Return the scaling that RoPE parameters say, some of it outside them. Raises: BadInput.
+
+    fraction: of the dims that are rotated, None where it is not given. pairs: of those.
+    """
+    kind = kind_of(rope)
+    rules, values = KINDS[kind], dict[str, Any]()
+    for key, name in HF_NAMES.items():
+        if rope.get(key) is not None and name not in _OUTSIDE:
+            values[name] = flag(rope, key) if name == "truncate" else hf_json.numbers(key, rope[key])
+    if kind == "yarn" and "truncate" in rope:
+        values["truncate"] = bool(rope["truncate"])  # null is taken for false
+    if kind == "proportional":
+        values["fraction"] = 1.0 if fraction is None else fraction
+    outside, maximum = config.get(_KEYS["original"]), count(config, hf_json.POSITIONS, 2**53)
+    last = config if _KEYS["original"] in config else rope
+    if rules.original_outside and last.get(_KEYS["original"], outside) is None and _KEYS["original"] in last:
+        raise BadInput(f"{_KEYS['original']} = null is not a number; give the length before the extension")
+    if rules.original_outside and outside is not None:  # Phi-3; it has the last word there
+        values["original"] = number(_KEYS["original"], outside)
+    if kind == "linear" and outside is not None:  # no frequency is of it, but the range
+        values.setdefault("original", number(_KEYS["original"], outside))
+    if kind == "yarn" and maximum is not None:
+        values.setdefault("original", maximum)
+    if maximum is not None and (
+        "maximum" in rules.needs or ("maximum" in rules.takes and "factor" not in values)
+    ):
+        values["maximum"] = maximum
+    _check_names(config, rope, kind, values)
+    _check_values(kind, values, pairs)
+    return scaling.from_mapping(kind, values)
+
+
+def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, Any]) -> None:
+    """Raise BadInput for parameters that the kind does not have, and for those that it needs and lacks."""
+    rules = KINDS[kind]
+    named = next((rope[key] for key in ("rope_type", "type") if rope.get(key) is not None), None)
+    inside = next((key for key in hf_json.DICTS if config.get(key)), hf_json.DICTS[-1])
+    foreign = [name for name in values if name not in (*rules.needs, *rules.takes)]
+    if foreign and named is None:
+        fitting = [f'"rope_type": "{one}"' for one in _fitting(config, values)]
+        remedy = f"add {' or '.join(fitting)}, whichever is meant" if len(fitting) > 1 else ""
+        remedy = remedy or (f"add {fitting[0]}" if fitting else "no type takes all of them")
+        raise BadInput(
+            f"rope_type is missing, so {inside} is read as default, which takes no {_listed(foreign)}; "
+            f"{remedy}"
+        )
+    if foreign:
+        taken = _listed(name for name in (*rules.needs, *rules.takes) if name not in _OUTSIDE)
+        raise BadInput(f"rope_type {named} takes no {_listed(foreign)}; it takes {taken or 'nothing'}")
+    missing = [name for name in rules.needs if name not in values]
+    if kind == "yarn" and "factor" not in values and ("factor" not in rope or "maximum" not in values):
+        missing.append("factor")  # of null transformers makes the ratio of the lengths
+    if missing:
+        where = "the config" if set(missing) <= {"maximum"} else inside
+        it = "it" if len(missing) == 1 else "them"
+        raise BadInput(f"rope_type {named} needs {_listed(missing)}; add {it} to {where}")
+
+
+def _fitting(config: Config, values: Mapping[str, Any]) -> list[str]:
+    """Return the types that take all of some parameters; of those the ones that need no more, if any do."""
+    taking = [kind for kind in _KINDS if values.keys() <= {*KINDS[kind].needs, *KINDS[kind].takes}]
+    given = {*values, *_OUTSIDE, *(["original"] if config.get(_KEYS["original"]) is not None else [])}
+
+    def complete(kind: str) -> bool:
+        return set(KINDS[kind].needs) <= given | ({"original"} if kind == "yarn" else set())
+
+    return [kind for kind in taking if complete(kind)] or taking
+
+
+def _check_values(kind: str, values: Mapping[str, Any], pairs: int) -> None:
+    """Raise BadInput for values for which the formulas mean nothing."""
+    for name, value in values.items():
+        try:
+            scaling.check_value(_KEYS[name], kind, name, value)
+        except UsageError as error:
+            raise BadInput(error.typed) from None
+        if name in ("short", "long") and len(value) != pairs:
+            raise BadInput(
+                f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(_KEYS[name] for name in names)

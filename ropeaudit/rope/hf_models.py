@@ -5,6 +5,14 @@ configuration_*.py (read); kimi_k2 is DeepSeek-V3 there; stablelm_epoch is as st
 checkpoints bring their code (modeling_chatglm.py of THUDM/glm-4-9b-chat), as written here (recalled).
 """
 
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ropeaudit import data
+
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -100,3 +108,48 @@ NO_ROPE = _words(
 NEVER_ROTATES = ("jamba", "kimi_linear", "nemotron_h", "zamba")
 # These rotate where a key has this value alone.
 ROTATES_IF = {"granitemoehybrid": ("position_embedding_type", "rope"), "zamba2": ("use_mem_rope", True)}
+
+
+SIZES = (
+    *("max_position_embeddings", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDefault:
+    """The defaults of a configuration class. name: the class, "" for none that is known.
+
+    bases: layer type -> base, radians per token of pair i being base^(-2i/d); "" for layers of any type.
+    sizes: those of `SIZES` that the class has a default for; others it computes, or has not.
+    scaled: its RoPE parameters, where they ask for a scaling. takes_fraction: False where its code, without a
+    scaling, rotates all dims whatever partial_rotary_factor says.
+    """
+
+    name: str
+    bases: Mapping[str, float]
+    sizes: Mapping[str, int]
+    scaled: Mapping[str, Any]
+    takes_fraction: bool
+
+    def base(self, layer: str) -> float | None:
+        """Return the base of a layer type; None where it is not known."""
+        return self.bases.get(layer, self.bases.get(""))
+
+
+def class_default(model: str) -> ClassDefault:
+    """Return the defaults of a model type, which is named without the ending "_text".
+
+    >>> of("llama").name, of("llama").base("full_attention"), of("gemma3").sizes["head_dim"]
+    ('LlamaConfig', 10000.0, 256)
+    """
+    values = dict(_library().get(model, {}))
+    name, sizes = values.pop("class", ""), {key: values.pop(key) for key in SIZES if key in values}
+    scaled, takes_fraction = values.pop("scaled", {}), values.pop("partial_rotary_factor", True)
+    bases = {key.replace("rope_theta", ""): value for key, value in values.items()}
+    return ClassDefault(name, bases, sizes, scaled, takes_fraction)
+
+
+@functools.cache
+def _library() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(data.text("class_defaults.toml"))

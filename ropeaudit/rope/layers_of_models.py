@@ -79,7 +79,13 @@ def unrotated(config: Config, model: str) -> str:
     if by_code:
         state, every = "missing" if marks is None else "empty", hf_models.NO_ROPE_INTERVAL
         return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
-    return _by_kind(config, model)
+    still = _still_kinds(config, model)
+    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
+    if not still or (kinds and not set(kinds) & set(still)):
+        return ""
+    if not kinds:
+        return f"{why} layers do not rotate"
+    return _numbered([n for n, kind in enumerate(kinds) if kind in still], len(kinds), why)
 
 
 def _marks(marks: list[object], count: int | None) -> list[object]:
@@ -117,17 +123,6 @@ def _each(every: int, config: Config, why: str) -> str:
     return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
 
 
-def _by_kind(config: Config, model: str) -> str:
-    """Return which layers do not rotate for their type, in words: its parameters are null, or by the code."""
-    still = _still_kinds(config, model)
-    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
-    if not still or (kinds and not set(kinds) & set(still)):
-        return ""
-    if not kinds:
-        return f"{why} layers do not rotate"
-    return _numbered([n for n, kind in enumerate(kinds) if kind in still], len(kinds), why)
-
-
 def _still_kinds(config: Config, model: str) -> list[str]:
     """Return the types of layers that do not rotate."""
     given = hf_json.rope_dict(config)
@@ -136,10 +131,7 @@ def _still_kinds(config: Config, model: str) -> list[str]:
 
 
 def _numbered(layers: list[int], count: int, why: str) -> str:
-    """Return a sentence about layers that do not rotate, counted from 0; empty for none.
-
-    Raises: NotRotated, where none does.
-    """
+    """Return a sentence about layers that do not rotate, counted from 0; empty for none."""
     if not layers:
         return ""
     if len(layers) == count:

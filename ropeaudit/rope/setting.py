@@ -84,9 +84,6 @@ class RopeSetting:
             )
         if self.layout not in LAYOUTS:
             raise UnknownName("layout", self.layout, LAYOUTS)
-        self._check_lists()
-
-    def _check_lists(self) -> None:
         for name in ("short", "long", "frequencies"):
             values = getattr(self.scaling, name)
             if values is not None and len(values) != self.pairs:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.rope import class_defaults, hf_config, hf_json, scaled
+from ropeaudit.rope import hf_config, hf_json, hf_models, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
@@ -100,7 +100,10 @@ def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[
         name: one.scaling
         for name, one in model.layers.items()
         if one.scaling.kind != "default" and bare.maximum == served and name in bare.layers
-        if _alike(_numbers(one, lengths), _numbers(bare.layers[name], lengths))
+        if all(
+            np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_ROUNDING, atol=0.0)
+            for a, b in zip(_numbers(one, lengths), _numbers(bare.layers[name], lengths), strict=True)
+        )
     }
 
 
@@ -120,13 +123,6 @@ def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
     """Return what a scaling may change of a layer."""
     of_length = [_frequencies(setting, n) for n in lengths]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
-
-
-def _alike(some: list[Any], others: list[Any]) -> bool:
-    return all(
-        np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_ROUNDING, atol=0.0)
-        for a, b in zip(some, others, strict=True)
-    )
 
 
 def about_rope(name: str) -> bool:
@@ -204,7 +200,10 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
-        if not class_defaults.of(hf_json.model_type(part)).takes_fraction and "qk_nope_head_dim" not in part:
+        if (
+            not hf_models.class_default(hf_json.model_type(part)).takes_fraction
+            and "qk_nope_head_dim" not in part
+        ):
             return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim
         return [1.0] if latent else [setting.rotary_dim / setting.head_dim for setting in settings]

@@ -85,25 +85,22 @@ def put(file: IO[bytes], target: Path) -> None:
         try:
             os.replace(file.name, target)
         except OSError:
-            _write_into(target, Path(file.name))
-
-
-def _write_into(target: Path, copy: Path) -> None:
-    try:
-        with open(target, "r+b" if target.exists() else "xb") as there:
-            there.write(copy.read_bytes())
-            there.truncate()
-            there.flush()
-            os.fsync(there.fileno())
-    except OSError as error:
-        kept = target.with_name(f"{target.name}.new")
-        try:
-            os.replace(copy, kept)
-        except OSError:
-            kept = copy
-        raise Kept(error.errno, error.strerror, str(kept)) from None
-    with contextlib.suppress(OSError):
-        os.unlink(copy)
+            copy = Path(file.name)
+            try:
+                with open(target, "r+b" if target.exists() else "xb") as there:
+                    there.write(copy.read_bytes())
+                    there.truncate()
+                    there.flush()
+                    os.fsync(there.fileno())
+            except OSError as error:
+                kept = target.with_name(f"{target.name}.new")
+                try:
+                    os.replace(copy, kept)
+                except OSError:
+                    kept = copy
+                raise Kept(error.errno, error.strerror, str(kept)) from None
+            with contextlib.suppress(OSError):
+                os.unlink(copy)
 
 
 def write(target: Path, content: bytes) -> None:

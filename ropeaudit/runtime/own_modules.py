@@ -197,7 +197,10 @@ class OwnModules:
         for root in self._roots & sys.modules.keys():
             self._put_aside(root)
         sys.modules.update(self._modules)
-        sys.meta_path.insert(_before_paths(), self)
+        sys.meta_path.insert(
+            next((at for at, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path)),
+            self,
+        )
         self._import_before = builtins.__import__
         builtins.__import__ = self._import  # type: ignore[assignment]
         self._count = len(sys.modules)
@@ -318,7 +321,7 @@ class OwnModules:
 
     def _follow(self) -> None:
         """Read what the files read so far may import from the folder later, within their functions."""
-        package = {name: _package(module) for name, module in self._loaded()}
+        package = {name: str(getattr(module, "__package__", None) or "") for name, module in self._loaded()}
         names = {file: package[name] for name, module in self._loaded() if (file := _file_of(module))}
         left = [(file, names.get(file, "")) for file in sorted(self.sources)]
         for file, parent in left:
@@ -411,11 +414,6 @@ def _importing() -> dict[str, Any] | None:
     return None
 
 
-def _before_paths() -> int:
-    """Return where in sys.meta_path what searches sys.path stands: builtin modules come before it."""
-    return next((at for at, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path))
-
-
 def _beneath(root: str) -> list[tuple[str, ModuleType]]:
     modules = sys.modules
     return [(name, modules[name]) for name in _named(root, modules)]
@@ -424,10 +422,6 @@ def _beneath(root: str) -> list[tuple[str, ModuleType]]:
 def _named(root: str, modules: Iterable[str]) -> list[str]:
     start = f"{root}."
     return [name for name in list(modules) if name == root or name.startswith(start)]
-
-
-def _package(module: ModuleType) -> str:
-    return str(getattr(module, "__package__", None) or "")
 
 
 def _file_of(module: ModuleType) -> str | None:

@@ -151,7 +151,10 @@ def aside() -> Iterator[None]:
     finally:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, _SharedStream):
-                stream.end_line()
+                begun, stream._begun = stream._begun, ""
+                if begun:
+                    with contextlib.suppress(OSError, ValueError):
+                        stream._to.write(begun if _repeats is None else _repeats.shown(begun))
         # threads that other people's code leaves behind may print whenever they like
         sys.stdout = out if _reserved is None else _SharedStream(errors)
         sys.stderr = _reopened(errors)
@@ -214,13 +217,6 @@ class _SharedStream(io.TextIOBase):
             with contextlib.suppress(OSError, ValueError):  # nobody can read it
                 self._to.write(text)
         return size
-
-    def end_line(self) -> None:
-        """Write the line that was not ended."""
-        begun, self._begun = self._begun, ""
-        if begun:
-            with contextlib.suppress(OSError, ValueError):
-                self._to.write(begun if _repeats is None else _repeats.shown(begun))
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):

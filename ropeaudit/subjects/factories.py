@@ -142,9 +142,9 @@ def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = Non
     if backend == "torch":
         if recipe.recipe.keys:
             raise UsageError("keys with scales are emulated in NumPy alone; leave out --backend torch")
-        from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
+        from ropeaudit.subjects import torch_native  # in-function: importing torch takes seconds
         from ropeaudit.subjects.torch_native import TorchNative
 
-        place = torch_numbers.device("cpu" if device is None else str(device))
+        place = torch_native.device("cpu" if device is None else str(device))
         make = functools.partial(TorchNative, recipe, device=place)
     return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())

@@ -13,13 +13,18 @@ Letters: s positions, d head_dim, p pairs. Units: tokens, radians.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.errors import OutOfMemory, UsageError
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies
@@ -28,7 +33,6 @@ from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.emulated import OfRecipe
-from ropeaudit.subjects.torch_numbers import NATIVE, Numbers, dtype, memory
 
 Table = tuple[torch.Tensor, torch.Tensor]
 
@@ -80,7 +84,14 @@ class TorchNative(OfRecipe):
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form, apply = self.recipe, self.recipe.recipe.frequency_form, self.numbers.apply
         product, angle = recipe.angle
-        cached = self._frequencies(form)
+        computed, fmt = self.recipe.frequency
+        if not self.setting.scaling.rules.rescales or form == "recurrence":
+            cached = plain(
+                effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
+            )
+        else:  # the scalings are those of `rope.scaled`, whose operations are elementary
+            cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
+        cached = self.numbers.keep(cached, fmt)
         position = self._position(positions)[:, None]
         if form == "recurrence":
             angle_values = self._recurrence(position, cached, product)
@@ -97,17 +108,6 @@ class TorchNative(OfRecipe):
         if self.recipe.position.name in NATIVE:
             return self.numbers.moved(torch.from_numpy(integers), dtype(self.recipe.position))
         return self.numbers.keep(torch.from_numpy(integers.astype(np.float64)), self.recipe.position)
-
-    def _frequencies(self, form: FrequencyForm) -> torch.Tensor:
-        """Return the numbers that the form stores, scaled as the setting is. Shapes: -> (p,)."""
-        computed, fmt = self.recipe.frequency
-        if not self.setting.scaling.rules.rescales or form == "recurrence":
-            cached = plain(
-                effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
-            )
-        else:  # the scalings are those of `rope.scaled`, whose operations are elementary
-            cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
-        return self.numbers.keep(cached, fmt)
 
     def _recurrence(self, position: torch.Tensor, step: torch.Tensor, fmt: Format) -> torch.Tensor:
         """Return theta_0 = position, theta_{i+1} = theta_i * step. Shapes: (s, 1), (p,) -> (s, p)."""
@@ -166,3 +166,99 @@ def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Nu
         return each(lambda e: torch.exp2(-e), on.apply(torch.mul, fmt, x, number(math.log2(base))))
     step = each(lambda e: torch.pow(base, e), number(-2.0 / max(rotary_dim, 1)))
     return step.expand(pairs) if form == "recurrence" else on.apply(torch.pow, fmt, step, i)
+
+
+NATIVE = ("float64", "float32", "float16", "bfloat16")
+_CPU = torch.device("cpu")
+_WITHOUT_FLOAT64 = ("mps",)
+_FULL = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def device(name: str) -> torch.device:
+    """Return the device called `name`: cpu, cuda, cuda:N or mps. Raises: UsageError where there is none.
+
+    >>> device("cpu").type
+    'cpu'
+    """
+    try:
+        chosen = torch.device(name.strip().lower())
+    except RuntimeError:
+        chosen = None
+    if (
+        chosen is None
+        or chosen.type not in ("cpu", "cuda", "mps")
+        or (chosen.type != "cuda" and chosen.index)
+    ):
+        raise UsageError(f"--device {name!r} is not cpu, cuda, cuda:N or mps; try --device cpu")
+    if chosen.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (chosen.index or 0) >= count:
+            cuda = f", built for CUDA {torch.version.cuda}" if torch.version.cuda else ", built without CUDA"
+            seen = f"torch {torch.__version__}{cuda}, sees {count or 'no'} CUDA device{'s' * (count > 1)}"
+            first = "cuda:0" if count else "cpu"
+            raise UsageError(f"--device {name}: {seen}; give --device {first}")
+        chosen = torch.device("cuda", chosen.index or 0)
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        how = "sees no Apple GPU" if torch.backends.mps.is_built() else "was built without MPS"
+        raise UsageError(f"--device {name}: torch {torch.__version__} {how}; give --device cpu")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The number formats of one device. float64 is computed on the CPU where the device has none."""
+
+    device: torch.device
+
+    @property
+    def label(self) -> str:
+        """What to call the device in a record: a GPU with its name."""
+        if self.device.type == "cuda":
+            return f"{self.device} ({torch.cuda.get_device_name(self.device)})"
+        return str(self.device)
+
+    @property
+    def lacks_float64(self) -> bool:
+        """Whether float64 has to be computed on the CPU instead."""
+        return self.device.type in _WITHOUT_FLOAT64
+
+    def of(self, x: FloatArray, fmt: Format) -> torch.Tensor:
+        """Return x, whose values are numbers of `fmt`, on the device; nothing is rounded."""
+        return self.moved(torch.from_numpy(np.ascontiguousarray(x)), dtype(fmt))
+
+    def moved(self, x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+        """Cast a tensor, as torch casts, and put it where its dtype is computed."""
+        place = _CPU if to == torch.float64 and self.lacks_float64 else self.device
+        return x.to(place).to(to) if place.type == "cpu" else x.to(to).to(place)
+
+    def keep(self, x: torch.Tensor, fmt: Format) -> torch.Tensor:
+        """Return x as numbers of `fmt`: a cast of torch's, or one rounding where torch has no such dtype."""
+        if fmt.name in NATIVE:
+            return self.moved(x, dtype(fmt))
+        return self.of(round_to(torch_arrays.to_numpy(x), fmt), fmt)
+
+    def apply(
+        self, operation: Callable[..., torch.Tensor], fmt: Format, *operands: torch.Tensor
+    ) -> torch.Tensor:
+        """Do an operation in the widest dtype of its operands and of `fmt`, then cast to `fmt`."""
+        wide = functools.reduce(torch.promote_types, (x.dtype for x in operands), dtype(fmt))
+        return self.keep(operation(*(self.moved(x, wide) for x in operands)), fmt)
+
+
+def dtype(fmt: Format) -> torch.dtype:
+    """Return the dtype that carries a format: its own where that has arithmetic, else float32."""
+    return torch_arrays.dtype(fmt) if fmt.name in NATIVE else torch.float32
+
+
+@contextlib.contextmanager
+def memory() -> Iterator[None]:
+    """Say in a sentence that the memory of a device is full. Raises: OutOfMemory."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
+        text = " ".join(str(error).split())
+        if not (isinstance(error, torch.OutOfMemoryError) or any(full in text.lower() for full in _FULL)):
+            raise
+        raise OutOfMemory(
+            f"out of memory on the device: {text[:120]}; free some of its memory, or give --device cpu"
+        ) from None

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, parser_reason
-from ropeaudit.tensor_files import declared_sizes, onnx_graphs
+from ropeaudit.tensor_files import onnx_graphs
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.onnx_graphs import Use
 
@@ -130,7 +130,7 @@ def _safetensors(path: Path, is_requested: IsRequested) -> dict[str, StoredTenso
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
-    declared_sizes.check(path)
+    tensorfiles.check_declared(path)
     with safe_open(path, framework="numpy") as archive:
         tensors: dict[str, StoredTensor | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
@@ -150,7 +150,7 @@ def _safetensors(path: Path, is_requested: IsRequested) -> dict[str, StoredTenso
 def _pickled(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
     import torch
 
-    declared_sizes.check(path)
+    tensorfiles.check_declared(path)
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, torch.Tensor):
         loaded = {path.stem: loaded}
@@ -200,7 +200,7 @@ def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | No
             return of_array(name, values[first_rows(values.shape)]).values
 
         if is_requested(constant.use.operand or name, values.shape, head):  # an operator's word for it
-            declared_sizes.check_room(path, values.size)
+            tensorfiles.check_room(path, values.size)
             stored = of_array(name, values)
             tensors[name] = replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
     return tensors
@@ -228,7 +228,7 @@ def chosen(
         if not (real and is_requested(name, shape, head)):
             return None
         if path is not None:
-            declared_sizes.check_room(path, tensor.numel())
+            tensorfiles.check_room(path, tensor.numel())
         return of_tensor(name, tensor)
 
     return {name: load(name, tensor) for name, tensor in tensors.items()}

@@ -68,7 +68,26 @@ def read(path: Path) -> GgufFile:
 def _read(path: Path) -> GgufFile:
     from gguf import GGUFReader
 
-    _check_counts(path)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            tensors, keys = struct.unpack_from("<QQ", data, 8)
+            if tensors * _LEAST_TENSOR + keys * _LEAST_KEY > len(data):
+                raise ValueError
+            at = _HEADER
+            for _ in range(keys):
+                at = _behind_string(data, at)
+                (kind,) = struct.unpack_from("<I", data, at)
+                at = _behind_value(data, at + 4, kind)
+            for _ in range(tensors):
+                at = _behind_string(data, at)
+                (axes,) = struct.unpack_from("<I", data, at)
+                at += 16 + 8 * axes
+                if at > len(data):
+                    raise ValueError
+        except (struct.error, ValueError, KeyError):
+            raise BadInput(
+                f"{str(path)!r}: declares more than it holds; it was cut short or changed: copy it again"
+            ) from None
     reader = GGUFReader(path)
     known = reader.get_field("general.architecture")
     if known is None:
@@ -90,30 +109,6 @@ def _plain(value: Any) -> Value:
     if isinstance(value, list):
         return tuple(float(one) for one in value)
     return value if isinstance(value, bool | str) else float(value)
-
-
-def _check_counts(path: Path) -> None:
-    """Raise BadInput for a file that declares more than it has bytes: a reader would count it all."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            tensors, keys = struct.unpack_from("<QQ", data, 8)
-            if tensors * _LEAST_TENSOR + keys * _LEAST_KEY > len(data):
-                raise ValueError
-            at = _HEADER
-            for _ in range(keys):
-                at = _behind_string(data, at)
-                (kind,) = struct.unpack_from("<I", data, at)
-                at = _behind_value(data, at + 4, kind)
-            for _ in range(tensors):
-                at = _behind_string(data, at)
-                (axes,) = struct.unpack_from("<I", data, at)
-                at += 16 + 8 * axes
-                if at > len(data):
-                    raise ValueError
-        except (struct.error, ValueError, KeyError):
-            raise BadInput(
-                f"{str(path)!r}: declares more than it holds; it was cut short or changed: copy it again"
-            ) from None
 
 
 def _behind_string(data: mmap.mmap, at: int) -> int:

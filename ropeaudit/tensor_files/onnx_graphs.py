@@ -154,7 +154,10 @@ def _add_nodes(scope: _Scope, nodes: Any) -> None:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         to = attributes["to"].i if node.op_type == "Cast" and "to" in attributes else 0
         known = Node(node.op_type, node.name, tuple(node.output), _FLOATS[to][0] if to in _FLOATS else "")
-        named = _operands(node.op_type, node.domain)
+        if node.op_type != "RotaryEmbedding":
+            named = {}
+        else:
+            named = {2: "cos", 3: "sin"} if node.domain == "com.microsoft" else {1: "cos", 2: "sin"}
         for number, name in enumerate(node.input):
             if name not in node.input[:number]:
                 operand = named.get(number, "")
@@ -173,13 +176,6 @@ def _add_nodes(scope: _Scope, nodes: Any) -> None:
                     _add_graph(scope, graph)
 
 
-def _operands(op: str, domain: str) -> dict[int, str]:
-    """Return which inputs of an operator are cos and sin: of ONNX's own, and of onnxruntime's."""
-    if op != "RotaryEmbedding":
-        return {}
-    return {2: "cos", 3: "sin"} if domain == "com.microsoft" else {1: "cos", 2: "sin"}
-
-
 def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
     """Return the values of a tensor; None where they are no floats. Raises: BadInput."""
     if tensor.data_type not in _FLOATS:
@@ -187,7 +183,32 @@ def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
     dtype, items, item = _FLOATS[tensor.data_type]
     seen = f"{str(path)!r}: constant {name[:60]!r}"
     if tensor.data_location == _EXTERNAL:
-        data = _external(seen, path, tensor)
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location, folder = entries.get("location", ""), path.parent.resolve()
+        try:
+            place = (folder / location).resolve()
+            offset = int(entries.get("offset") or 0)
+            length = int(entries["length"]) if "length" in entries else place.stat().st_size - offset
+        except (OSError, ValueError):
+            raise BadInput(
+                f"{seen} lies in {location[:60]!r}, which cannot be read; copy all files of the model"
+            ) from None
+        if not location or not place.is_relative_to(folder):
+            raise BadInput(
+                f"{seen} lies in {location[:60]!r}, outside of the model's folder; put it beside the model"
+            )
+        try:
+            size = place.stat().st_size
+        except (OSError, ValueError):
+            raise BadInput(
+                f"{seen} lies in {place.name!r}, which is not beside it; copy all files of the model"
+            ) from None
+        if offset < 0 or length < 0 or offset + length > size:
+            raise BadInput(
+                f"{seen} lies at bytes {offset:,} to {offset + length:,} of {place.name!r}, which has "
+                f"{size:,}; copy all files of the model again"
+            )
+        data = np.memmap(place, np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)
     elif tensor.HasField("raw_data"):
         data = np.frombuffer(tensor.raw_data, np.uint8)
     else:
@@ -202,38 +223,6 @@ def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
             "short or changed: write it again"
         )
     return np.asarray(data.view(np.dtype(dtype)).reshape(shape))
-
-
-def _external(seen: str, path: Path, tensor: Any) -> NDArray[np.uint8]:
-    """Return the bytes of a tensor in another file of the model's folder, read as used. Raises: BadInput."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location, folder = entries.get("location", ""), path.parent.resolve()
-    try:
-        place = (folder / location).resolve()
-        offset = int(entries.get("offset") or 0)
-        length = int(entries["length"]) if "length" in entries else place.stat().st_size - offset
-    except (OSError, ValueError):
-        raise BadInput(
-            f"{seen} lies in {location[:60]!r}, which cannot be read; copy all files of the model"
-        ) from None
-    if not location or not place.is_relative_to(folder):
-        raise BadInput(
-            f"{seen} lies in {location[:60]!r}, outside of the model's folder; put it beside the model"
-        )
-    try:
-        size = place.stat().st_size
-    except (OSError, ValueError):
-        raise BadInput(
-            f"{seen} lies in {place.name!r}, which is not beside it; copy all files of the model"
-        ) from None
-    if offset < 0 or length < 0 or offset + length > size:
-        raise BadInput(
-            f"{seen} lies at bytes {offset:,} to {offset + length:,} of {place.name!r}, which has {size:,}; "
-            "copy all files of the model again"
-        )
-    if not length:
-        return np.zeros(0, np.uint8)
-    return np.memmap(place, np.uint8, "r", offset, (length,))
 
 
 def _use_of(key: str, consumers: Callable[[str], Sequence[Node]]) -> Use:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, MissingPackage, required_packages
-from ropeaudit.tensor_files import declared_sizes
+from ropeaudit.runtime import run_metadata
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 ChooseNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are read
@@ -64,7 +65,7 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
 
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the one array of a .npy file."""
-    declared_sizes.check(path)
+    check_declared(path)
     with path.open("rb") as file:
         return np.asarray(np.load(file, allow_pickle=False))
 
@@ -76,7 +77,7 @@ def read(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     Raises: Unnamed, and whatever a parser raises.
     """
     reader = _READERS[path.suffix.lower()]
-    declared_sizes.check(path)
+    check_declared(path)
     return reader(path, choose, pair)
 
 
@@ -119,7 +120,7 @@ def _read_safetensors(path: Path, choose: ChooseNames, pair: tuple[str, str]) ->
         names = list(archive.keys())
         chosen = choose(names)
         for name in chosen:
-            declared_sizes.check_room(path, math.prod(archive.get_slice(name).get_shape()))
+            check_room(path, math.prod(archive.get_slice(name).get_shape()))
         return {name: archive.get_tensor(name) if name in chosen else np.zeros(0) for name in names}
 
 
@@ -128,7 +129,7 @@ def _read_torch(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tenso
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
         detached = value.detach()
-        declared_sizes.check_room(path, detached.numel())  # an expanded one is small in the file
+        check_room(path, detached.numel())  # an expanded one is small in the file
         if detached.dtype.is_floating_point:
             detached = detached.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
         return np.asarray(detached.numpy())
@@ -159,3 +160,66 @@ def _line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     first = text[0].partition(". ")[0] if text else ""
     return (first if len(first) > 3 else "it is damaged")[:160]
+
+
+_WIDE = 8  # bytes of a number in float64, which all become
+_PACKED, _FREE_OF_DOUBT = 100, 2**28  # times that an honest archive is packed; bytes that may be more
+
+
+def check_declared(path: Path) -> None:
+    """Raise BadInput for a file that declares more than its bytes can hold, or than there is room for.
+
+    Of .safetensors the library itself holds the header against the file.
+    """
+    if zipfile.is_zipfile(path):  # .npz, .pt and .pth
+        with zipfile.ZipFile(path) as archive:
+            _check_archive(path, archive)
+    elif path.suffix.lower() == ".npy":
+        with path.open("rb") as file:
+            _check_array(path, file, path.stat().st_size)
+
+
+def check_room(path: Path, numbers: int) -> None:
+    """Raise BadInput unless so many numbers find room in float64."""
+    if (needed := numbers * _WIDE) > (free := run_metadata.free_bytes()):
+        raise BadInput(
+            f"{str(path)!r} declares {numbers:,} numbers, {needed / 2**30:,.1f} GiB in float64, and "
+            f"{free / 2**30:,.1f} GiB are free; give a smaller part of it"
+        )
+
+
+def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
+    members, size = archive.infolist(), path.stat().st_size
+    declared = sum(member.file_size for member in members)
+    if declared > max(_PACKED * size, _FREE_OF_DOUBT):
+        raise BadInput(
+            f"{str(path)!r} has {size:,} bytes and declares {declared:,}, more than tensors can be packed; "
+            "give the file unpacked if it is right"
+        )
+    if declared > run_metadata.free_bytes():
+        check_room(path, declared // _WIDE)
+    for member in members:
+        if member.filename.endswith(".npy") and not member.flag_bits & 1:  # 1: encrypted, and refused later
+            with archive.open(member) as file:
+                _check_array(path, file, member.file_size)
+
+
+def _check_array(path: Path, file: IO[bytes], size: int) -> None:
+    """Raise BadInput for an array whose header declares more than its bytes; NumPy refuses the rest."""
+    form: Any = np.lib.format
+    try:
+        version = form.read_magic(file)
+        read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except (ValueError, OSError, zipfile.BadZipFile):
+        return
+    if dtype.hasobject:
+        return
+    declared = math.prod(shape) * dtype.itemsize
+    here = size - file.tell()
+    if declared > here:
+        raise BadInput(
+            f"{str(path)!r} declares an array of {shape}, {declared:,} bytes, and holds {here:,}; it was cut "
+            "short or changed: write it again"
+        )
+    check_room(path, math.prod(shape))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ropeaudit.audits import dask_cluster, workers
+from ropeaudit.audits import workers
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
@@ -75,7 +75,7 @@ def on(fake: Cluster, monkeypatch, error_line=None) -> tuple[list, str]:
     some = [(task,) for task in Sweep(audit).tasks()]
     home = []
     try:
-        for result in dask_cluster.on_dask(
+        for result in workers.on_dask(
             audit, some, "tcp://x:1", 1, lambda: None, ([] if error_line is None else error_line).append
         ):
             home.append(result)
@@ -111,11 +111,11 @@ def test_a_worker_without_ropeaudit_is_said_in_a_sentence(monkeypatch) -> None:
 def clock(monkeypatch):
     now = SimpleNamespace(monotonic=lambda: now.at, at=0.0)
     now.sleep = lambda seconds: setattr(now, "at", now.at + seconds)
-    monkeypatch.setattr(dask_cluster, "time", now)
+    monkeypatch.setattr(workers, "time", now)
     return now
 
 
-def for_ever(patience: dask_cluster.Patience, workers_there) -> None:
+def for_ever(patience: workers.Patience, workers_there) -> None:
     while True:
         patience.wait(False, workers_there)
 
@@ -130,7 +130,7 @@ def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkey
 
 
 def test_a_slow_result_is_waited_for_as_long_as_there_are_workers(clock) -> None:
-    patience = dask_cluster.Patience(lambda text: pytest.fail(text))
+    patience = workers.Patience(lambda text: pytest.fail(text))
     while clock.at < 5000:
         patience.wait(False, lambda: 1)
 
@@ -139,13 +139,13 @@ def test_the_patience_is_that_of_dasks_configuration(clock) -> None:
     import dask
 
     with dask.config.set({"ropeaudit.patience": "20s"}):
-        patience = dask_cluster.Patience(lambda text: None)
+        patience = workers.Patience(lambda text: None)
         with pytest.raises(RopeAuditError, match="there for 20s;"):
             for_ever(patience, lambda: 0)
     assert 20 <= clock.at < 30
     for wrong in ("soon", [], "10 parsecs"):
         with dask.config.set({"ropeaudit.patience": wrong}), pytest.raises(UsageError, match="is no time"):
-            dask_cluster.Patience(lambda text: None)
+            workers.Patience(lambda text: None)
 
 
 def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, capsys) -> None:
@@ -169,17 +169,17 @@ def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
 
     reported: list[int] = []
     with pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there"):
-        dask_cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: reported.append(1))
+        workers._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: reported.append(1))
     assert len(reported) == 3  # a Ctrl-C is heard each time
     assert waited == sorted(waited)
     assert sum(waited) == pytest.approx(20)
 
 
 def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
-    monkeypatch.setattr(dask_cluster.run_metadata, "threads", lambda: 8)
+    monkeypatch.setattr(workers.run_metadata, "threads", lambda: 8)
     built = SimpleNamespace(LocalCluster=lambda **options: options)
     for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
-        options = dask_cluster._local(built, jobs, lambda: None)
+        options = workers._local(built, jobs, lambda: None)
         assert (options["n_workers"], options["threads_per_worker"]) == (jobs, threads)
 
 

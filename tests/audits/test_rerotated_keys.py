@@ -22,7 +22,7 @@ from ropeaudit.recipes import named
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import threads
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.rerotated_keys import RerotatedKeys
+from ropeaudit.subjects.scaled_keys import RerotatedKeys
 
 # Measured with an independent script: head_dim 128, base 1e4, bf16 tables and keys, float32 rotation and
 # scores: the recipe vllm-cuda. Steps of -16 -> RMS drift; +13 % key norm after 256.
@@ -164,7 +164,7 @@ def test_groups_layouts_and_axes() -> None:
 def test_panels_and_blocks_do_not_change_the_result(monkeypatch) -> None:
     (whole,) = measure("hf", [4])
     monkeypatch.setattr(plan, "PANEL", 48)
-    monkeypatch.setattr("ropeaudit.subjects.rerotated_keys._BLOCK", 7)
+    monkeypatch.setattr("ropeaudit.subjects.scaled_keys._BLOCK", 7)
     (cut,) = measure("hf", [4])
     assert cut["drift_rms"] == pytest.approx(whole["drift_rms"], rel=1e-2)
     assert cut["key_norm_growth"] == whole["key_norm_growth"]

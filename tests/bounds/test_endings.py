@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit.bounds.endings import Endings
+from ropeaudit.bounds.terms import Endings
 
 NUMBERS = st.lists(st.floats(-(2.0**40), 2.0**40, allow_subnormal=False), min_size=1, max_size=6)
 

@@ -15,7 +15,7 @@ from cases import first_fast
 from planted import Planted, plant
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.conformance import code_checks, compiled, every_position, whole_calls
+from ropeaudit.conformance import agreement, code_checks, environments, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.split_calls import Pieces
 from ropeaudit.errors import RopeAuditError
@@ -211,7 +211,7 @@ def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> No
 @pytest.fixture
 def with_eager(monkeypatch):
     """Compile with the backend that needs no compiler."""
-    monkeypatch.setattr(compiled, "backends", lambda: iter(["eager"]))
+    monkeypatch.setattr(environments, "backends", lambda: iter(["eager"]))
 
 
 def test_compiled_code_that_differs_from_eager_fails(with_eager) -> None:
@@ -272,7 +272,7 @@ def test_a_compiler_warns_not_through_python_either(with_eager) -> None:
 def test_inductor() -> None:
     one = found("right", "compiled")["compiled"]
     assert one.status == "pass"
-    assert "with inductor" in one.detail or not any(name == "inductor" for name in compiled.backends())
+    assert "with inductor" in one.detail or not any(name == "inductor" for name in environments.backends())
     assert found("compiled_otherwise", "compiled")["compiled"].failed
 
 
@@ -282,7 +282,7 @@ def test_a_backend_that_fails_gives_way_to_the_next(monkeypatch) -> None:
             raise RuntimeError("no compiler")
         return function
 
-    monkeypatch.setattr(compiled, "backends", lambda: iter(["inductor", "aot_eager"]))
+    monkeypatch.setattr(environments, "backends", lambda: iter(["inductor", "aot_eager"]))
     monkeypatch.setattr(
         torch,
         "compile",
@@ -358,20 +358,20 @@ def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
 
 
 def test_dear_code_is_called_less(monkeypatch) -> None:
-    monkeypatch.setattr(whole_calls, "cost", lambda code: 1.0)
+    monkeypatch.setattr(agreement, "cost", lambda code: 1.0)
     assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
     assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
 
 
 def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
-    assert 0 < whole_calls.cost(code_of("right")) < 10
-    assert whole_calls.cost(code_of("no_single_token")) == 0
+    assert 0 < agreement.cost(code_of("right")) < 10
+    assert agreement.cost(code_of("no_single_token")) == 0
 
 
 def test_instances_are_copies_of_one_that_was_not_called() -> None:
     code = code_of("KeepsLength")
     first, second = code.rotator(), code.rotator()
-    whole_calls.called(code, first, whole_calls.given_vectors(code, 8), np.arange(8))
+    agreement.called(code, first, agreement.given_vectors(code, 8), np.arange(8))
     assert first.instance.positions is not None
     assert second.instance.positions is code.rotator().instance.positions is None
 

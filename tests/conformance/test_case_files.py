@@ -11,25 +11,25 @@ from vector_kernels import case
 
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import raw_arrays, vector_case
+from ropeaudit.conformance import vector_case
 from ropeaudit.errors import BadInput, UsageError
 
 
 @pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.name != "tf32"], ids=str)
 def test_raw_bytes_hold_every_number_of_a_format(fmt) -> None:
     x = round_to(np.random.default_rng(0).standard_normal((3, 5)) * 10, fmt)
-    content = raw_arrays.to_bytes(raw_arrays.array(x, fmt))
+    content = vector_case.to_bytes(vector_case.array(x, fmt))
     assert len(content) * 8 == x.size * fmt.storage_bits
-    np.testing.assert_array_equal(raw_arrays.numbers(content, fmt, (3, 5)), x)
+    np.testing.assert_array_equal(vector_case.numbers(content, fmt, (3, 5)), x)
 
 
 def test_raw_bytes_are_those_of_the_formats() -> None:
     one = np.array([1.0, -2.0])
-    assert raw_arrays.to_bytes(raw_arrays.array(one, parse("bf16"))) == b"\x80\x3f\x00\xc0"
-    assert raw_arrays.to_bytes(raw_arrays.array(one, parse("fp32"))) == b"\x00\x00\x80\x3f\x00\x00\x00\xc0"
-    assert raw_arrays.to_bytes(np.array([258], dtype=">i8")) == b"\x02\x01" + bytes(6)
+    assert vector_case.to_bytes(vector_case.array(one, parse("bf16"))) == b"\x80\x3f\x00\xc0"
+    assert vector_case.to_bytes(vector_case.array(one, parse("fp32"))) == b"\x00\x00\x80\x3f\x00\x00\x00\xc0"
+    assert vector_case.to_bytes(np.array([258], dtype=">i8")) == b"\x02\x01" + bytes(6)
     with pytest.raises(UsageError, match="no file holds tf32"):
-        raw_arrays.stored(parse("tf32"))
+        vector_case.stored(parse("tf32"))
 
 
 def test_the_manifest_says_what_the_case_is(tmp_path: Path) -> None:

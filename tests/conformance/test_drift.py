@@ -8,7 +8,7 @@ import pytest
 from cases import first_fast
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.conformance import drift, every_position, score_drift
+from ropeaudit.conformance import every_position, score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
 from ropeaudit.recognition import known_recipes, wording
@@ -23,7 +23,7 @@ def findings(name, dtype="bf16", up_to=131072, layout="half", claimed=None, head
     own = loading.load(f"{KERNELS}:{name}", None, {}, False)
     rule = recipes.named(claimed).resolve(parse(dtype)) if claimed else None
     code = CodeUnderTest(own, RopeSetting.of(head_dim, layout=layout), parse(dtype), up_to, rule)
-    results = list(drift.scores(code))
+    results = list(score_drift.scores(code))
     assert [one.check for one in results] == CHECKS
     return {one.check: one for one in results}
 
@@ -115,7 +115,7 @@ def test_code_that_is_out_of_place_resembles_no_recipe():
     own = loading.load(f"{KERNELS}:restarts", None, {}, False)
     code = CodeUnderTest(own, RopeSetting.of(128), parse("bf16"), 8192)
     assert [one.failed for one in every_position.places(code)] == [True]
-    assert "which it resembles" not in next(drift.scores(code)).detail
+    assert "which it resembles" not in next(score_drift.scores(code)).detail
 
 
 def test_growth_of_bfloat16_positions_is_broken():

@@ -14,7 +14,7 @@ from ropeaudit.recognition import allowance
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.calling import gradients, loading
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 KERNELS = Path(gradient_kernels.__file__)
@@ -100,7 +100,7 @@ def test_the_list_of_checks_gives_the_remedy():
 
 def test_of_code_that_takes_k_and_returns_q_alone_there_is_the_gradient_of_q() -> None:
     signature = SimpleNamespace(arguments=[(None, "q"), (None, "k"), (None, "positions")])
-    backward = gradients.Backward(lambda q, k, positions: 2 * q, signature)
+    backward = gradient.Backward(lambda q, k, positions: 2 * q, signature)
     q, k = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 5.0)
     assert torch.equal(backward(q, k, torch.arange(3)), 2 * q)
 

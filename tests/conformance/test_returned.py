@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from vector_kernels import case, rotated, written
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import raw_arrays, returned, returned_files
+from ropeaudit.conformance import returned, returned_subject, vector_case
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import (
     NotAsked,
@@ -200,7 +200,7 @@ def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
     place = judged(near, written(near, tmp_path / "out", arrays))["rotation"]
     assert place.status == "fail"
     assert place.diagnosis.code == "unexplained"
-    returned_so = returned_files.read(near, tmp_path / "out")
+    returned_so = returned_subject.read_returned(near, tmp_path / "out")
     # three of four heads are as long as they should be
     assert returned.misread(near, returned_so, 1000) is None
 
@@ -499,7 +499,7 @@ def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -
 
 def as_tensors(read: VectorCase, arrays, dtype: str = "bf16") -> dict[str, np.ndarray]:
     return {
-        f"{side}.{offset}": raw_arrays.array(x, parse(dtype))
+        f"{side}.{offset}": vector_case.array(x, parse(dtype))
         for offset, one in arrays.items()
         for side, x in one.items()
     }
@@ -580,7 +580,7 @@ def test_a_served_call_answers_what_was_asked_of_it_alone(served: VectorCase) ->
 
 def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorCase, tmp_path: Path) -> None:
     """The judge's records against a function that is called with the same q and k."""
-    read = returned_files.read(given, written(given, tmp_path / "out", rotated(given, "uniform")))
+    read = returned_subject.read_returned(given, written(given, tmp_path / "out", rotated(given, "uniform")))
     seen = returned.measure(given, read, "out")
     from ropeaudit import shift
 

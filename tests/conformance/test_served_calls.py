@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ropeaudit import testing
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.conformance import answers, code_checks, head_dims, served, served_calls
+from ropeaudit.conformance import answers, code_checks, every_position, served
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import DEFAULT
-from ropeaudit.conformance.served_calls import AXES, ServedCall, calls_of
+from ropeaudit.conformance.served import AXES, ServedCall, calls_of
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
@@ -87,7 +87,7 @@ def test_what_two_faults_explain_at_one_place_is_asked_at_others(seen, found) ->
             raise ValueError("too near")
         return seen(at)
 
-    places = [int(served_calls.at(ServedCall(tokens=1, place=place), 2**17, 0)[0]) for place in (1, 2)]
+    places = [int(served.at(ServedCall(tokens=1, place=place), 2**17, 0)[0]) for place in (1, 2)]
     assert 2**16 < places[0] < 3 * 2**15 < places[1]  # the two differ at the second alone
     alone, more = explanations(one_token_at(far), 1)
     assert {one.code for one in (alone, *alone.alternatives)} == {"integer-width", "wrap"}
@@ -131,9 +131,9 @@ def test_calls_cover_any_values_together(together: int) -> None:
     for axes in itertools.combinations(values, together):
         seen = {tuple(getattr(call, axis) for axis in axes) for call in calls}
         for some in itertools.product(*(values[axis] for axis in axes)):
-            bases = served_calls._bases(values, dict(zip(axes, some, strict=True)))
-            assert some in seen or not any(fits(one, served_calls._MOST) for one in bases)
-    assert all(fits(call, served_calls._MOST) for call in calls)
+            bases = served._bases(values, dict(zip(axes, some, strict=True)))
+            assert some in seen or not any(fits(one, served._MOST) for one in bases)
+    assert all(fits(call, served._MOST) for call in calls)
 
 
 def test_any_two_values_are_called_together() -> None:
@@ -190,7 +190,7 @@ def test_what_is_called_right_was_right() -> None:
 def test_positions_are_of_their_kind_and_below_the_last(
     kind: str, tokens: int, batch: int, more: int
 ) -> None:
-    at = served_calls.at(ServedCall(kind, tokens, batch), tokens + more, 0)
+    at = served.at(ServedCall(kind, tokens, batch), tokens + more, 0)
     assert at.shape == ((batch, tokens) if kind in ("rows", "padded") else (tokens,))
     assert at.min() >= 0
     assert at.max() < tokens + more
@@ -231,14 +231,14 @@ def test_heads_of_other_sizes_are_tried_on_request() -> None:
             result[..., 64:] = x[..., 64:]
         return result
 
-    assert not found(left_at_96, head_dims.head_dims)
-    [one] = found(left_at_96, head_dims.head_dims, sizes=True)
+    assert not found(left_at_96, every_position.head_dims)
+    [one] = found(left_at_96, every_position.head_dims, sizes=True)
     assert one.failed
     assert one.where.startswith("96 of 96 dims")
-    [one] = found(served_kernels.right_alone, head_dims.head_dims, sizes=True)
+    [one] = found(served_kernels.right_alone, every_position.head_dims, sizes=True)
     assert one.status == "pass"
     assert "256 of 256" in one.detail
-    one, *_ = found(served_kernels.right_partial, head_dims.head_dims, sizes=True)
+    one, *_ = found(served_kernels.right_partial, every_position.head_dims, sizes=True)
     assert one.status == "pass"
     assert "64 of 256" in one.detail
 

@@ -10,10 +10,10 @@ from planted import Planted, plant, rotated
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import state
+from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.state import AuditCall
-from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
 

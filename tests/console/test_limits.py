@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit.audits import cells, guessing, sweep
+from ropeaudit.audits import cells, sweep
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
@@ -58,7 +58,7 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
 
 def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
     for seconds, quiet, message in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
-        monkeypatch.setattr(guessing, "CELL_SECONDS", seconds)
+        monkeypatch.setattr(cells, "CELL_SECONDS", seconds)
         assert main([*SMALL, "--offset", "7", *quiet]) == 0
         err = capsys.readouterr().err
         assert ("before measuring anything, a rough guess" in err) == message
@@ -98,7 +98,7 @@ def test_an_array_that_declares_more_than_it_holds(tmp_path) -> None:
 
 @pytest.mark.usefixtures("unread")
 def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("ropeaudit.tensor_files.declared_sizes._FREE_OF_DOUBT", 2**20)
+    monkeypatch.setattr("ropeaudit.tensor_files.tensors._FREE_OF_DOUBT", 2**20)
     archive(tmp_path / "x.npz", npy((1, 2**13, 128), bytes(2**22)), True)
     with pytest.raises(BadInput, match="more than tensors can be packed"):
         captured.read(str(tmp_path / "x.npz"))

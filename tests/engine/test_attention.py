@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
-from ropeaudit.engine import attention, attention_pass, plan
-from ropeaudit.engine.attention import ReferenceRows, Rounding
+from ropeaudit.engine import attention_pass, plan
+from ropeaudit.engine.attention_pass import ReferenceRows, Rounding
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -91,17 +91,17 @@ def test_softmax_is_that_of_torch() -> None:
 
     scores = np.random.default_rng(0).standard_normal((50, 70)) * 5
     scores[:, 60:] = -np.inf
-    weights, logs = attention.softmax(scores)
+    weights, logs = attention_pass.softmax(scores)
     assert weights == pytest.approx(torch.softmax(torch.tensor(scores), 1).numpy(), rel=1e-12)
     assert logs[:, :60] == pytest.approx(
         torch.log_softmax(torch.tensor(scores), 1).numpy()[:, :60], abs=1e-12
     )
-    single, _ = attention.softmax(scores, Rounding(parse("fp32"), parse("fp32")))
+    single, _ = attention_pass.softmax(scores, Rounding(parse("fp32"), parse("fp32")))
     as_torch = torch.softmax(torch.tensor(scores, dtype=torch.float32), 1).numpy()
     assert single == pytest.approx(as_torch, rel=1e-6)
-    eager, _ = attention.softmax(scores, Rounding(parse("fp32"), parse("bf16")))
+    eager, _ = attention_pass.softmax(scores, Rounding(parse("fp32"), parse("bf16")))
     assert np.array_equal(eager, round_to(single, parse("bf16")))
-    coarse, _ = attention.softmax(scores, Rounding(parse("bf16"), parse("fp32")))
+    coarse, _ = attention_pass.softmax(scores, Rounding(parse("bf16"), parse("fp32")))
     assert np.array_equal(coarse, round_to(coarse, parse("bf16")))
     cast = torch.tensor(as_torch).bfloat16().float().numpy()
     assert (eager == cast).mean() > 0.99
@@ -111,7 +111,7 @@ def test_softmax_is_that_of_torch() -> None:
 def test_a_rounded_softmax_rounds_every_step(fmt) -> None:
     how = Rounding(parse(fmt), parse(fmt))
     scores = np.array([[0.1, 1.3, -2.7, -np.inf]])
-    weights, _ = attention.softmax(scores, how)
+    weights, _ = attention_pass.softmax(scores, how)
 
     def once(x: float) -> float:
         return float(round_to(np.array([x]), how.computed)[0])
@@ -124,15 +124,19 @@ def test_a_rounded_softmax_rounds_every_step(fmt) -> None:
 
 def test_beta_is_the_polynomial_of_the_paper() -> None:
     h = np.array([0.0, 0.5, 0.5001, 1.0, 2.0, 5.94, 5.96, 8.0])
-    result = attention.beta(h)
+    result = attention_pass.beta(h)
     assert result[[3, 4]] == pytest.approx([1.27, 2.099], abs=1e-12)
     assert result[[0, 1, 6, 7]].tolist() == [1.0] * 4
     assert result[5] > 1
     rows = np.zeros((1, 400))  # entropy log 400 = 5.99
     rows[0, 0] = 0.3
-    assert np.array_equal(attention.adapted(rows, attention.softmax(rows)[0]), attention.softmax(rows)[0])
+    assert np.array_equal(
+        attention_pass.adapted(rows, attention_pass.softmax(rows)[0]), attention_pass.softmax(rows)[0]
+    )
     rows = rows[:, :300]  # 5.70
-    assert not np.array_equal(attention.adapted(rows, attention.softmax(rows)[0]), attention.softmax(rows)[0])
+    assert not np.array_equal(
+        attention_pass.adapted(rows, attention_pass.softmax(rows)[0]), attention_pass.softmax(rows)[0]
+    )
 
 
 numbers = st.floats(-30, 30, allow_subnormal=False)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from ropeaudit import Audit, Case, bounds, parse, recipes, shift
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
-from ropeaudit.bounds.sampled import predicted_rms
+from ropeaudit.bounds.attainable import predicted_rms
 from ropeaudit.engine import measure, sampled_scores, scores
 from ropeaudit.engine.plan import Plan
 from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.errors import BadShape, UsageError
-from ropeaudit.inputs import masks, qk, sample_choice, sampled_rows
+from ropeaudit.inputs import masks, qk, sampled_rows
 from ropeaudit.main import main
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
@@ -25,13 +25,13 @@ WHOLE = {"accumulate": "fp64", "score": "fp64"}
 MASKS = ["causal", "full", "window:1", "window:20"]
 
 
-def every_pair(mask: str, heads: int, size: int) -> sample_choice.Pairs:
+def every_pair(mask: str, heads: int, size: int) -> sampled_rows.Pairs:
     each = masks.count(mask, size)
     head, number = np.divmod(np.arange(heads * each), each)
-    return sample_choice.Pairs(head, *masks.seen(mask, size, number), np.ones(head.size))
+    return sampled_rows.Pairs(head, *masks.seen(mask, size, number), np.ones(head.size))
 
 
-def times_sampled(some: sample_choice.Pairs, want: sample_choice.Pairs, size: int) -> np.ndarray:
+def times_sampled(some: sampled_rows.Pairs, want: sampled_rows.Pairs, size: int) -> np.ndarray:
     """How often each of the wanted pairs was sampled; there must be no others."""
     own, others = ((x.head * size + x.query) * size + x.key for x in (some, want))
     assert np.isin(own, others).all()
@@ -48,7 +48,7 @@ def subject(name: str, dtype: str, setting: RopeSetting, **changes: str) -> Emul
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_visible_score_is_equally_likely(mask) -> None:
     want = every_pair(mask, 3, 5)
-    got = sum(times_sampled(sample_choice.evenly(mask, 3, 5, 10, seed), want, 5) for seed in range(400))
+    got = sum(times_sampled(sampled_rows.evenly(mask, 3, 5, 10, seed), want, 5) for seed in range(400))
     mean, total = 4000 / want.head.size, want.head.size
     assert ((got - mean) ** 2 / mean).sum() < total + 4 * np.sqrt(2 * total)  # chi squared
 
@@ -62,10 +62,10 @@ def test_a_score_is_as_likely_as_its_norms_say(mask) -> None:
     want = every_pair(mask, 4, 5)
     size = q[want.head, want.query] * k[want.head // 2, want.key]
     total = want.head.size
-    chance = (size / size.sum()) * (1 - sample_choice.EVEN) + sample_choice.EVEN / total
+    chance = (size / size.sum()) * (1 - sampled_rows.EVEN) + sampled_rows.EVEN / total
     got = np.zeros(total)
     for seed in range(1000):
-        some = sample_choice.by_size(mask, q, k, 5, seed)
+        some = sampled_rows.by_size(mask, q, k, 5, seed)
         got += times_sampled(some, want, 5)
         own = np.searchsorted(
             (want.head * 5 + want.query) * 5 + want.key, (some.head * 5 + some.query) * 5 + some.key
@@ -89,28 +89,28 @@ def test_probabilities_add_up_whatever_the_norms_are(mask, seed, exponents) -> N
         generator.exponential(size=(1, 6)) * 10.0 ** np.array(exponents),
     )
     want = every_pair(mask, 2, 6)
-    sizes = sample_choice._SizeSums(mask, q, k / k.max())
+    sizes = sampled_rows._SizeSums(mask, q, k / k.max())
     chance = sizes.probability(want.head, want.query, want.key)
     if sizes.queries[-1] > 0:
         assert chance.sum() == pytest.approx(1, rel=1e-9)
-    some = sample_choice.by_size(mask, q, k, 6, seed)
+    some = sampled_rows.by_size(mask, q, k, 6, seed)
     assert (some.weight > 0).all()
-    assert (some.weight <= 1 / sample_choice.EVEN + 1e-9).all()
+    assert (some.weight <= 1 / sampled_rows.EVEN + 1e-9).all()
 
 
 @pytest.mark.parametrize("sizes", [np.zeros((2, 30)), np.full((2, 30), np.inf)])
 def test_without_norms_the_choice_is_even(sizes) -> None:
     with np.errstate(all="raise"):
-        some = sample_choice.by_size("causal", np.ones((4, 30)), sizes, 100, 5)
-    assert np.array_equal(some.key, sample_choice.evenly("causal", 4, 30, 100, 5).key)
+        some = sampled_rows.by_size("causal", np.ones((4, 30)), sizes, 100, 5)
+    assert np.array_equal(some.key, sampled_rows.evenly("causal", 4, 30, 100, 5).key)
     assert (some.weight == 1).all()
 
 
 def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
     size = np.random.default_rng(0).exponential(size=(2, 4, 1000))
     for choose in (
-        lambda seed: sample_choice.evenly("causal", 4, 1000, 500, seed),
-        lambda seed: sample_choice.by_size("causal", size[0], size[1], 500, seed),
+        lambda seed: sampled_rows.evenly("causal", 4, 1000, 500, seed),
+        lambda seed: sampled_rows.by_size("causal", size[0], size[1], 500, seed),
     ):
         one, again, other = (choose(seed) for seed in (3, 3, 4))
         assert np.array_equal(one.key, again.key)
@@ -122,7 +122,7 @@ def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
 @pytest.mark.parametrize("kind", ["gaussian", "ones", "arange", "diagonal", "previous"])
 def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None:
     monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
-    some = sample_choice.evenly("full", 4, 37, 300, 5)
+    some = sampled_rows.evenly("full", 4, 37, 300, 5)
     whole = qk.make(kind, 4, 2, 37, RopeSetting.of(16), 5)
     result = sampled_rows.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
     for rows in (result, sampled_rows.of(whole, some, 5)):

@@ -21,13 +21,13 @@ from ropeaudit.features.check import analysis, code_target, sentences, waivers
 from ropeaudit.features.check.analysis import CheckOptions
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
-from ropeaudit.features.module.drift import drifts
+from ropeaudit.features.module.expected import drifts
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
 CODE = """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ropeaudit import limit, parse, recipes, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
-from ropeaudit.bounds.monotone import last_exact_offset
+from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.features.limit import analysis, bound_proof, boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search

@@ -16,17 +16,15 @@ from tiny_models import CONFIGS, add_tokenizer, change_config, split
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import float64_mode
+from ropeaudit.features.model import float64_mode, load
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
-from ropeaudit.features.model import tokens as model_tokens
 from ropeaudit.features.model.analysis import UNSEEN, ModelAudit, verdict_of
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.columns import COLUMNS
 from ropeaudit.features.model.forward_pass import Lookup, Lookups, check_reach
-from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
+from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, Saved, longer_queries
 from ropeaudit.features.model.logits import Change, compare
-from ropeaudit.features.model.qk_files import Saved
 from ropeaudit.features.model.report import headline, notes
 from ropeaudit.main import main
 
@@ -256,14 +254,14 @@ def test_a_text_has_two_tokens_at_least(copied, tmp_path) -> None:
     for content in ("at", "cat", "a"):
         text.write_text(content)
         if len(content) > 1:
-            assert len(model_tokens.read_tokens(folder, str(text), None, 0).ids) == len(content)
+            assert len(load.read_tokens(folder, str(text), None, 0).ids) == len(content)
     with pytest.raises(BadInput, match="gives 1 tokens; give another text"):
-        model_tokens.read_tokens(folder, str(text), None, 0)
+        load.read_tokens(folder, str(text), None, 0)
 
 
 def test_tokens_follow_the_seed(built) -> None:
     folder = model_load.open_folder(str(built("llama")), False)
-    one, same, other = (model_tokens.read_tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
+    one, same, other = (load.read_tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
     assert one == same != other
     assert len(one) == 50
 

@@ -27,7 +27,7 @@ from ropeaudit.recognition.wording import sentence
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 FP32, BF16, FP16 = parse("fp32"), parse("bf16"), parse("fp16")
 PLAIN = RopeSetting.of(128, base=1e6)

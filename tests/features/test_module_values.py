@@ -13,14 +13,13 @@ from test_module import CONFIG, FACTORIES, audited, refused
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.features.module.buffers import run
-from ropeaudit.features.module.drift import drifts
-from ropeaudit.features.module.expected import Expected, guessed
+from ropeaudit.features.module.expected import Expected, drifts, guessed
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 
 @pytest.fixture

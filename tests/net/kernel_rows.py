@@ -166,4 +166,4 @@ def clock(row: Row, dtype: str) -> dict[str, SimpleNamespace]:
     ticks, seconds = itertools.count(), FEW_CALLS if dtype == row.fast else ALL_CALLS
     still = SimpleNamespace(process_time=lambda: 0.0, perf_counter=lambda: 0.0)
     even = SimpleNamespace(process_time=lambda: seconds * next(ticks))
-    return {"ropeaudit.conformance.whole_calls": even, "ropeaudit.subjects.calling.anew": still}
+    return {"ropeaudit.conformance.agreement": even, "ropeaudit.subjects.calling.anew": still}

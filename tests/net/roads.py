@@ -24,7 +24,7 @@ from faults import Fault
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance import raw_arrays, vector_case
+from ropeaudit.conformance import vector_case
 from ropeaudit.main import main
 from ropeaudit.rope import hf_config
 from ropeaudit.testing import assert_shift_invariant
@@ -289,8 +289,8 @@ def vectors(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     for call in given.spec.calls:
         results = kernel.rope(call.part(q, False), call.part(k, True), torch.tensor(call.positions()))
         for side, x in zip(("q", "k"), results, strict=True):
-            values = raw_arrays.array(round_to(x.float().numpy(), dtype), dtype)
-            (out / f"{side}.{call.key}.bin").write_bytes(raw_arrays.to_bytes(values))
+            values = vector_case.array(round_to(x.float().numpy(), dtype), dtype)
+            (out / f"{side}.{call.key}.bin").write_bytes(vector_case.to_bytes(values))
     (out / "case.txt").write_text(given.digest + "\n")
     return [check(folder, str(case), "--returned", str(out))]
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.rope.layer_kinds import of_each
+from ropeaudit.rope.hf_config import kinds_of_layers as of_each
 
 BASIC = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 4096}
 BASIC |= {"rope_theta": 1e4, "num_key_value_heads": 4}

@@ -7,8 +7,7 @@ from real_configs import config
 
 from ropeaudit.errors import BadInput, BadShape
 from ropeaudit.rope import hf_json
-from ropeaudit.rope.hf_config import from_config
-from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.hf_config import from_config, layer_words
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import about_rope, idle_scalings, unused_keys
 

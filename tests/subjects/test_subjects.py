@@ -14,7 +14,7 @@ from ropeaudit.inputs import qk
 from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.exact import Exact
+from ropeaudit.subjects.exact_rotation import Exact
 
 POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
 

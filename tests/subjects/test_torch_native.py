@@ -14,10 +14,9 @@ from ropeaudit.main import main
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled
-from ropeaudit.subjects import Subject, torch_arrays, torch_numbers
+from ropeaudit.subjects import Subject, torch_arrays, torch_native
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.torch_native import TorchNative, plain
-from ropeaudit.subjects.torch_numbers import Numbers, memory
+from ropeaudit.subjects.torch_native import Numbers, TorchNative, memory, plain
 
 CPU = torch.device("cpu")
 POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
@@ -221,7 +220,7 @@ def test_too_little_memory_is_an_error_and_no_crash(monkeypatch, capsys) -> None
 def test_unknown_devices() -> None:
     for name in ("tpu", "", "cpu:2", "cuda:-1", "meta"):
         with pytest.raises(UsageError) as error:
-            torch_numbers.device(name)
+            torch_native.device(name)
         text = f"--device {name!r} is not cpu, cuda, cuda:N or mps; try --device cpu"
         assert error.value.typed.startswith(text)
 
@@ -230,21 +229,21 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(UsageError, match=r"device cuda: torch .* sees no CUDA device; give device cpu"):
-        torch_numbers.device("cuda")
+        torch_native.device("cuda")
     with pytest.raises(UsageError, match=r"device mps: torch .*; give device cpu"):
-        torch_numbers.device("mps")
+        torch_native.device("mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert torch_numbers.device("CUDA:0") == torch.device("cuda:0")
+    assert torch_native.device("CUDA:0") == torch.device("cuda:0")
     with pytest.raises(UsageError, match=r"sees 1 CUDA device; give device cuda:0"):
-        torch_numbers.device("cuda:1")
+        torch_native.device("cuda:1")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
     assert Numbers(torch.device("cuda:0")).label == "cuda:0 (H200)"
 
 
 def test_float64_is_computed_on_the_cpu_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's device "meta" holds no data, but tensors say that they are on it."""
-    monkeypatch.setattr(torch_numbers, "_WITHOUT_FLOAT64", ("meta",))
+    monkeypatch.setattr(torch_native, "_WITHOUT_FLOAT64", ("meta",))
     meta = Numbers(torch.device("meta"))
     x = meta.of(np.ones(3), FP64)
     assert x.device == CPU

@@ -15,7 +15,7 @@ from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
-from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.features.module.expected import FAR, NEAR
 from ropeaudit.reports.numbers import percent, short
 
 _MODEL_DTYPES = ("fp32", "bf16")

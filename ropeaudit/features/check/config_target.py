@@ -20,22 +20,21 @@ from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.sentences import sentence
 from ropeaudit.features.limit.tolerance import TOLERANCE, tolerance
-from ropeaudit.features.module.drift import NEAR, drifts
+from ropeaudit.features.module.expected import NEAR, drifts
 from ropeaudit.recipes import Resolved
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope import hf_json
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.hf_config import ModelRope, layer_words
 from ropeaudit.rope.hf_json import NotRotated
-from ropeaudit.rope.layer_kinds import layer_words
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.served import DECLARED
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 LIMIT, MARGIN = "limit", "times its maximum"  # measured is at least what is allowed
 _STATUS: dict[str, Status] = {

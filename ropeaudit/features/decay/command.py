@@ -95,7 +95,7 @@ def decay(
     Constant q and k decay, Gaussian ones do not, and neither curve is monotone. Beside them stand RoFormer's
     bound and the sum of Men et al., with the first distance at which it is negative.
     """
-    from ropeaudit.audits.chosen import stages
+    from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import analysis
     from ropeaudit.features.decay.report import COLUMNS, report

@@ -20,9 +20,8 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
+from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
-from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.judging import ratio
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample, Scene

@@ -69,7 +69,7 @@ def explain(
     show them, and the known recipes that rotate most like it; the recipe that its numbers resemble is
     explained.
     """
-    from ropeaudit.audits.chosen import stages
+    from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, remedies
     from ropeaudit.features.explain.report import check_kind, columns_of, report

@@ -17,9 +17,8 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
+from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import Case, fits
-from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import bound_proof, boundary_search

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import bound_up_to
-from ropeaudit.bounds.monotone import last_exact_offset
+from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.features.limit.tolerance import AT_LEAST, SELF, Tolerance
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved

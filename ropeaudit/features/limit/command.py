@@ -93,8 +93,8 @@ def limit(
     Reported are the offset up to which it is proved that none fails, the one up to which no failure was seen,
     and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
-    from ropeaudit.audits.chosen import chosen as requested
-    from ropeaudit.audits.chosen import stages
+    from ropeaudit.audits.arguments import chosen as requested
+    from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.limit import analysis
     from ropeaudit.features.limit.report import COLUMNS, report

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ropeaudit.audits.arguments import Chosen, factory
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.chosen import Chosen, factory
 from ropeaudit.audits.records import Record
 from ropeaudit.features.limit.tolerance import Tolerance
 from ropeaudit.inputs.qk import Inputs

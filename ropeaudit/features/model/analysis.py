@@ -19,11 +19,9 @@ from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UsageError
-from ropeaudit.features.model import layers, load, qk_files
-from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
-from ropeaudit.features.model.load import Folder
-from ropeaudit.features.model.qk_files import Saved
-from ropeaudit.features.model.tokens import Tokens, read_tokens
+from ropeaudit.features.model import layers, load
+from ropeaudit.features.model.layers import HeadDrift, RotatedPairs, Saved
+from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
@@ -229,10 +227,7 @@ class ModelAudit(Result):
     def _runner(
         self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
     ) -> tuple[Runner, tuple[Held, ...]]:
-        """Return what runs the model in a dtype, and what it holds that is not of its config.
-
-        scales: of its layers, as float64 shows them.
-        """
+        """Return what runs the model in a dtype, and what it holds that is not of its config."""
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 
@@ -272,7 +267,7 @@ class ModelAudit(Result):
             self.folder.note(UNSEEN)
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
-            self.saved = qk_files.save(self.save, self.folder, base.layers, self.pairs)
+            self.saved = layers.save_qk(self.save, self.folder, base.layers, self.pairs)
         self.decoded = self._decoded(runner, base)
         step()
         passes, causes = {0: replace(base, layers={})}, {}

@@ -94,10 +94,7 @@ class Decoded:
 
 
 class _LastVectors(Capture):
-    """Keeps q and k of the last token of each row, call by call, layer by layer.
-
-    k is the last that the cache gives back.
-    """
+    """Keeps q and k of the last token of each row, call by call, layer by layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +192,10 @@ def _differs(
     first = length - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     most = allowed * max(1.0, size)
-    off = _apart(logits[:, row], one.logits[first : first + len(logits)].double())
+    given, expected = logits[:, row], one.logits[first : first + len(logits)].double()
+    equal = (given == expected) | (given.isnan() & expected.isnan())
+    gap = (given - expected).abs().masked_fill(equal, 0.0)
+    off = gap.masked_fill(gap.isnan(), float("inf")).amax(-1)
     change, way = float(off.max()), "padded on the left" if row else "in a batch"
     compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
     moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
@@ -214,13 +214,6 @@ def _differs(
         found = _diagnosis(moves[alike[0]], first, alike[0])
         return replace(same, way=way, position=first, layer=alike[0], diagnosis=found)
     return same
-
-
-def _apart(logits: Any, expected: Any) -> Any:
-    """Return by step the largest difference of logits; infinite where one is nan and the other is not."""
-    same = (logits == expected) | (logits.isnan() & expected.isnan())
-    apart = (logits - expected).abs().masked_fill(same, 0.0)
-    return apart.masked_fill(apart.isnan(), float("inf")).amax(-1)
 
 
 def _moves(

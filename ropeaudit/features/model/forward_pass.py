@@ -106,7 +106,11 @@ class Runner:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
-                raise BadInput(self._refusal(len(ids), offset, one_line(error, 300))) from None
+                beyond = self.maximum is not None and offset + len(ids) > self.maximum
+                past = f", past the {self.maximum:,} positions that it declares" if beyond else ""
+                raise BadInput(
+                    f"the model cannot be run at offset {offset}{past}: {one_line(error, 300)}"
+                ) from None
         frequencies = {
             f"{name}.{key}": value.cpu().clone()
             for name, module in float64_mode.rotaries(self.model).items()
@@ -157,15 +161,6 @@ class Runner:
             self.fresh = kept
             for module, key, held in changed:
                 setattr(module, key, held)
-
-    def _refusal(self, count: int, offset: int, message: str) -> str:
-        beyond = self.maximum is not None and offset + count > self.maximum
-        if not beyond:
-            return f"the model cannot be run at offset {offset}: {message}"
-        return (
-            f"the model cannot be run at offset {offset}, past the {self.maximum:,} positions that it "
-            f"declares: {message}"
-        )
 
     @contextlib.contextmanager
     def arithmetic(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope import hf_config
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
 _LEAST, _MOST = 1e-25, 1e4  # radians per token: no model has slower or faster pairs

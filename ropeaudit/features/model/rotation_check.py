@@ -22,7 +22,7 @@ from ropeaudit.features.model.load import Folder, known_type
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import Places
-from ropeaudit.rope import hf_config, hf_json, layer_kinds, layers_of_models
+from ropeaudit.rope import hf_config, hf_json, layers_of_models
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
@@ -80,10 +80,7 @@ class _LayerRotator(Rotator):
 
 
 def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
-    """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows.
-
-    As far as config.json says it.
-    """
+    """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows."""
     try:
         rope = hf_config.read(str(folder.path)) if known_type(folder.config) else None
     except RopeAuditError:  # it is refused with its reason by whoever reads it
@@ -93,7 +90,7 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | 
     if len(rope.layers) == 1:
         results: dict[int, RopeSetting | None] = dict.fromkeys(layers, *rope.layers.values())
     else:
-        kinds = layer_kinds.of_each(folder.config, rope)
+        kinds = hf_config.kinds_of_layers(folder.config, rope)
         results = {n: rope.layers[kinds[n]] for n in layers if kinds.get(n) in rope.layers}
     text = folder.text
     still = layers_of_models.unrotated_layers(text, hf_json.model_type(text))
@@ -152,10 +149,7 @@ def check_layers(
 def _compared(
     vectors: LayerVectors, setting: RopeSetting, still: bool, rule: Format, offset: int
 ) -> tuple[RopeSetting, bool, Both] | None:
-    """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before.
-
-    None where those are not seen, or are not those of the setting.
-    """
+    """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before."""
     if vectors.called and vectors.called[0][0].shape[-1] == setting.rotary_dim:
         setting = replace(setting, head_dim=setting.rotary_dim)  # those dims alone were given
     tried = []

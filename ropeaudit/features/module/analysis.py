@@ -15,10 +15,9 @@ from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
 from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.loading import WAYS, imaginary_parts
 from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
-from ropeaudit.features.module.runs import Run
+from ropeaudit.features.module.runs import WAYS, Run, imaginary_parts
 from ropeaudit.features.module.source import Source, load
 from ropeaudit.recognition import conversions
 from ropeaudit.recognition.conversions import Lost
@@ -163,10 +162,7 @@ def _of_runs(
     given: bool,
     notes: list[str],
 ) -> ModuleAudit:
-    """Return the audit of a module that was run. requested: ways of loading. given: whether arguments were.
-
-    Raises: BadInput.
-    """
+    """Return the audit of a module that was run. requested: ways of loading."""
     assert opened.builder is not None  # noqa: S101
     raised = [one.unfitted is not None and one.unfitted.why == "raised" for one in runs]
     if given and runs and not buffers and all(raised):

@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module import drift
+from ropeaudit.features.module import expected
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
@@ -27,7 +27,7 @@ from ropeaudit.recognition.faults import BY_PAIR
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _AGREES = "within float32 rounding"
 _TURNED = ("pairs", "positions")
@@ -65,7 +65,7 @@ class ComparedTable:
             return self
         if (best := self.finding.best) and self.guessed and best.another_setting:
             return replace(self, error=best.residual_max)  # the setting was guessed too: what it leaves
-        near, far = drift.drifts(dump.folded(self.setting.pairs), self.setting)
+        near, far = expected.drifts(dump.folded(self.setting.pairs), self.setting)
         error = abs(self.finding.worst[self.finding.size])
         return replace(self, error=error, drift_near=near, drift_far=far)
 
@@ -145,7 +145,7 @@ class Buffer:
         """Of frequencies of a graph, `drift_near` over that of the same rounded once to float32."""
         if self.stored.use is None or self.what not in FREQUENCIES or self.setting is None:
             return None
-        least = drift.of_float32(self.setting)
+        least = expected.of_float32(self.setting)
         return self.drift_near / least if least and self.drift_near is not None else None
 
     @property
@@ -222,7 +222,7 @@ class Buffer:
         dump = dump_of([RopeBuffer(self.stored, self.what, self.device, self.transposed)])
         if dump is None:
             return None
-        return drift.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
+        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
 
     def remedy(self, expected: Expected) -> str:
         """Return what to do where a checkpoint stores a table of another setting than its config's; else "".
@@ -257,7 +257,19 @@ def sentence(table: TableFinding) -> str:
     if diagnosis is None:
         return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
     if diagnosis.code == "entries-off":
-        return _entries(table, diagnosis)
+        few = [table.rows[pair] for pair in table.strays] or table.off
+        largest = max(few, key=lambda row: abs(row[table.size]))
+        first, told = largest.get("first_position_off"), diagnosis.where.position is not None
+        rows = diagnosis.values["things"] == "rows"
+        begin = "" if first is None or told or rows else f", first at position {first}"
+        unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
+        rest = f"the rest agrees {_AGREES}"
+        if diagnosis.also:
+            rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
+        return (
+            f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
+            f"{table.unit}{begin}{unknown}; {rest}."
+        )
     if diagnosis.certainty == "resembles":
         share = f"{100 * table.left:.2g} % of the error"
         return (
@@ -277,23 +289,6 @@ def off_by(table: TableFinding) -> str:
 
 def _size(table: TableFinding) -> str:
     return f"{abs(table.worst[table.size]):.2g} {table.unit}"
-
-
-def _entries(table: TableFinding, diagnosis: Diagnosis) -> str:
-    """Return which rows or pairs are off, by how much, and what the others are."""
-    few = [table.rows[pair] for pair in table.strays] or table.off
-    largest = max(few, key=lambda row: abs(row[table.size]))
-    first, told = largest.get("first_position_off"), diagnosis.where.position is not None
-    rows = diagnosis.values["things"] == "rows"
-    begin = "" if first is None or told or rows else f", first at position {first}"
-    unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
-    rest = f"the rest agrees {_AGREES}"
-    if diagnosis.also:
-        rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
-    return (
-        f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
-        f"{table.unit}{begin}{unknown}; {rest}."
-    )
 
 
 def audited(opened: Source) -> list[Buffer]:
@@ -343,10 +338,7 @@ def run(source: Source) -> Iterator[Buffer]:
 
 
 def _compare(dump: Dump, expected: Expected, misfit: bool) -> ComparedTable | None:
-    """Return a table compared with the expected setting that fits best, else with a guess.
-
-    misfit: whether no table has as many pairs as is expected.
-    """
+    """Return a table compared with the expected setting that fits best, else with a guess."""
     if misfit and (of_other_dims := _of_other_dims(dump, expected)) is not None:
         return of_other_dims
     fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]

@@ -6,9 +6,11 @@ Letters: n positions, c columns, p pairs.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +18,14 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import variants, wording
 from ropeaudit.recognition.check import TableFinding, check
-from ropeaudit.recognition.hypotheses import Hypothesis
-from ropeaudit.recognition.inferred import recovered
+from ropeaudit.recognition.inferred import Hypothesis, recovered
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.served import Served
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 _TRIED = 5  # bases that are checked, of either kind
 _WINDOWS, _ROWS = 5, 4  # parts of a table, and the rows that each has at least
@@ -51,7 +54,15 @@ class Expected:
         expected: list[tuple[str, RopeSetting]] = []
         for layer, setting in self.model.layers.items():
             name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
-            changed = self._changed(setting)
+            head_dim = setting.head_dim if self.head_dim is None else self.head_dim
+            usual = head_dim if setting.rotary_dim == setting.head_dim else setting.rotary_dim
+            changed = replace(
+                setting,
+                head_dim=head_dim,
+                rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
+                base=setting.base if self.base is None else self.base,
+                scaling=self.scaling or setting.scaling,
+            )
             expected.append((label := self.words(name), changed))
             if changed.scaling.kind == "longrope":
                 beyond = int(changed.scaling.original or 0) + 1
@@ -93,18 +104,6 @@ class Expected:
         rotary_dim = given[0] if given else 128
         head_dim = rotary_dim if self.head_dim is None else self.head_dim
         return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
-
-    def _changed(self, start: RopeSetting) -> RopeSetting:
-        """Return a model's setting with what the options say."""
-        head_dim = start.head_dim if self.head_dim is None else self.head_dim
-        usual = head_dim if start.rotary_dim == start.head_dim else start.rotary_dim
-        return replace(
-            start,
-            head_dim=head_dim,
-            rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
-            base=start.base if self.base is None else self.base,
-            scaling=self.scaling or start.scaling,
-        )
 
 
 def fits(dump: Dump, pairs: int) -> bool:
@@ -197,3 +196,70 @@ def _frequencies(dump: Dump) -> Iterator[Array]:
     if len(points) >= _WINDOWS * _ROWS:
         parts = np.array_split(points[1:], _WINDOWS)
         yield np.median([recovered(part) for part in parts], axis=0)
+
+
+NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distance
+
+
+def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
+    """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `far`."""
+    if dump.frequencies is None:  # a table has no further rows
+        return _sequence(dump, setting), None
+    return _sequence(dump, setting), float(_at(dump.frequencies, setting, [far])[0])
+
+
+@functools.lru_cache(maxsize=8)
+def of_float32(setting: RopeSetting) -> float:
+    """Return the drift over `NEAR` tokens of the setting's exact frequencies, rounded once to float32."""
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    rounded = exact.astype(np.float32).astype(np.float64)
+    return _sequence(Dump("", "inv_freq", frequencies=rounded), setting) or 0.0
+
+
+def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
+    """Return the RMS over all distances below `NEAR`, each as often as a causal sequence has it."""
+    rows = NEAR if dump.cos is None else min(NEAR, len(dump.cos))
+    if rows < 2:
+        return None
+    if dump.cos is not None:
+        points: Any = (dump.cos + 1j * (0 if dump.sin is None else dump.sin))[:rows]
+        exact = _exact(np.arange(rows, dtype=np.float64), setting)
+        squares = 0.0
+        for m in range(rows):
+            product = points[m] * np.conj(points[: m + 1])
+            squares += float(np.sum(np.abs(product - exact[m] * np.conj(exact[: m + 1])) ** 2))
+        mean = squares / (rows * (rows + 1) / 2) / setting.pairs
+        return float(_share(np.float64(mean), setting))
+    if dump.frequencies is None:
+        return None
+    each, weights = _at(dump.frequencies, setting, range(rows)), rows - np.arange(rows)
+    return math.sqrt(float(np.sum(weights * each**2)) / float(weights.sum()))
+
+
+def _at(frequencies: Array, setting: RopeSetting, distances: Sequence[int]) -> Array:
+    """Return the expected RMS drift of scores at some distances, over the RMS of the exact scores.
+
+    For independent Gaussian q and k, a pair rotated by D theta' instead of D theta adds |e^(iD theta') -
+    e^(iD theta)|² to the mean square, and every other dim nothing. Without rounding of q, k, cos or sin.
+    Shapes: frequencies (p,), distances (n,) -> (n,).
+    """
+    at = np.array(distances, dtype=np.float64)
+    exact = _exact(at, setting)
+    factor = np.abs(exact)  # once in the table of q and once in that of k
+    with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
+        rotated = factor**2 * np.exp(1j * np.mod(at[:, None] * frequencies, 2 * math.pi))
+    means = np.mean(np.abs(rotated - factor * exact) ** 2, axis=1)
+    return np.asarray(_share(means, setting))
+
+
+def _share(mean_square: Any, setting: RopeSetting) -> Any:
+    """Return the root of the drift's mean square per pair over that of exact scores, all dims counted."""
+    power = float(np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 4)
+    share = setting.rotary_dim / setting.head_dim
+    return np.sqrt(mean_square * share / (power * share + (1 - share)))
+
+
+def _exact(at: Array, setting: RopeSetting) -> Any:
+    """Return e^(i D theta), times the attention factor. Shapes: (s,) -> (s, p)."""
+    cos, sin = distance_table(at, setting)
+    return cos[0] + 1j * sin[0]

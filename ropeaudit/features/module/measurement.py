@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.features.module.outputs import TensorPlaces
 from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference
-from ropeaudit.recognition import hypotheses
+from ropeaudit.recognition import inferred
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.inferred import ROUNDINGS
@@ -25,7 +25,7 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
-from ropeaudit.tensor_files.tables import Dump
+from ropeaudit.tensor_files.rope_values import Dump
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
@@ -171,7 +171,10 @@ def _of_call(
         points = places.points(planes)
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         should = reference.factor * np.exp(1j * at * reference.theta)
-        of_angle = _of_angle(reference, at)
+        # the largest error that float32 angles, and frequencies that are inferred, explain
+        turned = at * np.abs(reference.theta)
+        may = turned * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
+        of_angle = np.asarray(reference.factor * (may + 4 * _UNIT))
         errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
         first, last = first if first.size else points, [*last, points][-2:]
     measured = Measurement(
@@ -201,7 +204,7 @@ def _diagnosis(seen: Measurement, points: NDArray[np.complex128], reference: Ref
     if seen.nonfinite:
         return Diagnosis("nonfinite")
     if seen.rounded:
-        return hypotheses.rounded({"table": parse(seen.returned)})
+        return inferred.rounded({"table": parse(seen.returned)})
     theta, factor = np.abs(reference.theta), reference.factor
     should = factor * np.exp(1j * np.arange(len(points))[:, None] * reference.theta)
     worst_first = np.argsort(-np.abs(points - should).max(axis=0))
@@ -237,13 +240,6 @@ def _chunks(
         planes, held = places.planes(returned, stop - begin), places.dtype(returned)
         for start in range(0, stop - begin, CHUNK):
             yield begin + start, [plane[start : start + CHUNK] for plane in planes], held
-
-
-def _of_angle(reference: Reference, at: Array) -> Array:
-    """Return the largest error that float32 angles, and frequencies that are inferred, explain; (n, c)."""
-    angles = at * np.abs(reference.theta)
-    may = angles * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
-    return np.asarray(reference.factor * (may + 4 * _UNIT))
 
 
 def _drift(points: NDArray[np.complex128], reference: Reference, n: int) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.recognition.inferred import recovered
 
-Array = NDArray[Any]
+Planes = NDArray[Any]
 _FAR, _MEAN = 0.5, 0.1  # radians that bfloat16 angles of the first positions may be off: largest, mean
 _LENGTH = 0.05  # of lengths, relative
 _FEWEST = 2  # frequencies
@@ -39,7 +39,7 @@ class TensorPlaces:
     halves: tuple[Any, Any] | None = None
     theta: tuple[float, ...] = ()
 
-    def planes(self, returned: Any, rows: int) -> list[Array]:
+    def planes(self, returned: Any, rows: int) -> list[Planes]:
         """Return the values, as returned, positions first: one plane (n, c), or cos and sin.
 
         Raises: LookupError or ValueError where the tensors have another shape.
@@ -52,7 +52,7 @@ class TensorPlaces:
             raise ValueError(f"{len(values[0])} rows for {rows} positions")
         return [part.reshape(rows, -1) for part in values]
 
-    def points(self, planes: Sequence[Array]) -> NDArray[np.complex128]:
+    def points(self, planes: Sequence[Planes]) -> NDArray[np.complex128]:
         """Return cos + i sin. Shapes: (n, c)."""
         if self.what == "angles":
             with np.errstate(invalid="ignore"):
@@ -96,7 +96,7 @@ def places(returned: Any, rows: int) -> TensorPlaces | None:
     return None
 
 
-def misplaced(known: Sequence[Array], returned: Any, rows: int) -> TensorPlaces | None:
+def misplaced(known: Sequence[Planes], returned: Any, rows: int) -> TensorPlaces | None:
     """Return where cos and sin of whole positions stand, whichever those are; None where they do not.
 
     known: frequencies (p,) that they may have, each in one column or in two.
@@ -115,7 +115,7 @@ def misplaced(known: Sequence[Array], returned: Any, rows: int) -> TensorPlaces 
     return None
 
 
-def _of_whole_positions(points: NDArray[np.complex128], theta: Array) -> bool:
+def _of_whole_positions(points: NDArray[np.complex128], theta: Planes) -> bool:
     """Return whether each row (c,) is that of a whole position."""
     lengths = np.abs(points)
     if not np.isfinite(points).all() or np.any(lengths <= 0):
@@ -159,7 +159,7 @@ def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
         yield (..., slice(1, None, 2)), (..., slice(0, None, 2))
 
 
-def values_of(tensor: Any) -> Array:
+def values_of(tensor: Any) -> Planes:
     """Return the values of a tensor of torch in float64 or complex128."""
     import torch
 
@@ -180,6 +180,6 @@ def _rotates(points: NDArray[np.complex128]) -> bool:
     return bool(moves and off.max() <= _FAR and off.mean() <= _MEAN)
 
 
-def _grows(angles: Array) -> bool:
+def _grows(angles: Planes) -> bool:
     """Return whether a column goes beyond what cos or sin could be: a table of angles."""
     return bool(not angles[0].any() and np.abs(angles[-1]).max() > math.pi / 2)

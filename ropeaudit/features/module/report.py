@@ -15,7 +15,7 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.buffers import FREQUENCIES, ROWS, Buffer
-from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.features.module.expected import FAR, NEAR
 from ropeaudit.features.module.source import Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes, kinds

@@ -209,10 +209,7 @@ def _may_be_buffer(name: str, shape: tuple[int, ...], head: Callable[[], NDArray
 
 
 def _buffers(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool = False) -> list[RopeBuffer]:
-    """Return tensors with what they hold: as their values say, else as their names do.
-
-    dumped: names come first. lone: there is a single tensor, whose shape says it where nothing else does.
-    """
+    """Return tensors with what they hold: as their values say, else as their names do."""
     buffers = []
     for tensor in tensors:
         by_name = (tensor.use and tensor.use.operand) or _kind_by_name(tensor.name, tensor.shape)
@@ -245,12 +242,7 @@ def _kind_by_shape(values: NDArray[Any]) -> str:
 
 
 def _factory(spec: str) -> tuple[Callable[[], Any], process_state.State] | None:
-    """Return the function that a spec names, and the modules that its calls need; None of a path.
-
-    Importing executes the file.
-
-    Raises: BadInput.
-    """
+    """Return the function that a spec names, and the modules that its calls need; None of a path."""
     place, colon, name = spec.rpartition(":")
     if not colon or not name.isidentifier() or Path(spec).exists():
         return None

@@ -213,7 +213,7 @@ _PLAN_LEGEND = (
 def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.audits import records
-    from ropeaudit.audits.guessing import START_SECONDS
+    from ropeaudit.audits.cells import START_SECONDS
     from ropeaudit.console import output, output_files, sweep_file
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata

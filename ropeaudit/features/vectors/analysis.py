@@ -23,13 +23,13 @@ from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance import raw_arrays, vector_case
-from ropeaudit.conformance.case_calls import SERVED_LEAST
+from ropeaudit.conformance import vector_case
 from ropeaudit.conformance.vector_case import (
     BATCH,
     FLAT,
     INTEGERS,
     MANIFEST,
+    SERVED_LEAST,
     TENSORS,
     WANTS,
     CaseSpec,
@@ -140,7 +140,7 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
         if getattr(case, name) != allowed:
             raise UsageError(f"vectors take no {name}; leave it out")
-    raw_arrays.stored(dtype)
+    vector_case.stored(dtype)
     heads = HEADS if case.heads is None else case.heads
     kv_heads = (heads // 2 if heads % 2 == 0 else heads) if case.kv_heads is None else case.kv_heads
     seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
@@ -234,7 +234,7 @@ def files(spec: CaseSpec) -> dict[str, bytes]:
     import safetensors.numpy as safetensors
 
     arrays = _arrays(spec)
-    contents = {f"{name}.bin": raw_arrays.to_bytes(array) for name, array in arrays.items()}
+    contents = {f"{name}.bin": vector_case.to_bytes(array) for name, array in arrays.items()}
     contents[TENSORS] = safetensors.save(arrays)
     manifest = vector_case.manifest(spec, {name: vector_case.sha256(c) for name, c in contents.items()})
     return contents | {FLAT: vector_case.flat(manifest), MANIFEST: vector_case.as_json(manifest)}
@@ -243,7 +243,7 @@ def files(spec: CaseSpec) -> dict[str, bytes]:
 def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:
     """Return name -> array of all files, in the dtype of the file."""
     arrays = {
-        name: raw_arrays.array(_drawn(spec, number, shape), spec.dtype)
+        name: vector_case.array(_drawn(spec, number, shape), spec.dtype)
         for number, (name, shape) in enumerate(spec.shapes().items())
     }
     for call in spec.calls:

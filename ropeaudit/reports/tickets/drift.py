@@ -27,10 +27,10 @@ from ropeaudit.reports.tickets.ticket import (
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling import signatures
+from ropeaudit.subjects.calling.anew import is_module
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
-from ropeaudit.subjects.calling.copies import is_module
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
 

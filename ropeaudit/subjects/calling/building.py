@@ -116,10 +116,7 @@ def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int)
 
 
 def _usual(target: type[Any], name: str, length: int) -> Any:
-    """Return a usual value of an argument, or its default in another class of the module; None where unknown.
-
-    A head has `HEAD_DIM` dims, frequencies the base `BASE`.
-    """
+    """Return a usual value of an argument, or its default in another class of the module, or None."""
     usual = {
         **dict.fromkeys(signatures.ROLES["dim"], HEAD_DIM),
         **dict.fromkeys(signatures.ROLES["base"], BASE),
@@ -139,10 +136,7 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
 
 
 def _configs(target: type[Any], name: str) -> Iterator[Any]:
-    """Yield default configs: of the annotated class, then of the configuration file beside, then their parts.
-
-    One class may hold several: of text, of vision, of audio.
-    """
+    """Yield default configs: of the annotated class, of the configuration file beside, then their parts."""
     classes = dict.fromkeys([*_annotated(target, name), *_beside(target)])
     built: list[Any] = []
     for cls in classes:

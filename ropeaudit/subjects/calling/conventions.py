@@ -211,7 +211,10 @@ class Convention:
             lengths = tuple(len(index) + (first if pad else 0) for index, first in group)
             where = np.concatenate([np.arange(size) for size in lengths]) if pad else at[tokens]
             answer = self._run(replace(call, lengths=lengths), given[0], given[1], where)
-            kept = _kept(group, lengths)
+            ends = np.cumsum(lengths)
+            kept = np.concatenate(
+                [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
+            )
             there = np.concatenate([index for index, _ in group])
             values = values.astype(answer.values.dtype, copy=False)
             values[:, :, there] = answer.values[:, :, kept]
@@ -357,7 +360,10 @@ class Convention:
 
     def _once(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what one call returns, as far as it is an array."""
-        given_as = {role: self._of_jax(value) for role, value in arguments.items()}
+        given_as = {
+            role: (self.device.put(value) if self.engine == "jax" and hasattr(value, "ndim") else value)
+            for role, value in arguments.items()
+        }
         positional = [given_as[role] for name, role in self.signature.arguments if name is None]
         named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
         return arrays.known(
@@ -367,10 +373,7 @@ class Convention:
     def _rotated(
         self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
     ) -> tuple[FloatArray, str]:
-        """Return the values of what came back, with axes as they were before, and its dtype.
-
-        Raises: WrongShape.
-        """
+        """Return the values of what came back, with axes as they were before, and its dtype."""
         values, dtype = arrays.values(returned)
         order = self.back or self.order
         self._check_shape(values, order, sizes, what)
@@ -433,10 +436,6 @@ class Convention:
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
         return tables.given(table, call.dtype if self.narrow else held, self.engine, self.device)
 
-    def _of_jax(self, argument: Any) -> Any:
-        """Return an array of NumPy as one of jax where code takes those; anything else as it is."""
-        return self.device.put(argument) if self.engine == "jax" and hasattr(argument, "ndim") else argument
-
 
 class _Watched:
     """The arguments of a call, and what they hold before it."""
@@ -456,14 +455,6 @@ class _Watched:
 
 
 _Piece = tuple[Positions, int]  # which tokens are a run, and its first position
-
-
-def _kept(group: list[_Piece], lengths: tuple[int, ...]) -> Positions:
-    """Return where the tokens of each piece stand among sequences of these lengths: at their ends."""
-    ends = np.cumsum(lengths)
-    return np.concatenate(
-        [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
-    )
 
 
 def scored(

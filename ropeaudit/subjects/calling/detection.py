@@ -136,10 +136,7 @@ def _fit_in(
     order: str | None,
     place: Callable[[], Device],
 ) -> Fit:
-    """Return how to call it in a dtype: the nearest fit with the first engine that has one.
-
-    Raises: NoFit, UsageError, UnknownName.
-    """
+    """Return how to call it in a dtype: the nearest fit with the first engine that has one."""
     known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
     if order is not None and order.lower() not in known:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
@@ -182,10 +179,7 @@ def _try(
     dtype: Format,
     best: Fit | None,
 ) -> Fit | Exception:
-    """Return the better of the best fit so far and this one, or what it raises.
-
-    What is better must take other sizes too. Raises: RopeAuditError.
-    """
+    """Return the better of the best fit so far and this one, or what it raises."""
     try:
         fit = _nearest_layout(convention, make(), setting, dtype)
         rotates = convention.signature.unplaced and not fit.misfit and np.isfinite(fit.error)
@@ -195,7 +189,11 @@ def _try(
             raise arrays.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
             return best
-        _call_with_other_sizes(convention, make(), setting, dtype)
+        # three heads may pass for q, k and v
+        function = make()
+        x = np.ones((2, _HEADS + 1, _LENGTH, setting.head_dim), dtype.carrier)
+        at = np.arange(_START, _START + _LENGTH, dtype=np.int64)
+        convention(silent(function), x, at, setting, dtype)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises is a finding
@@ -228,10 +226,7 @@ def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
 
 
 def _headless(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Fit | None:
-    """Return how code that takes k with and without heads is called without; only where it takes rows then.
-
-    With heads it takes one row of positions alone, so that what it does of others would not be seen.
-    """
+    """Return how code that takes k with and without heads is called without, where it takes rows then."""
     convention = replace(best.convention, headless=True)
     if not {"q", "k"} <= set(convention.signature.roles) or convention.order not in _HEADLESS:
         return None
@@ -268,12 +263,7 @@ def _conventions(
     device: Device,
     failed: Sequence[tuple[Signature, Exception]],
 ) -> Iterator[Convention]:
-    """Yield every order of axes, rank and width of tables that the signatures leave open.
-
-    Then, where two things came back for one array, those that take them for cos and sin; what is not given
-    any vectors can return nothing else. Last, k without an axis of heads. failed: what was raised so far,
-    which grows while this is consumed.
-    """
+    """Yield every order of axes, rank and width of tables that the signatures leave open."""
     for signature in signatures:
         if not signature.vectorless:
             yield from _of_signature(signature, orders, engine, device)
@@ -333,7 +323,6 @@ def _nearest_layout(
 
     Frequencies that depend on the length may be those of the setting, or those of this short call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
-    Raises: whatever the code raises.
     """
     shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape).astype(np.float32), dtype)
@@ -376,18 +365,6 @@ def _nearest_layout(
         for one in (replace(setting, layout=candidate.layout),)
     )
     return min(with_reasons, key=lambda candidate: candidate.rank)
-
-
-def _call_with_other_sizes(
-    convention: Convention, function: Any, setting: RopeSetting, dtype: Format
-) -> None:
-    """Call with as many tokens and another batch: three heads may pass for q, k and v.
-
-    Raises: whatever the code raises.
-    """
-    x = np.ones((2, _HEADS + 1, _LENGTH, setting.head_dim), dtype.carrier)
-    at = np.arange(_START, _START + _LENGTH, dtype=np.int64)
-    convention(silent(function), x, at, setting, dtype)
 
 
 def sureness(fit: Fit) -> str:

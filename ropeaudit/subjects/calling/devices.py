@@ -64,16 +64,16 @@ def of_torch(name: str | None) -> Device:
     """Return torch's device of a name, the CPU where it is None. Raises: UsageError where there is none."""
     if name is None or name.strip().lower() == "cpu":
         return CPU
-    from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
+    from ropeaudit.subjects import torch_native  # in-function: importing torch takes seconds
 
-    return _of(torch_numbers.device(name))
+    return _of(torch_native.device(name))
 
 
 def _of(place: Any) -> Device:
     """Return the device that torch calls `place`."""
-    from ropeaudit.subjects import torch_numbers
+    from ropeaudit.subjects import torch_native
 
-    return CPU if place.type == "cpu" else Device(str(place), torch_numbers.Numbers(place).label)
+    return CPU if place.type == "cpu" else Device(str(place), torch_native.Numbers(place).label)
 
 
 def of_jax(name: str | None) -> Device:

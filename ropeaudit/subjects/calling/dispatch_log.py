@@ -166,25 +166,23 @@ class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return the stage of a tensor; one that was made outside is recognised by its size."""
         if id(tensor) in self.tagged:
             return self.tagged[id(tensor)][0]
-        stage = self._stage_by_size(tensor)
+        count = tensor.numel()
+        if not _is_real(tensor):
+            stage = "position" if count == self.length else ""
+        elif count == self.size:
+            stage = "input"
+        elif count == self.pairs or (count == 2 * self.pairs and tensor.dim() == 1):
+            stage = "frequency"
+        elif tensor.dim() >= 2 and tensor.shape[-1] in (self.pairs, self.head_dim, 2 * self.pairs):
+            stage = "table"
+        else:
+            stage = "position" if count == self.length else ""
         if stage:
             self.tagged[id(tensor)] = (stage, tensor)
             if stage in ("frequency", "table", "input") and not self.logs[stage].dtypes:
                 self.logs[stage].dtypes.append(_dtype_name(tensor))
                 self.logs[stage].operations.append("given")
         return stage
-
-    def _stage_by_size(self, tensor: torch.Tensor) -> str:
-        count = tensor.numel()
-        if not _is_real(tensor):
-            return "position" if count == self.length else ""
-        if count == self.size:
-            return "input"
-        if count == self.pairs or (count == 2 * self.pairs and tensor.dim() == 1):
-            return "frequency"
-        if tensor.dim() >= 2 and tensor.shape[-1] in (self.pairs, self.head_dim, 2 * self.pairs):
-            return "table"
-        return "position" if count == self.length else ""
 
 
 def stages(log: DispatchLog) -> dict[str, StageLog]:

@@ -84,7 +84,20 @@ class Environment:
     def wrapped(self, function: Any, device: str = "cpu") -> Any:
         """Return what calls a function or a module under it, within the state of `calls`."""
         if self.kind == "compile":
-            return _compiled(function)
+            with silent():
+                import torch
+                import torch._dynamo
+
+                dynamo: Any = torch._dynamo.config
+                compile_: Any = torch.compile  # some versions of torch do not type it
+                compiled = compile_(function, options={"compile_threads": 1})
+            limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
+
+            def called(*plain: Any, **named: Any) -> Any:
+                with silent(), limits:
+                    return compiled(*plain, **named)
+
+            return called
         return _with_tf32(function) if self._emulated(device) else function
 
     def _emulated(self, device: str) -> bool:
@@ -157,24 +170,6 @@ def silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _compiled(function: Any) -> Callable[..., Any]:
-    """Return what calls a function compiled by inductor, in this process: a pool would outlive the audit."""
-    with silent():
-        import torch
-        import torch._dynamo
-
-        dynamo: Any = torch._dynamo.config
-        compile_: Any = torch.compile  # some versions of torch do not type it
-        compiled = compile_(function, options={"compile_threads": 1})
-    limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
-
-    def called(*plain: Any, **named: Any) -> Any:
-        with silent(), limits:
-            return compiled(*plain, **named)
-
-    return called
 
 
 def _with_tf32(function: Any) -> Callable[..., Any]:

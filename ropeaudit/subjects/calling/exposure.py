@@ -96,7 +96,9 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
     narrower = {
         stage: (narrowest(own[stage].dtypes), narrowest(clean[stage].dtypes))
         for stage in _STAGES
-        if stage in own and stage in clean and _narrower(own[stage], clean[stage])
+        if stage in own
+        and stage in clean
+        and (_width(narrowest(own[stage].dtypes)) < _width(narrowest(clean[stage].dtypes)))
     }
     product, here = angle_product(own)
     there = angle_product(clean)[1]
@@ -105,10 +107,6 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
     for stage, (here, there) in narrower.items():
         return f"{_STAGES[stage]} computed in {here} (clean: {there})"
     return ""
-
-
-def _narrower(own: StageLog, clean: StageLog) -> bool:
-    return _width(narrowest(own.dtypes)) < _width(narrowest(clean.dtypes))
 
 
 def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:

@@ -4,14 +4,135 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError, one_line
-from ropeaudit.subjects.calling import call_arguments as given
-from ropeaudit.subjects.calling.call_arguments import Argument
+from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.timeout import patiently
+
+Argument: TypeAlias = Callable[[Any, Any], Any]
+DIMS = 64  # of vectors whose values do not matter
+_LENGTHS = ("seq_len", "seqlen", "seq_length", "sequence_length", "length", "num_positions")
+_POSITIONS = (
+    *signatures.ROLES["positions"],
+    *("ids", "coords", "timestamps", "frame_indices"),
+)
+VECTORS = (
+    *signatures.ROLES["x"],
+    *signatures.ROLES["q"],
+    *signatures.ROLES["k"],
+    *("value", "value_states", "device_ref"),
+)
+_ROLES = {
+    "positions": _POSITIONS,
+    "length": (*_LENGTHS, "num_frames", "max_txt_seq_len"),
+    "x": VECTORS,
+    "layer": ("layer_type",),
+    "offset": signatures.ROLES["offset"],
+    "device": ("device",),
+    "dtype": ("dtype",),
+    "height": ("height",),
+    "width": ("width",),
+    "shape": ("shape",),
+    "sizes": ("fhw", "thw", "grid_size", "grid_sizes", "sizes"),
+    "list of sizes": ("video_fhw", "img_shapes", "grid_thw", "image_sizes"),
+}
+SIZES = {"height", "width", "shape", "sizes", "list of sizes"}
+
+
+def role(name: str) -> str:
+    """Return what an argument is; nothing where its name does not say."""
+    return next((role for role, names in _ROLES.items() if name.lower() in names), "")
+
+
+def constant(value: object) -> Argument:
+    """Return an argument that is always the same."""
+    return lambda at, dtype: value
+
+
+def zeros(*sizes: int | None) -> Argument:
+    """Return vectors that are zeros, which give dtype, device and sizes; None stands for n."""
+
+    def build(at: Any, dtype: Any) -> Any:
+        import torch  # not at.new_zeros: who logs operations would take vectors for positions
+
+        return torch.zeros(
+            [len(at) if size is None else size for size in sizes], dtype=dtype, device=at.device
+        )
+
+    return build
+
+
+# roles of what says no position: a grid is one token high and wide
+PLAIN: dict[str, Argument] = {
+    "length": lambda at, dtype: len(at),
+    "device": lambda at, dtype: at.device,
+    "dtype": lambda at, dtype: dtype,
+    "offset": constant(0),
+    "sizes": lambda at, dtype: (len(at), 1, 1),
+    "list of sizes": lambda at, dtype: [(len(at), 1, 1)],
+    "height": constant(1),
+    "width": constant(1),
+    "shape": lambda at, dtype: (1, len(at), 1, 1),
+}
+
+
+def _axes(count: int, last: bool, batch: bool) -> Argument:
+    """Return positions of several axes, all at the same place: (b, n, axes) or (axes, b, n)."""
+
+    def build(at: Any, dtype: Any) -> Any:
+        rows = at[None] if batch else at
+        return rows[..., None].expand(*rows.shape, count) if last else rows.expand(count, *rows.shape)
+
+    return build
+
+
+def _alike(count: int, last: bool, batch: bool) -> tuple[str, Argument]:
+    return f"{count} axes at the same position", _axes(count, last, batch)
+
+
+# what is given as positions, and what a reader must know of it
+POSITIONS: tuple[tuple[str, Argument], ...] = (
+    ("", lambda at, dtype: at[None]),
+    ("", lambda at, dtype: at),
+    *(_alike(count, last=True, batch=True) for count in (3, 2)),
+    *(_alike(count, last=True, batch=False) for count in (3, 2, 4)),
+    *(_alike(count, last=False, batch=True) for count in (3, 2, 4)),
+    ("", lambda at, dtype: at[:, None]),
+    ("the first of 3 axes, the others at 0", lambda at, dtype: (at, at[:1] * 0, at[:1] * 0)),
+)
+
+
+def _first_axis(count: int, last: bool, batch: bool) -> tuple[str, Argument]:
+    """Return positions of several axes, all but the first at 0, see `_axes`."""
+    same = _axes(count, last, batch)
+
+    def build(at: Any, dtype: Any) -> Any:
+        rows = same(at, dtype) * 0  # a new tensor
+        (rows[..., 0] if last else rows[0]).copy_(at)
+        return rows
+
+    return f"the first of {count} axes, the others at 0", build
+
+
+_WHERE = ((True, False), (False, False), (True, True), (False, True))
+MORE_POSITIONS: tuple[tuple[str, Argument], ...] = (
+    *POSITIONS[:2],
+    *(_alike(count, *where) for count in (2, 3, 4) for where in _WHERE),
+    *POSITIONS[-2:],
+    *(_first_axis(count, *where) for count in (2, 3, 4) for where in _WHERE),
+)
+AS_POSITIONS: tuple[str, Argument] = ("positions in float32", lambda at, dtype: at.float())
+# (b, channels, frames, height, width), of one patch each
+VIDEO = ("frames of a video, the first of 3 axes, the others at 0", zeros(1, 16, None, 2, 2))
+VECTOR_SHAPES: tuple[tuple[str, Argument], ...] = (
+    ("", zeros(1, None, DIMS)),
+    ("", zeros(1, 2, None, DIMS)),
+    ("", zeros(None, DIMS)),
+)
+
 
 Where = TypeVar("Where")  # what a returned value is read by
 # from what is returned for positions 0 to n - 1, and n: where cos and sin stand, None where they do not
@@ -136,10 +257,7 @@ def possible(module: Any, device: str) -> Iterator[Call]:
 
 
 def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Parameter], NotFitted | None]:
-    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so.
-
-    grids: whether sizes of grids are filled in.
-    """
+    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so."""
     forward = type(module).forward
     if getattr(forward, "__qualname__", "").startswith(("Module.", "_forward_unimplemented")):
         return [], NotFitted("it has no forward", "no forward")
@@ -148,8 +266,8 @@ def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Paramete
     except (TypeError, ValueError):
         return [], NotFitted("its forward has no signature")
     fixed = [one for one in all_of_them if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    roles = {one.name: given.role(one.name) for one in fixed}
-    known = {name for name, role in roles.items() if role and (grids or role not in given.SIZES)}
+    roles = {one.name: role(one.name) for one in fixed}
+    known = {name for name, role in roles.items() if role and (grids or role not in SIZES)}
     unknown = [one.name for one in fixed if one.default is one.empty and one.name not in known]
     if unknown:
         names = ", ".join(roles)
@@ -162,42 +280,35 @@ def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Paramete
 _Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument]]]
 
 
-def _signature(names: Iterable[str]) -> str:
-    return f"forward({', '.join(names)})"
-
-
 def _filled(named: Mapping[str, str], place: Argument, x: Argument) -> dict[str, Argument]:
     """Return what builds each argument, by its name; of a layer type that is filled in later."""
-    builders = {**given.PLAIN, "positions": place, "x": x}
+    builders = {**PLAIN, "positions": place, "x": x}
     return {name: builders[role] for name, role in named.items() if role != "layer"}
 
 
 def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) -> _Lists:
-    """Yield arguments, likeliest first; nothing where no argument says where tokens stand.
-
-    grids: whether positions may be those of grids, and vectors those of a video.
-    """
-    named = {one.name: given.role(one.name) for one in parameters}
+    """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
+    named = {one.name: role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
-    places = given.MORE_POSITIONS if grids else given.POSITIONS
-    vectors = [*given.VECTOR_SHAPES]
+    places = MORE_POSITIONS if grids else POSITIONS
+    vectors = [*VECTOR_SHAPES]
     if not has_positions:
-        vectors += [*([given.VIDEO] if grids else []), given.AS_POSITIONS]
+        vectors += [*([VIDEO] if grids else []), AS_POSITIONS]
     for (axes, place), (form, vector) in itertools.product(
         places if has_positions else places[:1], vectors if has_x else vectors[:1]
     ):
         first = "the first of 3 axes, the others of size 1"
-        sizes = first if given.SIZES & set(named.values()) and not axes else ""
+        sizes = first if SIZES & set(named.values()) and not axes else ""
         more = ", ".join(filter(None, (axes, sizes, form)))
-        several = bool(axes or sizes or vector is given.VIDEO[1])
-        yield _signature(named), more, several, has_positions, _filled(named, place, vector)
+        several = bool(axes or sizes or vector is VIDEO[1])
+        yield f"forward({', '.join(named)})", more, several, has_positions, _filled(named, place, vector)
 
 
 def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call) -> Iterator[Call]:
     """Yield a call for each layer type, where forward takes one; else the only one."""
-    name = next((one.name for one in parameters if given.role(one.name) == "layer"), None)
+    name = next((one.name for one in parameters if role(one.name) == "layer"), None)
     names = [str(key) for key, _ in module.named_buffers(recurse=False)]
     ends = [key.removesuffix("_inv_freq") for key in names if key.endswith("_inv_freq")]
     types = [one for one in ends if one and not one.endswith("original")]
@@ -205,4 +316,4 @@ def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call
         yield call
         return
     for one in types:
-        yield replace(call, arguments={**call.arguments, name: given.constant(one)})
+        yield replace(call, arguments={**call.arguments, name: constant(one)})

@@ -74,10 +74,7 @@ def _by_path(where: str) -> bool:
 
 
 def _import(where: str) -> tuple[Any, process_state.State]:
-    """Return a module imported by its name or its path, and the state in which it leaves the process.
-
-    Raises: BadInput.
-    """
+    """Return a module imported by its name or its path, and the state in which it leaves the process."""
     by_path = _by_path(where)
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")

@@ -9,27 +9,27 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.runtime.process_state import State
-from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import anew, building, conventions, detection, devices, signatures
-from ropeaudit.subjects.calling.anew import Source
-from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code
+from ropeaudit.subjects.calling.anew import Source, can_be_copied, copied, is_module
+from ropeaudit.subjects.calling.arrays import Refilling, Strides
+from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code, Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
-from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_rotator import OwnRotator
-from ropeaudit.subjects.calling.timeout import patiently
+from ropeaudit.subjects.calling.timeout import patiently, together
+from ropeaudit.subjects.exact_rotation import half_split
 
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
@@ -129,7 +129,22 @@ class OwnCode(Code):
                     lambda: self.instance(key), self.name, key, self.order, lambda: self.device
                 )
             self.engine, self._fits[key] = fit.convention.engine, fit
-            self._check_changes(fit)
+            tables = fit.convention.signature.tables
+            if not tables:
+                self.changes = {}
+            ignored = [stage for stage in self._requested if stage not in self.changes]
+            what = (
+                f"takes no tables from here ({fit.convention.signature})"
+                if not tables
+                else "computes the rest itself"
+            )
+            if ignored and self._alone:
+                reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed" if tables else ""
+                raise UsageError(
+                    f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out"
+                )
+            if ignored:
+                self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
             self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
             if left := signatures.left_out(self.instance(key), fit.convention.signature):
                 self._note(f"not given, though it takes them: {', '.join(left)}")
@@ -153,23 +168,6 @@ class OwnCode(Code):
             if self._narrow[dtype]:
                 self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
         return self._narrow[dtype]
-
-    def _check_changes(self, fit: Fit) -> None:
-        """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
-        tables = fit.convention.signature.tables
-        if not tables:
-            self.changes = {}
-        ignored = [stage for stage in self._requested if stage not in self.changes]
-        what = (
-            f"takes no tables from here ({fit.convention.signature})"
-            if not tables
-            else "computes the rest itself"
-        )
-        if ignored and self._alone:
-            reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed" if tables else ""
-            raise UsageError(f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
-        if ignored:
-            self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
 
     def lies_there(self) -> bool:
         """Return whether it is a module that is called where it lies: no copy has to be moved."""
@@ -335,11 +333,7 @@ def _wants_narrow_tables(
     dtype: Format,
     home: State | None,
 ) -> bool:
-    """Return whether float32 tables alone make what is returned float32: then the dtype's own are wanted.
-
-    Callers that compute in 16 bits give those; float32 would say nothing of the code's own dtype.
-    make: an instance to call. home: the state in which calls begin.
-    """
+    """Return whether float32 tables alone make what is returned float32: then the dtype's own are wanted."""
     roles = set(convention.signature.roles)
     real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
     if not real or dtype.storage_bits > _MOST_BITS:
@@ -354,3 +348,91 @@ def _wants_narrow_tables(
     with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
         return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
     return False
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class OwnRotator(Rotator):
+    """An instance of own code that is called."""
+
+    own: OwnCode
+    fit: Fit
+    setting: RopeSetting
+    dtype: Format
+    instance: Any
+
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before, and may keep something of that."""
+        return not self.own.executed_anew and self.instance is self.own.thing
+
+    def afresh(self) -> OwnRotator:
+        """Return a rotator of an instance that has not been called yet."""
+        return self.own.rotator(self.setting, self.dtype)
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated, as what is returned for q or for k, where both are given."""
+        answer = self.answer(x[None], None, at)
+        rotated: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
+        return rotated
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
+        first, second = self.rotate_whole(q, k, at)
+        if not self.fit.permuted:
+            return first, second
+        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
+        return first[..., back], second[..., back]
+
+    def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return the same with dims in the order in which the code returns them."""
+        if self.fit.convention.takes_keys:
+            answer = self.answer(q, k, at)
+            first, second = answer.values, answer.keys
+            if second is None:  # it takes k and returns q alone
+                second = self.answer(k, None, at).values
+        else:
+            first = self.answer(q, None, at).values
+            second = first if k is q else self.answer(k, None, at).values
+        return first, second
+
+    def together(self, calls: Callable[[], T], what: str) -> T:
+        """Return what `calls` returns, which calls this instance many times in a row, in one state."""
+        with process_state.at_home(self.own.state()):
+            result: T = together(calls, what)
+        return result
+
+    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
+        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
+
+        def of(convention: Convention) -> Convention:
+            return replace(convention, strides=strides, index=index)
+
+        rows = None if self.fit.rows is None else of(self.fit.rows)
+        return replace(self, fit=replace(self.fit, convention=of(self.fit.convention), rows=rows))
+
+    def refilling(self) -> OwnRotator:
+        """Return the same instance, given positions in one tensor that each call fills anew."""
+        return replace(self, instance=Refilling(self.instance))
+
+    def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
+        """Return the same instance, called in another dtype, and in an environment where one is given."""
+        if environment is None:
+            return replace(self, dtype=dtype)
+        wrapped = environment.wrapped(self.instance, self.own.device.name)
+        return replace(self, dtype=dtype, own=self.own.under(environment), instance=wrapped)
+
+    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+        """Return what one call gives, with what it did beside; k is q where it is None.
+
+        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
+        """
+        convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
+        if self.own.narrow_tables(self.fit, self.setting, self.dtype):
+            convention = replace(convention, narrow=True)
+        with process_state.at_home(self.own.state()):
+            answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
+        self.own.note_answer(answer, self.dtype)
+        return answer

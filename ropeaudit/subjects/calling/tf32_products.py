@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.subjects.torch_numbers import Numbers
+from ropeaudit.subjects.torch_native import Numbers
 
 # operations that cuBLAS computes in TF32 where that is allowed -> the first of their two factors
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}

@@ -54,10 +54,7 @@ class Apply:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def __call__(self, x: torch.Tensor, tables: Any) -> torch.Tensor:
-        """Return x rotated. Shapes: (1, h, s, d) -> the same.
-
-        Raises: NotThisWay; whatever the function raises.
-        """
+        """Return x rotated. Shapes: (1, h, s, d) -> the same."""
         into, back = ORDERS[self.order]
         given = into(x)
         arguments: dict[str, Any] = {}
@@ -78,7 +75,11 @@ class Apply:
         if name in _VECTORS or (name in ("q_pe", "k_pe", "xq_", "xk_")):
             return x
         if name in _COS or name in _SIN:
-            return _half(tables, name in _SIN)
+            second = name in _SIN
+            parts = list(tables) if isinstance(tables, tuple | list) else tables
+            if len(parts) != 2:
+                raise NotThisWay("it takes cos and sin, and they are not what is returned")
+            return parts[int(second)]
         if name in _TABLES and one.default in (one.empty, None):
             return tables
         if name == "unsqueeze_dim":
@@ -90,14 +91,6 @@ class Apply:
                 return None
             raise NotThisWay(f"its argument {one.name} is not known")
         return one.empty
-
-
-def _half(tables: Any, second: bool) -> Any:
-    """Return cos, or sin, of what a module returned: a pair, or a tensor whose first axis has two rows."""
-    parts = list(tables) if isinstance(tables, tuple | list) else tables
-    if len(parts) != 2:
-        raise NotThisWay("it takes cos and sin, and they are not what is returned")
-    return parts[int(second)]
 
 
 @functools.lru_cache(maxsize=32)

@@ -53,39 +53,33 @@ class Ggml(Adapter):
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
             if not (positions.min() >= -_INT32 and positions.max() < _INT32):
                 raise ValueError("its positions are int32")
-            return _rotate(library, setting, x, positions, _TYPES[fmt.name])
+            kind = _TYPES[fmt.name]
+            code, dtype = kind
+            given = np.ascontiguousarray(x.transpose(1, 0, 2).astype(dtype))  # (s, h, d): ne = [d, h, s, 1]
+            heads, size, dim = x.shape
+            context = library.ggml_init(_Memory(2**21 + 4 * given.nbytes + 8 * size, None, False))
+            try:
+                a = library.ggml_new_tensor_4d(context, code, dim, heads, size, 1)
+                b = library.ggml_new_tensor_1d(context, _I32, size)
+                at = positions.astype(np.int32)
+                ctypes.memmove(library.ggml_get_data(a), given.ctypes.data, given.nbytes)
+                ctypes.memmove(library.ggml_get_data(b), at.ctypes.data, at.nbytes)
+                scale = 1.0 / setting.scaling.stretch
+                node = library.ggml_rope_ext(
+                    *(context, a, b, None, setting.rotary_dim, _MODES[setting.layout], 0),
+                    *(setting.base, scale, 0.0, 1.0, 32.0, 1.0),
+                )
+                graph = library.ggml_new_graph(context)
+                library.ggml_build_forward_expand(graph, node)
+                if library.cpu.ggml_graph_compute_with_ctx(context, graph, 1):
+                    raise RuntimeError("ggml could not compute the graph")
+                output = np.empty_like(given)
+                ctypes.memmove(output.ctypes.data, library.ggml_get_data(node), output.nbytes)
+            finally:
+                library.ggml_free(context)
+            return output.transpose(1, 0, 2).astype(np.float32)
 
         return rotate
-
-
-def _rotate(
-    library: Any, setting: RopeSetting, x: FloatArray, positions: Positions, kind: tuple[int, type[Any]]
-) -> FloatArray:
-    """Compute a graph of one node. Shapes: x (h, s, d), positions (s,) -> (h, s, d)."""
-    code, dtype = kind
-    given = np.ascontiguousarray(x.transpose(1, 0, 2).astype(dtype))  # (s, h, d): ne = [d, h, s, 1]
-    heads, size, dim = x.shape
-    context = library.ggml_init(_Memory(2**21 + 4 * given.nbytes + 8 * size, None, False))
-    try:
-        a = library.ggml_new_tensor_4d(context, code, dim, heads, size, 1)
-        b = library.ggml_new_tensor_1d(context, _I32, size)
-        at = positions.astype(np.int32)
-        ctypes.memmove(library.ggml_get_data(a), given.ctypes.data, given.nbytes)
-        ctypes.memmove(library.ggml_get_data(b), at.ctypes.data, at.nbytes)
-        scale = 1.0 / setting.scaling.stretch
-        node = library.ggml_rope_ext(
-            *(context, a, b, None, setting.rotary_dim, _MODES[setting.layout], 0),
-            *(setting.base, scale, 0.0, 1.0, 32.0, 1.0),
-        )
-        graph = library.ggml_new_graph(context)
-        library.ggml_build_forward_expand(graph, node)
-        if library.cpu.ggml_graph_compute_with_ctx(context, graph, 1):
-            raise RuntimeError("ggml could not compute the graph")
-        output = np.empty_like(given)
-        ctypes.memmove(output.ctypes.data, library.ggml_get_data(node), output.nbytes)
-    finally:
-        library.ggml_free(context)
-    return output.transpose(1, 0, 2).astype(np.float32)
 
 
 @functools.cache

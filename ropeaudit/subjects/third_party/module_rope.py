@@ -22,7 +22,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import forwards
 from ropeaudit.subjects.calling.forwards import Call
-from ropeaudit.subjects.third_party import Entry, applying, sizing, structure
+from ropeaudit.subjects.third_party import Entry, applying, structure
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 from ropeaudit.subjects.third_party.applying import Apply
 from ropeaudit.subjects.third_party.structure import NoRotation, Structure
@@ -89,7 +89,9 @@ class ModuleRope(TorchAdapter):
         """Return a new module, of those that the class is built as the one that fits."""
         cls = self._class()
         with _quiet(self._entry.package):
-            return cls(**sizing.variants(cls, fit.dims, fit.axes, setting.base)[fit.number]).eval()
+            return cls(
+                **structure.variants_of_arguments(cls, fit.dims, fit.axes, setting.base)[fit.number]
+            ).eval()
 
     def _class(self) -> Any:
         place, _, name = self._entry.target.partition(":")
@@ -147,7 +149,7 @@ def found(cls: Any, dims: int, base: float, earlier: Fit | None = None) -> Fit |
     expected = base ** (-2.0 * np.arange(dims // 2) / dims)
     reasons: list[str] = []
     for axes in [earlier.axes] if earlier else _AXES:
-        for number, arguments in enumerate(sizing.variants(cls, axes * dims, axes, base)):
+        for number, arguments in enumerate(structure.variants_of_arguments(cls, axes * dims, axes, base)):
             if earlier and number != earlier.number:
                 continue
             try:
@@ -178,7 +180,13 @@ def _likeliest(cls: Any, reasons: list[str]) -> str:
 
 def _seen(module: Any, trial: Fit) -> Structure:
     """Return what rotates. Raises: NoRotation; whatever the code raises."""
-    rotate = _probed(module, trial)
+
+    def rotate(x: FloatArray, at: Positions) -> FloatArray:
+        given = torch.from_numpy(x.astype(np.float32))[None]
+        with torch.no_grad():
+            rotated: FloatArray = _rotated(module, trial, given, torch.from_numpy(at))[0].numpy()
+        return rotated
+
     rotate(np.zeros((3, structure.PROBE.size, trial.dims)), structure.PROBE)  # shapes, before much work
     return structure.measured(rotate, trial.dims)
 
@@ -216,18 +224,6 @@ def _tensors(returned: Any) -> list[Any]:
     if not isinstance(parts, list | tuple) and not isinstance(returned, Mapping):
         return []
     return [one for part in parts for one in _tensors(part)]
-
-
-def _probed(module: Any, fit: Fit) -> Any:
-    """Return the function of arrays that rotates in float32."""
-
-    def rotate(x: FloatArray, at: Positions) -> FloatArray:
-        given = torch.from_numpy(x.astype(np.float32))[None]
-        with torch.no_grad():
-            rotated: FloatArray = _rotated(module, fit, given, torch.from_numpy(at))[0].numpy()
-        return rotated
-
-    return rotate
 
 
 def _rotated(module: Any, fit: Fit, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
