@@ -16,7 +16,10 @@ from typing import Any
 
 from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, check_usable, required_packages
 from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.third_party.entries import Entry, EntryFields, Family, FamilyFields
+from ropeaudit.subjects.third_party.entries import Entry as Entry
+from ropeaudit.subjects.third_party.entries import EntryFields as EntryFields
+from ropeaudit.subjects.third_party.entries import Family as Family
+from ropeaudit.subjects.third_party.entries import FamilyFields as FamilyFields
 
 ALL = "all"  # that is installed
 # the first files that are listed; others follow by name
