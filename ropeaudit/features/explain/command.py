@@ -72,13 +72,14 @@ def explain(
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, remedies
-    from ropeaudit.features.explain.report import check_kind, columns_of, report
+    from ropeaudit.features.explain.columns import COLUMNS
+    from ropeaudit.features.explain.report import check_kind, report
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.numbers import counted
 
     kind = by or ("dtypes" if implementations else "stage")
     check_kind(kind, bool(implementations))
-    columns = output.chosen_columns(columns_of(kind), f"(in rows by {kind})")
+    columns = output.chosen_columns(COLUMNS[kind], f"(in rows by {kind})")
     cases = settings.cases(rope, vectors)
     chosen = analysis.subjects(
         *(recipe, implementations, dtype, changes, DEFAULT), order=order, device=device, under=under
