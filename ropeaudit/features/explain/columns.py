@@ -9,7 +9,7 @@ from typing import Any
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.explain import shares
 from ropeaudit.features.explain.analysis import Explanation
-from ropeaudit.features.explain.known_recipes import Stage, expected, narrowest
+from ropeaudit.features.explain.known_recipes import Likeness, Stage, expected, narrowest
 from ropeaudit.features.explain.remedies import Remedy
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.recipes import STAGES
@@ -125,6 +125,10 @@ def _called(one: Trace) -> Row:
     return {"implementation": one.name, "dtype": one.dtype.name, "environment": one.environment}
 
 
+def _near(like: Likeness | None) -> Row:
+    return {name: getattr(like, name) if like else math.nan for name in ("distance", "equal", "profile")}
+
+
 def _arithmetic(group: RecipeGroup) -> str:
     """Return what recipes round, in words, without their names."""
     return wording.arithmetic(group.values() | {"recipes": ()})
@@ -141,10 +145,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
             "schema": SCHEMA,
             **_called(one),
             "device": one.device,
-            "layout": one.setting.layout,
-            "head_dim": one.setting.head_dim,
-            "rotary_dim": one.setting.rotary_dim,
-            "base": one.setting.base,
+            **{name: getattr(one.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")},
             "stage": stage.name,
             "seen": " -> ".join(stage.dtypes),
             "operations": " ".join(stage.operations) or "none",
@@ -153,9 +154,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
             "nearest": " ".join(one.recipes()) or "none",
             "behaviour": _arithmetic(best.group) if best else one.told() or "none",
             "diagnosis": one.diagnosis(),
-            "distance": best.distance if best else math.nan,
-            "equal": best.equal if best else math.nan,
-            "profile": best.profile if best else math.nan,
+            **_near(best),
             "refused": one.refused or "none",
         }
         results.append(row)
@@ -180,9 +179,7 @@ def recipe_rows(one: Trace) -> list[Row]:
         | {
             "behaviour": _arithmetic(like.group),
             "recipes": " ".join(like.group.names) or "none",
-            "distance": like.distance,
-            "equal": like.equal,
-            "profile": like.profile,
+            **_near(like),
             "stages_differing": " ".join(like.differing) or "none",
         }
         for like in one.likely[: max(_RECIPES, len(one.nearest()))]
