@@ -16,6 +16,7 @@ from ropeaudit.features.explain.remedies import DriftTolerance
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.recognition import wording
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
+from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.verdicts import under
 
@@ -127,6 +128,8 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     assumed += [f"base {one.setting.base:g}"] if case.base is None else []
     if assumed and case.model is None and case.config is None:
         facts.append(("assumed", f"{', '.join(assumed)} (--config, --model or --base for yours)"))
+    read = model_notes([case], [one.offset])  # what a config says, and what of it is not looked at
+    facts += [("" if number else "read", text) for number, text in enumerate(read)]
     (heads, size, _), seed = one.inputs.q.shape, f" (seed {one.inputs.seed})" if case.qk == "gaussian" else ""
     taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
     left = "" if sampled.covers(one.inputs) else taken

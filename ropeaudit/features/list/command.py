@@ -84,11 +84,14 @@ def implementations(match: str | None, screen: ScreenOptions) -> int:
     return _print("implementations", screen, rows)
 
 
-@command(epilog="CODE: one of this list, such as narrow-positions, which is then explained with an example.")
+@command(epilog="CODE: one of the list, such as narrow-positions.")
 @click.argument("code", metavar="[CODE]", required=False, type=WORD)
 @screen_options
 def diagnoses(code: str | None, screen: ScreenOptions) -> int:
-    """List what explains wrong numbers, and what to change; of CODE all that is known."""
+    """List what explains wrong numbers, and what to change.
+
+    With CODE all that is known of one, with lines of code that are wrong and right.
+    """
     if code is None:
         return _print("diagnoses", screen)
     from ropeaudit.console import output
