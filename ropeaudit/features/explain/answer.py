@@ -15,13 +15,14 @@ from ropeaudit.features.explain.known_recipes import COMPARED, expected, narrowe
 from ropeaudit.features.explain.remedies import DriftTolerance
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.recognition import wording
+from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.verdicts import under
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
-_STAGES, _OTHERS = 4, 5  # stages that are named, other cases that get a line
+_STAGES, _OTHERS, _NAMED = 4, 5, 3  # stages and recipes that are named, other cases that get a line
 _NARROW = ("positions", "frequencies", "angles", "table", "table", "rotation", "output", "accumulator")
 _OF = ("position", "frequency", "angle", "trig", "table", "rotation", "output", "accumulate")
 _CODES = {stage: f"narrow-{name}" for stage, name in zip(_OF, _NARROW, strict=True)}  # of `list diagnoses`
@@ -167,12 +168,20 @@ def _likeness(trace: Trace) -> str:
     if best.differing:
         seen, right = {one.name: narrowest(one) for one in trace.stages}, expected(best.group.resolved)
         parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
-        who = ", ".join(best.group.names) or wording.arithmetic(best.group.values())
+        who = ", ".join(_shortened(best.group.names)) or _arithmetic(best.group)
         return f"no known recipe: nearest is {who}, yet {', '.join(parts)}"
-    words = "; or ".join(wording.arithmetic(like.group.values()) for like in (best, *others))
+    words = "; or ".join(_arithmetic(like.group) for like in (best, *others))
     named = "" if trace.recipes() else ", which no named recipe does"
     equal = "bit-identical" if best.equal == 1 else f"{percent(best.equal)} of q's numbers bit-identical"
     return f"{words}{named}: {equal} at {len(trace.drifts or {}) * COMPARED} positions"
+
+
+def _arithmetic(group: RecipeGroup) -> str:
+    return wording.arithmetic(group.values() | {"recipes": _shortened(group.names)})
+
+
+def _shortened(names: Sequence[str]) -> Sequence[str]:
+    return names if len(names) <= _NAMED else (*names[:_NAMED], f"{len(names) - _NAMED} more")
 
 
 def _unlike(trace: Trace) -> Cause:

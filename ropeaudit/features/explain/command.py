@@ -64,10 +64,9 @@ def explain(
 ) -> int:
     """Say which stages are to blame for the drift, and which to keep in a wider format.
 
-    Each stage gets a share of the drift, with its cause. The remedy is the smallest set of stages whose
-    widening meets the tolerance. Of CODE the dtypes of each stage are shown first, as torch's operations
-    show them, and the known recipes that rotate most like it; the recipe that its numbers resemble is
-    explained.
+    Each stage gets a share of the drift. The remedy is the smallest set of stages to compute in higher
+    precision that meets the tolerance. CODE is explained as the known recipe that its numbers resemble; -v
+    shows the dtypes of its stages, as torch's operations show them.
     """
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
