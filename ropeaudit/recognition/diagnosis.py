@@ -9,7 +9,7 @@ import functools
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ropeaudit import data
 
@@ -36,6 +36,9 @@ class Kind:
     gradient: str = ""
     gradient_remedy: str = ""
     option: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    wrong: str = ""
+    right: str = ""
 
 
 @functools.cache
@@ -43,9 +46,16 @@ def kinds() -> Mapping[str, Kind]:
     """Return every kind of diagnosis by its code, in the order of the file."""
     tables = tomllib.loads(data.text("diagnoses.toml"))
     return {
-        code: Kind(code, table.pop("class"), **table | {"bugs": tuple(table["bugs"])})
+        code: Kind(code, table.pop("class"), **{name: _tuples(value) for name, value in table.items()})
         for code, table in tables.items()
     }
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value of a row with tuples where the file has lists."""
+    if isinstance(value, dict):
+        return {name: _tuples(one) for name, one in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,18 @@
-"""docs/diagnoses.md is what data/diagnoses.toml, the wording and tests/net/matrix.toml say.
+"""docs/diagnoses.md is what data/diagnoses.toml and tests/net/matrix.toml say.
 
 `python tests/documentation/test_diagnoses_page.py` writes it.
 """
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ropeaudit.arithmetic.formats import FP32
-from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
+from ropeaudit.features.list.columns import explained
+from ropeaudit.recognition.diagnosis import Kind, kinds
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "diagnoses.md"
-UP_TO = 131072  # positions that the code of the examples must hold
 CLASSES = {  # class of diagnoses -> what it is, in the order of the page
     "precision": "The right formula in a format that is too narrow.",
     "setting": "Right code for another model: its numbers are those of another setting.",
@@ -38,7 +34,6 @@ ROADS = {  # of the matrix -> how a fault reaches the commands
     "onnx": "a graph with `RotaryEmbedding`",
     "model": "a whole model",
 }
-VALUES = Path(__file__).with_name("diagnosis_values.json")  # code -> plausible values of its sentence
 EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
     "offset,verdict,diagnosis,resembles -f csv"
@@ -54,7 +49,7 @@ stays; the sentence beside it has the numbers of the case, and its words may cha
 | JUnit of `check` | the `type` of a failure |
 | waivers of `check` | `diagnosis = "wrong-base"` is of failures with that code ([waivers](check.md#in-ci)) |
 | tickets | the end of the title, and the facts of the row |
-| `ropeaudit list diagnoses` | a row a code; `-f json` has all that stands here |
+| `ropeaudit list diagnoses CODE` | all that stands here of a code |
 
 `a+b` are two faults that are there together. `a|b` explain the numbers equally well: nothing that was called
 tells which, and a remedy is named only where it is the same. An empty cell: nothing has to be explained; in
@@ -78,43 +73,26 @@ def paragraphs() -> Iterator[str]:
     yield f"```bash\nropeaudit {EXAMPLE}\n```"
     yield f"```text\n{_printed('-m', 'ropeaudit', *EXAMPLE.split())}\n```"
     yield INTRODUCTION
-    values = json.loads(VALUES.read_text(encoding="utf-8"))
     for group, meaning in CLASSES.items():
         yield f"## {group.capitalize()}"
         yield meaning
         for kind in kinds().values():
             if kind.group == group:
                 yield f"### {kind.code}"
-                assert kind.code in values, f"{kind.code}: give its values in {VALUES.name}"
-                yield "\n".join(section(kind, as_given(values[kind.code])))
+                yield from section(kind)
     yield from matrix()
 
 
-def as_given(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values of a diagnosis with tuples where JSON has lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def section(kind: Kind, values: dict[str, float | str]) -> Iterator[str]:
-    """Yield the lines of a code. values: plausible ones of its sentence."""
-    found = Diagnosis(kind.code, values)
-    backward = Diagnosis(kind.code, values, Where(gradient=True))
-    remedy = wording.remedy(found, FP32, UP_TO)
-    yield f"**{kind.title}**, printed as `{wording.sentence(found)}`"
-    yield ""
-    yield f"- **Shows**: {kind.shows}"
-    yield f"- **Cause**: {kind.cause}"
-    if remedy:
-        yield f"- **Remedy**: {remedy}."
-    if kind.gradient:
-        yield f"- **Of a gradient**: `{wording.sentence(backward)}`"
-    if kind.gradient_remedy:
-        yield f"- **Remedy there**: {wording.remedy(backward, FP32, UP_TO)}."
-    if kind.option:
-        option = wording.template(kind.option)
-        yield f"- **Option**, where the code is right and the setting is not: `{option}`"
-    if kind.bugs:
-        yield f"- **Shipped**: {', '.join(kind.bugs)}"
+def section(kind: Kind) -> Iterator[str]:
+    """Yield the parts of a code: what is known of it, and an example."""
+    known = explained(kind)
+    wrong, right = known.pop("wrong", ""), known.pop("right", "")
+    yield f"**{kind.title}**, printed as `{known.pop('printed as')}`"
+    quoted = ("of a gradient", "if it is meant")
+    texts = {label: f"`{text}`" if label in quoted else text for label, text in known.items()}
+    yield "\n".join(f"- **{label.capitalize()}**: {text}" for label, text in texts.items())
+    if wrong:
+        yield f"```python\n# wrong\n{wrong}\n# right\n{right}\n```"
 
 
 def matrix() -> Iterator[str]:

@@ -56,20 +56,19 @@ def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, code) -> 
     assert recipe in own.resembles
     assert recipe in [one for like in result.trace.nearest() for one in like.group.names]
     shown = report([result], by="stage")
-    assert shown.headline.endswith(
-        f"Figures are those of {own.recipe.recipe.name}, which {own.code} resembles."
-    )
-    assert any("to within the recipe's own roundings" in note for note in shown.notes)
+    [answer] = shown.answers
+    assert f"off (as {own.recipe.recipe.name}); limit 1 %" in answer.decides
     assert shown.rows[0]["implementation"] == f"{own.code} (as {own.recipe.recipe.name})"
 
 
 def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(code, capsys) -> None:
     assert main(["explain", code("shifted"), *FLAGS, "--offset", "64"]) == 0
     seen = capsys.readouterr()
-    assert "behaves like no known recipe; what comes nearest: positions +1." in seen.out
-    assert "share" not in seen.out
+    assert seen.out.startswith(f"FAIL  {code('shifted')}   bf16: behaves like no known recipe\n")
+    assert "error[positions-off]: positions +1\n" in seen.out
+    assert main(["explain", code("shifted"), *FLAGS, "--offset", "64", "-f", "json"]) == 0
     where = f"{code('shifted')} in bfloat16 at offset 64"
-    assert f"{where} does what no known recipe does; its stages get no shares" in seen.err
+    assert f"{where} does what no known recipe does; its stages get no shares" in capsys.readouterr().out
 
 
 def test_what_cannot_be_called_says_why(code) -> None:
@@ -90,9 +89,11 @@ def test_what_cannot_be_called_at_an_offset_gets_no_shares_there(tmp_path) -> No
 
 
 def test_dtypes_come_first_then_the_shares_of_each_offset(code, capsys) -> None:
-    assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-q"]) == 0
+    assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-v"]) == 0
     out = capsys.readouterr().out
-    assert 0 < out.index("behaves like: ") < out.index("Recipes, nearest first:") < out.index("drifts by ")
+    assert (
+        0 < out.index("behaves like") < out.index("Recipes, nearest first:") < out.index("Stages, the worst")
+    )
     assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-f", "json", "-q"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert {"seen", "operations", "recipe_format"} <= set(whole["records"][0])

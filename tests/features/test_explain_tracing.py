@@ -14,7 +14,7 @@ from ropeaudit import parse
 from ropeaudit.features.explain import known_recipes as compared
 from ropeaudit.features.explain import tracing
 from ropeaudit.features.explain.analysis import CodeExplanation
-from ropeaudit.features.explain.code_report import COLUMNS, code_tables, headline, names, notes
+from ropeaudit.features.explain.columns import COLUMNS, dtypes_rows
 from ropeaudit.features.explain.known_recipes import Stage
 from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.main import main
@@ -114,8 +114,21 @@ def traced(thing, dtype="bf16", offsets=OFFSETS):
     return tracing.trace(OwnCode(thing.__name__, thing), parse(dtype), offsets=offsets)
 
 
+def names(trace):
+    return trace.recipes()
+
+
 def rows(trace):
-    return code_tables([trace])["dtypes"].rows
+    return dtypes_rows(trace)
+
+
+def told(trace):
+    """The report of code whose stages get no shares."""
+    return explain_report([CodeExplanation(trace)], None, {}, "dtypes")
+
+
+def likeness(trace):
+    return dict(told(trace).answers[0].facts)["behaves like"]
 
 
 def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
@@ -198,12 +211,12 @@ def test_profiles_are_those_of_the_audit() -> None:
 def test_command_and_its_forms(capsys) -> None:
     assert main(["explain", "transformers-llama", "-f", "csv"]) == 0
     results = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert list(results[0]) == list(COLUMNS)
+    assert list(results[0]) == list(COLUMNS["dtypes"])
     assert {row["agrees"] for row in results} == {"yes", ""}
     assert "hf" in results[0]["nearest"].split()
     assert main(["explain", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert "transformers-llama in float16 behaves like: rounded table" in report["headline"]
+    assert report["headline"].startswith("OK transformers-llama: fp16, offset 0: scores 0.")
     assert [row["offset"] for row in report["profiles"]] == [0]
     assert "hf" in report["recipes"][0]["recipes"].split()
 
@@ -242,7 +255,7 @@ def test_headline_and_stages_say_the_same() -> None:
     """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
     result, words = traced(cast_frequencies), "bfloat16 frequencies, float32 rotation"
     assert result.nearest()[0].distance < 1e-9
-    assert f"behaves like: {words}, which no named recipe does; 100 % of its numbers" in headline(result)
+    assert likeness(result) == f"{words}, which no named recipe does: bit-identical at 96 positions"
     assert {row["agrees"] for row in rows(result)} <= {"yes", None}
     assert {row["nearest"] for row in rows(result)} == {"none"}
     assert {row["behaviour"] for row in rows(result)} == {words}
@@ -254,10 +267,8 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
     differing = replace(result.nearest()[0], differing=("rotation",))
     other = replace(result, stages=tuple(stages), likely=(differing,))
-    expected = "behaves like no known recipe: nearest is hf, hf-sdpa"
-    assert expected in headline(other)
-    assert "yet rotation was seen in float32 (there bfloat16)" in headline(other)
-    assert "behaves like: " not in headline(other)
+    assert likeness(other).startswith("no known recipe: nearest is hf, hf-sdpa")
+    assert "yet rotation was seen in float32 (there bfloat16)" in likeness(other)
 
 
 @pytest.mark.parametrize(
@@ -281,10 +292,11 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
     assert result.likely == ()
     assert result.faults == {0: found}
     assert result.diagnosis() == found.code
-    nearest = words if found.code == "unexplained" else f"what comes nearest: {words}"
-    assert headline(result).endswith(f"behaves like no known recipe; {nearest}.")
+    report = told(result)
+    assert report.answers[0].status == "FAIL"
+    assert report.answers[0].decides == "bf16: behaves like no known recipe"
+    assert [(one.code, one.title) for one in report.answers[0].causes] == [(found.code, words)]
     assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", words)}
-    report = explain_report([CodeExplanation(result)], None, {}, "dtypes")
     assert report.further["recipes"].rows == []
     assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
 
@@ -301,7 +313,7 @@ def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
     result = traced(short_cache, offsets=(*OFFSETS, 131072))
     assert list(result.drifts) == [0, 32768]
     assert list(result.dropped) == [131072]
-    (note,) = notes(result)
+    (note,) = told(result).notes
     assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
     assert "meta" in names(result)
 

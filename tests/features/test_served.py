@@ -263,4 +263,4 @@ def test_explain_of_code_compares_up_to_the_end_of_the_range(yarn: Path, capsys)
     assert list(found.trace.drifts) == [0, 1024, 4096 - tracing.COMPARED]
     words = ["--config", "m.json", "--heads", "2", "--seq-len", "8", "--dtype", "fp32", "--recipe", "hf"]
     assert main(["explain", *words]) == 0
-    assert SAID in capsys.readouterr().err
+    assert SAID in capsys.readouterr().out

@@ -22,7 +22,6 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
-from ropeaudit.audits.judging import ratio
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.bounds import attainable
@@ -85,11 +84,6 @@ class Explanation(Result):
         """The recipe's name, with the changes made to it; of code its own, and that name."""
         name = self.recipe.recipe.name
         return f"{self.code} (as {name})" if self.code else name
-
-    @property
-    def excess(self) -> float:
-        """Drift over the best achievable in the dtype; nan where that is undefined."""
-        return ratio(self.drift.rms, self.attainable)
 
     @property
     def remedy(self) -> Remedy | None:
@@ -278,7 +272,7 @@ def _explanation(
     cancelling = terms / reference.rms if reference.rms else math.inf
     accepted = tolerance or remedies.usual(drift)
     widened = [] if reference.nonfinite else names
-    search = RemedySearch(bench, recipe, widened, accepted, inputs.seq_len + max(0, offset))
+    search = RemedySearch(bench, recipe, widened, accepted, drift, inputs.seq_len + max(0, offset))
     sets = search.run(lambda share: on_progress(_SHARE_OF_WORK))
     on_progress(1.0)
     careful = Emulated(attainable.careful(recipe.dtype), setting, axes)

@@ -64,21 +64,21 @@ def explain(
 ) -> int:
     """Say which stages are to blame for the drift, and which to keep in a wider format.
 
-    Each stage gets a share of the drift, with its cause. The remedy is the smallest set of stages whose
-    widening meets the tolerance. Of CODE the dtypes of each stage are shown first, as torch's operations
-    show them, and the known recipes that rotate most like it; the recipe that its numbers resemble is
-    explained.
+    Each stage gets a share of the drift. The remedy is the smallest set of stages to compute in higher
+    precision that meets the tolerance. CODE is explained as the known recipe that its numbers resemble; -v
+    shows the dtypes of its stages, as torch's operations show them.
     """
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, remedies
-    from ropeaudit.features.explain.report import check_kind, columns_of, report
+    from ropeaudit.features.explain.columns import COLUMNS
+    from ropeaudit.features.explain.report import check_kind, report
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.numbers import counted
 
     kind = by or ("dtypes" if implementations else "stage")
     check_kind(kind, bool(implementations))
-    columns = output.chosen_columns(columns_of(kind), f"(in rows by {kind})")
+    columns = output.chosen_columns(COLUMNS[kind], f"(in rows by {kind})")
     cases = settings.cases(rope, vectors)
     chosen = analysis.subjects(
         *(recipe, implementations, dtype, changes, DEFAULT), order=order, device=device, under=under

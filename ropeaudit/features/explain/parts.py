@@ -10,7 +10,7 @@ Letters: n sampled positions, d head_dim, p pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Table
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Sums over the visible scores of some heads; nan wherever one of them is not finite.
 
@@ -40,22 +40,13 @@ class Parts:
     whole: float
     terms: float
 
-    def merge(self, later: Parts) -> None:
-        """Take in what was gathered over other heads."""
-        self.squares, self.products = self.squares + later.squares, self.products + later.products
-        self.norms = self.norms + later.norms
-        self.whole += later.whole
-        self.terms += later.terms
-
 
 def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
     table, heads = bench.table(recipe), bench.scene.sample.heads
     with mapping(1):
         by_head = [_of_head(bench, recipe, table, head) for head in heads]
-    for later in by_head[1:]:
-        by_head[0].merge(later)
-    return by_head[0]
+    return Parts(*(sum(getattr(one, field.name) for one in by_head) for field in fields(Parts)))
 
 
 def wavelengths(bench: Bench) -> Array:

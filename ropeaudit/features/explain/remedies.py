@@ -88,16 +88,19 @@ class Remedy:
     multiply_bits: int
 
 
+@dataclass(frozen=True, slots=True)
 class RemedySearch:
-    """The search for one recipe. positions: how many a table holds."""
+    """The search for one recipe.
 
-    def __init__(
-        self, bench: Bench, recipe: Resolved, names: Sequence[str], accepted: DriftTolerance, positions: int
-    ) -> None:
-        """Keep what is searched: `names` are the stages that can be widened."""
-        self.bench, self.recipe, self.names = bench, recipe, names
-        self.accepted, self.positions = accepted, positions
-        (self.unchanged,) = bench.drifts([recipe])
+    names: the stages that can be widened. unchanged: drift of the recipe. positions: how many a table holds.
+    """
+
+    bench: Bench
+    recipe: Resolved
+    names: Sequence[str]
+    accepted: DriftTolerance
+    unchanged: Statistics
+    positions: int
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> list[Remedy]:
         """Return the best set of every size, up to the first that meets the tolerance.
@@ -128,7 +131,8 @@ class RemedySearch:
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
-        narrow = [s for s in stages if any(f.precision < FP32.precision for f in self._formats(s))]
+        formats = {stage: shares.formats(self.recipe, stage) for stage in stages}
+        narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats[s])]
         for count in range(len(narrow), 0, -1):
             tries = [
                 {s: FP32 if s in in_float32 else FP64 for s in stages}
@@ -163,9 +167,6 @@ class RemedySearch:
 
     def _meets(self, drift: Statistics) -> bool:
         return self.accepted.met_by(drift, self.bench.reference)
-
-    def _formats(self, stage: str) -> tuple[Format, ...]:
-        return shares.formats(self.recipe, stage)
 
 
 def _size(drift: Statistics) -> tuple[int, float]:

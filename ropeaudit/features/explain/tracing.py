@@ -87,6 +87,10 @@ class Trace:
         """Return the recipes that none is nearer than."""
         return nearest(self.likely)
 
+    def recipes(self) -> list[str]:
+        """Return the names of the recipes that none is nearer than."""
+        return [name for like in self.nearest() for name in like.group.names] if self.likely else []
+
 
 def usual_offsets(case: Case) -> tuple[int, ...]:
     """Return the offsets at which code is compared: OFFSETS, of a known range those within it and its end."""

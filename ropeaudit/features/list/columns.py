@@ -1,180 +1,142 @@
-"""Every list: its columns, and what it lists."""
+"""What each list of `ropeaudit list` holds, a row each; its columns are those of `data/columns.toml`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FORMATS, Format
+from ropeaudit.arithmetic.formats import FORMATS, FP32, Format
 from ropeaudit.audits import judging, records, summation
-from ropeaudit.recipes import STAGES, Recipe, all_recipes
+from ropeaudit.recipes import Recipe, all_recipes
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Kind, kinds
+from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
 from ropeaudit.rope import axial_presets
 from ropeaudit.rope.axial import AxialRope
-from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.presets import all_presets
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import Column
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.third_party import Entry
 
-
-@dataclass(frozen=True, slots=True)
-class PresetLayer:
-    """A layer type of a model."""
-
-    preset: ModelRope
-    layer: str
-    setting: RopeSetting
+Row = dict[str, Any]
+_UP_TO = 131072  # positions that code must hold whose remedy is told
 
 
-def recipe_row(one: Recipe) -> dict[str, Any]:
+def _fields(one: object, names: str) -> Row:
+    """Return the columns that are called as the attributes that they hold."""
+    return {name: getattr(one, name) for name in names.split()}
+
+
+def recipe_row(one: Recipe) -> Row:
     """Return the row of a recipe."""
-    return {
-        "recipe": one.name,
-        "summary": one.summary,
-        "runs": f"refused: {one.refused}" if one.refused else "yes",
-        **{stage: one.stages[stage] for stage in STAGES},
-        "frequency_form": one.frequency_form,
-        "rotation_rounding": one.rotation_rounding,
-        "scale_after_store": one.scale_after_store,
-        "source": one.source,
-        "note": one.note,
-        "verified": one.verified,
-    }
+    named = "summary frequency_form rotation_rounding scale_after_store source note verified"
+    runs = f"refused: {one.refused}" if one.refused else "yes"
+    return {"recipe": one.name, "runs": runs, **one.stages, **_fields(one, named)}
 
 
-def _layouts(one: Entry) -> str:
-    """Return the layouts; a family's class has one, which is measured when it is called."""
-    return "one of two" if one.target or one.classes > 1 else " ".join(one.layouts)
-
-
-def _runs(one: Entry) -> str:
-    if not one.installed:
-        return one.install
-    return "when called" if one.target else "yes"
-
-
-def entry_row(one: Entry) -> dict[str, Any]:
-    """Return the row of an implementation."""
+def entry_row(one: Entry) -> Row:
+    """Return the row of an implementation; a family's class has one layout, measured when it is called."""
+    several = one.target or one.classes > 1
     return {
         "implementation": one.name,
-        "package": one.package,
-        "version": one.version,
-        "layouts": _layouts(one),
+        "layouts": "one of two" if several else " ".join(one.layouts),
         "dtypes": " ".join(one.dtypes),
-        "calls": one.calls,
-        "classes": one.classes,
-        "runs": _runs(one),
+        "runs": one.install if not one.installed else "when called" if one.target else "yes",
+        **_fields(one, "package version calls classes"),
     }
 
 
-def format_row(one: Format) -> dict[str, Any]:
+def format_row(one: Format) -> Row:
     """Return the row of a number format."""
-    return {
-        "format": one.name,
-        "aliases": " ".join(one.aliases),
-        "precision": one.precision,
-        "unit_roundoff": one.unit_roundoff,
-        "largest": one.largest,
-        "smallest_normal": one.smallest_normal,
-        "smallest_subnormal": one.smallest_subnormal,
-        "first_inexact_integer": one.first_inexact_integer,
-        "overflow": one.overflow,
-    }
+    named = (
+        "precision unit_roundoff largest smallest_normal smallest_subnormal first_inexact_integer overflow"
+    )
+    return {"format": one.name, "aliases": " ".join(one.aliases), **_fields(one, named)}
 
 
-def layer_row(one: PresetLayer) -> dict[str, Any]:
-    """Return the row of a layer type of a model."""
-    return {
-        "model": one.preset.name,
-        "layer": one.layer,
-        "base": one.setting.base,
-        "head_dim": one.setting.head_dim,
-        "rotary_dim": one.setting.rotary_dim,
-        "layout": one.setting.layout,
-        "heads": one.preset.heads,
-        "kv_heads": one.preset.kv_heads,
-        "maximum": one.preset.maximum,
-        "scaling": str(one.setting.scaling),
-        "scale": one.setting.scale,
-        "source": one.preset.source,
-        "kind": one.setting.scaling.kind,
-    }
+def layer_rows() -> Iterator[Row]:
+    """Yield a row for each layer type of each model."""
+    for model in all_presets():
+        for layer, setting in model.layers.items():
+            yield {
+                "model": model.name,
+                "layer": layer,
+                "scaling": str(setting.scaling),
+                "kind": setting.scaling.kind,
+                **_fields(setting, "base head_dim rotary_dim layout scale"),
+                **_fields(model, "heads kv_heads maximum source"),
+            }
 
 
-def axes_row(one: AxialRope) -> dict[str, Any]:
+def axes_row(one: AxialRope) -> Row:
     """Return the row of position axes."""
+    pairs = [pair.axis for pair in one.pairs()]
     return {
-        "name": one.name,
-        "summary": one.summary,
         "axes": " ".join(one.axes),
-        "dims": "+".join(str(2 * sum(p.axis == a for p in one.pairs())) for a in range(len(one.axes))),
+        "dims": "+".join(str(2 * pairs.count(axis)) for axis in range(len(one.axes))),
         "base": " ".join(dict.fromkeys(f"{base:g}" for base in one.base)),
-        "factor": one.factor,
-        "arrangement": one.arrangement,
         "positions": " ".join(dict.fromkeys(one.positions)),
-        "head_dim": one.head_dim,
-        "layout": one.layout,
-        "heads": one.heads,
-        "kv_heads": one.kv_heads,
-        "recipe": one.recipe,
-        "source": one.source,
+        **_fields(one, "name summary factor arrangement head_dim layout heads kv_heads recipe source"),
     }
 
 
-def column_row(one: Column) -> dict[str, Any]:
-    """Return the row of a column."""
+def column_row(one: Column) -> Row:
+    """Return the row of a column of `shift`."""
+    group, another = one.group or "core", summation.meaning(one.name)
     return {
         "column": one.name,
-        "group": one.group or "core",
-        "meaning": one.meaning,
-        "unit": one.unit,
-        "another_processor": summation.meaning(one.name),
+        "group": group,
+        "another_processor": another,
+        **_fields(one, "meaning unit"),
     }
 
 
-def verdict_row(one: tuple[str, str]) -> dict[str, Any]:
-    """Return the row of a verdict."""
-    return {
-        "verdict": one[0],
-        "meaning": one[1],
-    }
-
-
-def diagnosis_row(one: Kind) -> dict[str, Any]:
+def diagnosis_row(one: Kind) -> Row:
     """Return the row of a diagnosis."""
+    templates = ("sentence", "gradient", "remedy", "gradient_remedy", "option")
     return {
-        "code": one.code,
+        **_fields(one, "code title shows cause wrong right"),
+        **{name: wording.template(getattr(one, name)) for name in templates},
         "class": one.group,
-        "title": one.title,
-        "sentence": wording.template(one.sentence),
-        "gradient": wording.template(one.gradient),
-        "shows": one.shows,
-        "cause": one.cause,
-        "remedy": wording.template(one.remedy),
-        "gradient_remedy": wording.template(one.gradient_remedy),
-        "option": wording.template(one.option),
         "bugs": ", ".join(one.bugs),
     }
 
 
-def _layers() -> Iterator[PresetLayer]:
-    for model in all_presets():
-        for layer, setting in model.layers.items():
-            yield PresetLayer(model, layer, setting)
+def explained(one: Kind) -> dict[str, str]:
+    """Return all that is known of a diagnosis: label and text, the sentences as for its plausible values."""
+    found = Diagnosis(one.code, one.values)
+    backward = Diagnosis(one.code, one.values, Where(gradient=True))
+    texts = {
+        "printed as": wording.sentence(found),
+        "of a gradient": wording.sentence(backward) if one.gradient else "",
+        "shows": one.shows,
+        "cause": one.cause,
+        "wrong": one.wrong.rstrip(),
+        "right": one.right.rstrip(),
+        "fix": wording.remedy(found, FP32, _UP_TO),
+        "fix of a gradient": wording.remedy(backward, FP32, _UP_TO) if one.gradient_remedy else "",
+        "if it is meant": wording.option(found),
+        "shipped in": ", ".join(one.bugs),
+    }
+    return {label: text for label, text in texts.items() if text}
 
 
-# what `ropeaudit list` takes -> what it lists, and the row of each
-LISTS: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[Any], dict[str, Any]]]] = {
-    "recipes": (all_recipes, recipe_row),
-    "implementations": (third_party.listed, entry_row),
-    "formats": (lambda: FORMATS, format_row),
-    "models": (_layers, layer_row),
-    "axes": (axial_presets.all_presets, axes_row),
-    "columns": (lambda: map(records.COLUMNS.__getitem__, records.EVERY), column_row),
-    "verdicts": (judging.VERDICTS.items, verdict_row),
-    "diagnoses": (lambda: kinds().values(), diagnosis_row),
+def explained_rows(one: Kind) -> list[Row]:
+    """Return the same as rows for people, beneath the code and the title: a line of a text each."""
+    return [
+        {one.code: "" if number else label, one.title: line}
+        for label, text in explained(one).items()
+        for number, line in enumerate(text.split("\n"))
+    ]
+
+
+# what `ropeaudit list` takes -> its rows
+LISTS: dict[str, Callable[[], Iterable[Row]]] = {
+    "recipes": lambda: map(recipe_row, all_recipes()),
+    "implementations": lambda: map(entry_row, third_party.listed()),
+    "formats": lambda: map(format_row, FORMATS),
+    "models": layer_rows,
+    "axes": lambda: map(axes_row, axial_presets.all_presets()),
+    "columns": lambda: (column_row(records.COLUMNS[name]) for name in records.EVERY),
+    "verdicts": lambda: ({"verdict": name, "meaning": text} for name, text in judging.VERDICTS.items()),
+    "diagnoses": lambda: map(diagnosis_row, kinds().values()),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias, cast
 
 import click
 
@@ -18,6 +19,7 @@ from ropeaudit.console.options import (
 )
 from ropeaudit.console.parameters import INTEGER, NAMES, WORD, Rare
 
+Row: TypeAlias = Mapping[str, Any]
 # kinds of columns.py that have no options of their own; no NumPy here
 _PLAIN = {
     "recipes": "List emulated implementations, stage by stage.",
@@ -26,7 +28,6 @@ _PLAIN = {
     "axes": "List position axes of grids.",
     "columns": "List the columns of a report of `shift`.",
     "verdicts": "List verdicts and when each holds.",
-    "diagnoses": "List what explains wrong numbers, and what to change.",
 }
 
 
@@ -35,21 +36,16 @@ def list_() -> None:
     """List recipes, implementations, formats, models, frequencies and what else there is."""
 
 
-def _print(kind: str, screen: ScreenOptions, match: str | None = None) -> int:
-    """Print a list of `columns.LISTS`, or the implementations whose names match a pattern."""
+def _print(kind: str, screen: ScreenOptions, rows: Iterable[Row] | None = None) -> int:
+    """Print a list of `columns.LISTS`, or some rows of it."""
     from ropeaudit.console import output
-    from ropeaudit.errors import UsageError
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report
     from ropeaudit.runtime.columns import table
-    from ropeaudit.subjects import third_party
 
-    items, row = LISTS[kind]
     columns = table(f"list-{kind}")
-    rows = [row(item) for item in (items() if match is None else third_party.listed(match))]
-    if not rows:
-        raise UsageError(f"--match {match!r} fits no implementation; try --match 'transformers:*'")
-    report = Report(rows, list(columns), columns.screen(rows), columns.dispensable, declared=columns)
+    listed = list(LISTS[kind]() if rows is None else rows)
+    report = Report(listed, list(columns), columns.screen(listed), columns.dispensable, declared=columns)
     return output.print_report(report, screen)
 
 
@@ -78,7 +74,44 @@ def implementations(match: str | None, screen: ScreenOptions) -> int:
 
     Of what is not installed it says what to type.
     """
-    return _print("implementations", screen, match)
+    from ropeaudit.errors import UsageError
+    from ropeaudit.features.list.columns import entry_row
+    from ropeaudit.subjects import third_party
+
+    rows = [entry_row(entry) for entry in third_party.listed(match)] if match is not None else None
+    if rows == []:
+        raise UsageError(f"--match {match!r} fits no implementation; try --match 'transformers:*'")
+    return _print("implementations", screen, rows)
+
+
+@command(epilog="CODE: one of the list, such as narrow-positions.")
+@click.argument("code", metavar="[CODE]", required=False, type=WORD)
+@screen_options
+def diagnoses(code: str | None, screen: ScreenOptions) -> int:
+    """List what explains wrong numbers, and what to change.
+
+    With CODE all that is known of one, with lines of code that are wrong and right.
+    """
+    if code is None:
+        return _print("diagnoses", screen)
+    from ropeaudit.console import output
+    from ropeaudit.errors import UnknownName
+    from ropeaudit.features.list.columns import diagnosis_row, explained_rows
+    from ropeaudit.recognition.diagnosis import kinds
+    from ropeaudit.reports import Report
+    from ropeaudit.runtime.columns import table
+
+    if code not in kinds():
+        raise UnknownName("diagnosis", code, kinds())
+    kind, columns = kinds()[code], table("list-diagnoses")
+    report = Report(
+        [diagnosis_row(kind)],
+        list(columns),
+        [code, kind.title],
+        folded=explained_rows(kind),
+        declared=columns,
+    )
+    return output.print_report(report, screen)
 
 
 @command()
@@ -143,5 +176,5 @@ def environment(screen: ScreenOptions) -> int:
     return output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
 
 
-for _command in (implementations, *map(_plain, _PLAIN), frequencies, environment):
+for _command in (implementations, *map(_plain, _PLAIN), diagnoses, frequencies, environment):
     list_.add_command(_command)

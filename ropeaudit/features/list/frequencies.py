@@ -41,57 +41,7 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PairFrequency:
-    """A frequency pair of a setting. stored: recipe -> the numbers that it stores, and their meaning."""
-
-    label: str
-    setting: RopeSetting
-    maximum: int
-    pair: int
-    exact: Decimal
-    stored: Mapping[str, tuple[Array, list[Decimal]]]
-
-    @property
-    def wavelength(self) -> float:
-        """Tokens of a full turn."""
-        with precise():
-            return float(2 * PI / self.exact) if self.exact else math.inf
-
-    @property
-    def angle_at_maximum(self) -> float:
-        """The exact angle at the maximum position, radians."""
-        with precise():
-            return float(min(self.exact * self.maximum, Decimal(self.setting.clip)))
-
-
 COLUMNS = table("list-frequencies")
-
-
-def _row(one: PairFrequency, formats: Sequence[Format]) -> dict[str, Any]:
-    """Return the row of a pair: columns of its own, two for each format, two for each recipe.
-
-    shared_FORMAT: first position whose angle, rounded to the format, is the next position's too.
-    shared_position_FORMAT: first position that is itself the next one's number there. RECIPE: the number that
-    it stores: theta, its inverse, or the ratio of neighbours. RECIPE_error: relative error of the frequency
-    that this number stands for.
-    """
-    of_formats = {f"shared_{fmt.short}": first_shared_angle(one.exact, fmt) for fmt in formats}
-    of_formats |= {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
-    of_recipes = {}
-    for name, (numbers, meant) in one.stored.items():
-        of_recipes[name] = float(numbers[one.pair])
-        of_recipes[f"{name}_error"] = _relative(meant[one.pair], one.exact)
-    return {
-        "setting": one.label,
-        "pair": one.pair,
-        "theta": float(one.exact),
-        "wavelength": one.wavelength,
-        "maximum": one.maximum,
-        "angle_at_maximum": one.angle_at_maximum,
-        **of_formats,
-        **of_recipes,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +93,35 @@ def rows(
     formats: Sequence[Format],
     recipes: Sequence[Recipe] = (),
 ) -> list[Row]:
-    """Return a row a pair, see `_row`.
+    """Return a row a pair: columns of its own, two for each format, two for each recipe.
 
-    A recipe has one pair of columns if it stores the same numbers for every format of `formats` as the
-    model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
+    shared_FORMAT: first position whose angle, rounded to the format, is the next position's too.
+    shared_position_FORMAT: first position that is itself the next one's number there. RECIPE: the number that
+    it stores: theta, its inverse, or the ratio of neighbours. RECIPE_error: relative error of the frequency
+    that this number stands for. A recipe has one pair of columns if it stores the same numbers for every
+    format of `formats` as the model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
     """
     stored = _recipe_numbers(setting, formats, recipes)
-    thetas = exact_frequencies.frequencies(setting)
-    pairs = (PairFrequency(label, setting, maximum, i, theta, stored) for i, theta in enumerate(thetas))
-    return [_row(pair, formats) for pair in pairs]
+    positions = {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
+    results = []
+    for pair, exact in enumerate(exact_frequencies.frequencies(setting)):
+        with precise():
+            wavelength = float(2 * PI / exact) if exact else math.inf
+            angle = float(min(exact * maximum, Decimal(setting.clip)))
+        row = {
+            "setting": label,
+            "pair": pair,
+            "theta": float(exact),
+            "wavelength": wavelength,
+            "maximum": maximum,
+            "angle_at_maximum": angle,
+            **{f"shared_{fmt.short}": first_shared_angle(exact, fmt) for fmt in formats},
+            **positions,
+        }
+        for name, (numbers, meant) in stored.items():
+            row |= {name: float(numbers[pair]), f"{name}_error": _relative(meant[pair], exact)}
+        results.append(row)
+    return results
 
 
 def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
