@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.recording import setting_columns
 from ropeaudit.inputs.qk import Inputs
+from ropeaudit.reports.numbers import setting
+from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = records.COLUMNS.having("setting")
@@ -62,6 +65,35 @@ def dispensable(screen: Sequence[str], others: Sequence[str], before: str = "") 
     if {"model", "scaling"} <= set(screen):
         names.insert(names.index(before) if before in names else len(names), "scaling")
     return names
+
+
+def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return what all rows share, in words, and what tells each from the others.
+
+    names: columns that always count; settings count too where they differ.
+    """
+    others = [name for name in independent(rows) if name not in names]
+    words = [
+        [_word(name, one[name]) for name in names] + [f"{name} {_word(name, one[name])}" for name in others]
+        for one in rows
+    ]
+    alike = [len(set(column)) == 1 for column in zip(*words, strict=True)]
+    shared, *own = (
+        ", ".join(word for word, same in zip(one, alike, strict=True) if word and same == (number == 0))
+        for number, one in enumerate([words[0], *words])
+    )
+    return shared, own
+
+
+def _word(name: str, value: Any) -> str:
+    """Return a value of a column in a word; nothing for no model."""
+    if name == "dtype":
+        return parse(value).short
+    if name == "offset":
+        return f"offset {value:,}"
+    if name == "scaling":
+        return short_name(value)
+    return "" if name == "model" and value == "none" else setting(value)
 
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
