@@ -10,7 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.recording import setting_columns
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.reports.numbers import setting
+from ropeaudit.reports.numbers import counted, setting
 from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 
@@ -72,7 +72,10 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
 
     names: columns that always count; settings count too where they differ.
     """
-    others = [name for name in independent(rows) if name not in names]
+    implied = {*names, "scale"} if "head_dim" in varying(rows) else set(names)
+    if all(one["rotary_dim"] == one["head_dim"] for one in rows):
+        implied.add("rotary_dim")
+    others = [name for name in independent(rows) if name not in implied]
     words = [
         [_word(name, one[name]) for name in names] + [f"{name} {_word(name, one[name])}" for name in others]
         for one in rows
@@ -83,6 +86,20 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
         for number, one in enumerate([words[0], *words])
     )
     return shared, own
+
+
+def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return, as facts of an answer, what all rows assume, and with which q and k they were measured."""
+    texts: dict[str, dict[str, None]] = {"assumed": {}, "read": {}, "measured with": {}}
+    for one in rows:
+        read = (
+            f"base {setting(one['base'])}, head_dim {one['head_dim']}, scaling {short_name(one['scaling'])}"
+        )
+        texts["assumed" if one["model"] == "none" else "read"][read] = None
+        drawn = "" if one["seed"] is None else f" (seed {one['seed']})"
+        sizes = f"{counted(one['seq_len'], 'token')}, {counted(one['heads'], 'head')}"
+        texts["measured with"][f"{one['source']} q and k{drawn}, {sizes}"] = None
+    return [(label, next(iter(some))) for label, some in texts.items() if len(some) == 1]
 
 
 def _word(name: str, value: Any) -> str:

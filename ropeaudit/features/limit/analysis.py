@@ -140,7 +140,8 @@ class _CaseLimits:
         self.records: dict[int, Record] = {}
         rest = [factory(subject)], None, run_metadata.threads(), self.advance
         self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
-        self.making, self.done, self.total, self.on_progress = (0.0, 0), 0.0, 1, arguments.silent
+        self.making, self.done, self.total = (0.0, 0), 0.0, 1
+        self.on_progress: OnProgress = arguments.silent
         self.proof: Proof | None = None
         if isinstance(subject, Resolved):
             self.proof = Proof(case, inputs, subject, self.ranges, self.at, self.advance)
@@ -189,7 +190,7 @@ class _CaseLimits:
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
         known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
         if not self.called:
-            ends = {0, known.held_up_to, known.failing} & self.records.keys()
+            ends = {0, known.held_up_to, known.failing or 0} & self.records.keys()
             self.measure([one for one in sorted(ends) if self.records[one].bound_max is None], bounded=True)
         return Limit(
             case=self.case,

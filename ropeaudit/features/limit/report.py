@@ -18,7 +18,6 @@ from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports import Report, answers, headlines, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.numbers import counted, printable
-from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 2
@@ -79,10 +78,10 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
         own = [f"{name}, {one.tolerance}".removeprefix(", ") for name, one in zip(own, limits, strict=True)]
     every = sorted(zip(limits, own, strict=True), key=lambda one: _badness(one[0]))
     worst, name = every[0]
-    facts = [("tolerance", "; ".join(tolerances))]
+    facts, around = [("tolerance", "; ".join(tolerances))], _around(worst, limits, rows)
     if len(limits) == 1:
-        facts += evidence(worst)
-        return Answer(status(worst), shared, known(worst), _causes(worst), [*facts, *_around(worst, limits)])
+        facts += [*evidence(worst), *around]
+        return Answer(status(worst), shared, known(worst), _causes(worst), facts)
     shown = every[:_MOST_CASES]
     width = 2 + max(len(label) for _, label in shown)
     facts += [(label.ljust(width), f"{status(one)}  {known(one)}") for one, label in shown]
@@ -93,7 +92,7 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     if worst.first_failure_seen is not None:
         decides += f"; first to fail: {name}, at offset {worst.first_failure_seen:,}"
     target = ", ".join(filter(None, [shared, f"{len(limits)} cases"]))
-    return Answer(status(worst), target, decides, _causes(worst), [*facts, *_around(worst, limits)])
+    return Answer(status(worst), target, decides, _causes(worst), [*facts, *around])
 
 
 def status(one: Limit) -> Status:
@@ -199,21 +198,14 @@ def _causes(one: Limit) -> list[Cause]:
     return [Cause(record.diagnosis, title, facts=facts, warning=status(one) != "FAIL")]
 
 
-def _around(one: Limit, limits: Sequence[Limit]) -> list[tuple[str, str]]:
+def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return why it fails, how it is called, what was assumed, what was not checked, what to type next."""
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
     if one.findings:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))
     if record is not None and record.verdict not in ("wrong_rotation", "refused"):
         facts += [("why", text) for text in [verdicts.note(record)] if text]
-    read = {
-        f"base {zero.base:g}, head_dim {zero.head_dim}, scaling {short_name(zero.scaling)}"
-        for zero in (limit.at_zero for limit in limits)
-    }
-    facts += [("assumed" if zero.model == "none" else "read", text) for text in read if len(read) == 1]
-    drawn = "" if zero.seed is None else f" (seed {zero.seed})"
-    sizes = f"{counted(zero.seq_len, 'token')}, {counted(zero.heads, 'head')}"
-    facts.append(("measured with", f"{zero.source} q and k{drawn}, {sizes}"))
+    facts += settings.facts(rows)
     every = all(limit.boundary.exhaustive for limit in limits)
     gaps = [] if every else ["offsets between those tested: one may fail"]
     if one.frozen:
