@@ -15,6 +15,7 @@ from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = records.COLUMNS.having("setting")
+_MOST_LINES = 8  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
 
 
@@ -86,6 +87,14 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
         for number, one in enumerate([words[0], *words])
     )
     return shared, own
+
+
+def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return a line each of several cases as facts of an answer, as many as it has room for."""
+    shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
+    width = 2 + max(len(label) for label, _ in shown)
+    rest = [("…", f"and {more} more: -v")] if more > 0 else []
+    return [*((label.ljust(width), text) for label, text in shown), *rest]
 
 
 def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits.records import Record
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports import Report, answers, headlines, settings, tabulated, verdicts
@@ -22,7 +21,6 @@ from ropeaudit.runtime.columns import table
 
 SCHEMA = 2
 COLUMNS = table("limit")
-_MOST_CASES = 8  # lines of an answer
 _WORST_FIRST: tuple[Status, ...] = ("FAIL", "WARN", "OK")
 
 
@@ -82,11 +80,7 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     if len(limits) == 1:
         facts += [*evidence(worst), *around]
         return Answer(status(worst), shared, known(worst), _causes(worst), facts)
-    shown = every[:_MOST_CASES]
-    width = 2 + max(len(label) for _, label in shown)
-    facts += [(label.ljust(width), f"{status(one)}  {known(one)}") for one, label in shown]
-    if len(every) > len(shown):
-        facts.append(("…", f"and {len(every) - len(shown)} more: -v"))
+    facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
     counts = Counter(status(one) for one, _ in every)
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
     if worst.first_failure_seen is not None:
@@ -128,9 +122,14 @@ def known(one: Limit) -> str:
         return f"within tolerance at every offset to {tests.proved:,}{fails}"
     if times := _times(one.margin):
         return f"no failure seen to offset {tests.held_up_to:,}, {times} times its {maximum:,} positions"
-    short = f", short of its {maximum:,} positions" if one.standing == "partly" else ""
-    short = f", all at frequencies of {one.at_zero.length:,} positions" if one.frozen else short
-    return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{short}{fails}"
+    reached = {
+        "partly": f", short of its {maximum:,} positions",
+        "unseen": f", all of its {maximum:,} positions",
+    }
+    reach = reached.get(one.standing, "")
+    if one.frozen:
+        reach = f", all at frequencies of {one.at_zero.length:,} positions"
+    return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{reach}{fails}"
 
 
 def told(one: Limit) -> str:
@@ -224,16 +223,9 @@ def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any
 
 def notes(limits: Sequence[Limit]) -> list[str]:
     """Return what else the reader must know: how code was called, remedies, frequencies that change."""
-    texts, shown = [text for limit in limits for text in limit.findings], list[Record]()
-    for limit in limits:
-        if limit.at_failure is not None and (text := verdicts.note(limit.at_failure)):
-            texts.append(text)
-        shown += [record for record in (limit.at_measured, limit.at_failure) if record is not None]
-    texts += [
-        f"scaling {record.scaling.partition(':')[0]} depends on the length: every offset is judged by exact "
-        "scores with its own frequencies; what new frequencies do to those scores is not drift."
-        for record in shown
-        if record.length is not None and record.structural_max > 0
-    ]
+    failing = [limit.at_failure for limit in limits if limit.at_failure is not None]
+    texts = [text for limit in limits for text in limit.findings]
+    texts += filter(None, map(verdicts.note, failing))
+    shown = [*failing, *(limit.at_measured for limit in limits if limit.at_measured is not None)]
     texts += headlines.structure_notes(shown, any(limit.frozen for limit in limits))
     return list(dict.fromkeys(texts))

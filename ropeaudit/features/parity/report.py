@@ -17,43 +17,36 @@ from ropeaudit.runtime.columns import table
 
 SCHEMA = 2  # 2: bits_differing, refused
 COLUMNS = table("parity")
-_MOST_CASES = 8  # lines of an answer
 
 
 def row(one: Parity) -> dict[str, Any]:
     """Return the row of two implementations in a case."""
-    difference, (a, b) = one.statistics.difference, one.statistics.drifts
-    winner = None if one.refused else one.statistics.winner()
+    statistics, difference = one.statistics, one.statistics.difference
+    winner = None if one.refused else statistics.winner()
     place = difference.place if difference.place and not difference.nonfinite else (None, None, None)
-    return {
+    values: dict[str, Any] = dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True))
+    for index, side in enumerate("ab"):
+        drift = statistics.drifts[index]
+        values |= {side: one.names[index], f"{side}_device": one.devices[index]}
+        values |= {f"{side}_nonfinite": drift.nonfinite, f"{side}_drift_max": drift.max}
+        values[f"{side}_drift_rms"] = drift.rms
+        values[f"{side}_nearer"] = ratio(statistics.nearer[index], difference.count)
+    values |= settings.values(one) | {
         "schema": SCHEMA,
-        "a": one.names[0],
-        "b": one.names[1],
         "dtype": one.dtype.name,
         "offset": one.offset,
-        "a_device": one.devices[0],
-        "b_device": one.devices[1],
-        **settings.values(one),
         "scores": difference.count,
-        "a_nonfinite": a.nonfinite,
-        "b_nonfinite": b.nonfinite,
-        "reference_rms": one.statistics.references[0].rms,
-        "reference_error": one.statistics.error,
+        "reference_rms": statistics.references[0].rms,
+        "reference_error": statistics.error,
         "parity_max": difference.max,
         "parity_rms": difference.rms,
         "parity_bias": difference.mean,
-        "parity_relative": ratio(difference.rms, one.statistics.references[0].rms),
-        "a_drift_max": a.max,
-        "a_drift_rms": a.rms,
-        "b_drift_max": b.max,
-        "b_drift_rms": b.rms,
+        "parity_relative": ratio(difference.rms, statistics.references[0].rms),
         "nearer": None if winner is None else "equal" if winner < 0 else one.names[winner],
-        "a_nearer": ratio(one.statistics.nearer[0], difference.count),
-        "b_nearer": ratio(one.statistics.nearer[1], difference.count),
-        "bits_differing": ratio(one.statistics.differing, one.statistics.elements),
-        **dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True)),
+        "bits_differing": ratio(statistics.differing, statistics.elements),
         "refused": one.refused or "none",
     }
+    return {name: values[name] for name in COLUMNS}
 
 
 def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
@@ -77,18 +70,13 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
     where = f" ({name})" if name else ""
-    alike = all(_same_bits(one) for one in rows)
+    alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
     decides = f"the same bits in {counted(len(rows), 'case')}" if alike else f"{_apart(worst)}{where}"
     facts = list[tuple[str, str]]()
-    if not alike and len(rows) == 1:
-        facts = [("bits", _bits(worst)), ("off by", _drifts(worst))]
-    elif not alike:
-        width = 2 + max(len(label) for _, label in every[:_MOST_CASES])
-        facts = [
-            (label.ljust(width), _line(one)) for one, label in every[:_MOST_CASES] if one["refused"] == "none"
-        ]
-    if len(every) > _MOST_CASES and not alike:
-        facts.append(("…", f"and {len(every) - _MOST_CASES} more: -v"))
+    if len(rows) == 1 and math.isfinite(_distance(worst)):
+        facts = [("off by", _drifts(worst)), ("bits", _bits(worst))]
+    elif len(rows) > 1 and not alike:
+        facts = settings.listed([(label, _line(one)) for one, label in every])
     findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
@@ -100,14 +88,10 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
 
 def _distance(one: Mapping[str, Any]) -> float:
     """Return how far apart two are as a share of the scores' RMS; inf where they cannot be compared."""
-    relative = float(one["parity_relative"])
-    if one["refused"] != "none" or one["a_nonfinite"] + one["b_nonfinite"]:
-        return math.inf
-    return 0.0 if one["parity_max"] == 0 else math.inf if math.isnan(relative) else relative
-
-
-def _same_bits(one: Mapping[str, Any]) -> bool:
-    return one["parity_max"] == one["bits_differing"] == 0
+    relative, lost = float(one["parity_relative"]), one["a_nonfinite"] + one["b_nonfinite"]
+    if one["parity_max"] == 0:
+        return 0.0
+    return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
 
 
 def _apart(one: Mapping[str, Any]) -> str:
