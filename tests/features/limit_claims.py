@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-TOLERANCE = r"(?:[-+\w.]+ %|\|?\w+\|? [≤≥] [-+\w.]+)"
 NONFINITE = r"[\d,]+ of [\d,]+ scores are nan or infinite"
 VALUE = rf"(?:[-+\w.]+ %|\w+ (?:is not defined|[-+\w.]+)|{NONFINITE})"
 HOW = r"(all measured|by bound(?: to ([\d,]*\d), later ones measured)?)"
@@ -95,6 +94,9 @@ def check(sentence: str, reference: ReferenceTable) -> None:
         last = max((offset for offset in reference.tested or () if offset < lowest), default=0)
         assert last + reference.seq_len < reference.maximum
 
+    def served(match: re.Match[str]) -> None:
+        assert max(reference.tested) + reference.seq_len >= reference.maximum
+
     def placed(match: re.Match[str]) -> None:
         seen(match)
         reference.place(number(match[2]), number(match[3]))
@@ -109,12 +111,13 @@ def check(sentence: str, reference: ReferenceTable) -> None:
             assert set(range(low + 1, number(match[1]) + 1)) <= set(reference.tested)
 
     claims: list[tuple[str, Callable[[re.Match[str]], None]]] = [
-        (rf"^{VALUE} at offset ([\d,]*\d)(?:, of ([\d,]*\d) positions)? \(tolerance {TOLERANCE}\)", at),
+        (rf"^{VALUE} at offset ([\d,]*\d)(?:, of ([\d,]*\d) positions)?", at),
         (r"^within tolerance through all ([\d,]*\d) positions(?:, ([\d,.]+) times over)?", through),
         (r"^within tolerance at every offset to ([\d,]*\d)", lambda match: reference.free(number(match[1]))),
         (r"^no failure seen to offset ([\d,]*\d), ([\d,.]+) times its ([\d,]*\d) positions", times),
         (r"^no failure in ([\d,]*\d) tested offsets? to ([\d,]*\d)", seen),
         (r", short of its ([\d,]*\d) positions", short),
+        (r", all it serves", served),
         (r"; fails at ([\d,]*\d)", later),
         (rf"; tested ([\d,]*\d) offsets? to {PLACE}: none fails", placed),
         (rf"; (first failure|failure seen) offset {PLACE}: {VALUE}", failed),

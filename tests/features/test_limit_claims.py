@@ -146,6 +146,6 @@ def test_undefined_values_are_named() -> None:
     )
     zero = replace(result.at_zero, drift_relative=math.nan)
     nonfinite = replace(result, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
-    assert told(nonfinite) == "drift_relative is not defined at offset 0 (tolerance 1 %)"
+    assert told(nonfinite) == "drift_relative is not defined at offset 0"
     report = limit_report([nonfinite], None, {})
     assert report.rows[0]["margin"] is None

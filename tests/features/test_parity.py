@@ -194,8 +194,8 @@ def test_the_answer_holds_the_numbers(capsys) -> None:
     share = percent(worst["parity_relative"])
     assert main(command) == 0
     first, *others = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"WARN  hf and uniform, bf16   {share} of the scores' RMS apart; hf is closer to")
-    assert first.endswith(f"(offset {worst['offset']:,})")
+    where = f"(offset {worst['offset']:,})"
+    assert first.startswith(f"WARN  hf and uniform, bf16   scores {share} apart {where}; hf is closer to")
     assert f"{percent(worst['bits_differing'])} of elements differ in bits" in others[0]
     assert len(others) < 15
 

@@ -79,7 +79,9 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     facts, around = [("tolerance", "; ".join(tolerances))], _around(worst, limits, rows)
     if len(limits) == 1:
         facts += [*evidence(worst), *around]
-        return Answer(status(worst), shared, known(worst), _causes(worst), facts)
+        judged = status(worst) == "FAIL" and worst.at_zero.verdict != "refused"
+        allowed = f" (tolerance {worst.tolerance})" if judged else ""
+        return Answer(status(worst), shared, known(worst) + allowed, _causes(worst), facts)
     facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
     counts = Counter(status(one) for one, _ in every)
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -112,7 +114,7 @@ def known(one: Limit) -> str:
         if one.at_zero.verdict == "refused":
             return f"it cannot be called: {printable(one.at_zero.why)}"
         within = f", of {maximum:,} positions" if one.standing == "fails" else ""
-        return f"{failure(one)} at offset {one.first_failure_seen:,}{within} (tolerance {one.tolerance})"
+        return f"{failure(one)} at offset {one.first_failure_seen:,}{within}"
     if one.standing == "holds":
         times = _times(one.proved_margin)
         over = f", {times} times over" if times else ""
@@ -122,14 +124,11 @@ def known(one: Limit) -> str:
         return f"within tolerance at every offset to {tests.proved:,}{fails}"
     if times := _times(one.margin):
         return f"no failure seen to offset {tests.held_up_to:,}, {times} times its {maximum:,} positions"
-    reached = {
-        "partly": f", short of its {maximum:,} positions",
-        "unseen": f", all of its {maximum:,} positions",
-    }
-    reach = reached.get(one.standing, "")
+    reach = {"partly": f", short of its {maximum or 0:,} positions", "unseen": ", all it serves"}
+    clause = reach.get(one.standing, "")
     if one.frozen:
-        reach = f", all at frequencies of {one.at_zero.length:,} positions"
-    return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{reach}{fails}"
+        clause = f", all at frequencies of {one.at_zero.length:,} positions"
+    return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{clause}{fails}"
 
 
 def told(one: Limit) -> str:
@@ -215,8 +214,8 @@ def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any
     command = f"check {zero.implementation}"
     if not one.called:
         recipe = zero.implementation.partition("[")[0]
-        command = f"explain --recipe {recipe} --offset {one.first_failure_seen}, with the same options"
-    cause = f"ropeaudit {command};   " if status(one) == "FAIL" else ""
+        command = f"explain --recipe {recipe} --offset {one.first_failure_seen} (same options)"
+    cause = f"ropeaudit {command};  " if status(one) == "FAIL" else ""
     facts.append(("next", f"{cause}all columns: -v"))
     return facts
 

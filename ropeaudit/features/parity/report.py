@@ -69,9 +69,8 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
     shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
-    where = f" ({name})" if name else ""
     alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
-    decides = f"the same bits in {counted(len(rows), 'case')}" if alike else f"{_apart(worst)}{where}"
+    decides = f"the same bits in {counted(len(rows), 'case')}" if alike else _apart(worst, name)
     facts = list[tuple[str, str]]()
     if len(rows) == 1 and math.isfinite(_distance(worst)):
         facts = [("off by", _drifts(worst)), ("bits", _bits(worst))]
@@ -80,6 +79,7 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
     findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
+    facts.append(("percentages", "root mean squares over that of the exact scores"))
     facts.append(("not checked", "other offsets, other q and k"))
     facts.append(("next", "all columns: -v"))
     target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
@@ -94,17 +94,18 @@ def _distance(one: Mapping[str, Any]) -> float:
     return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
 
 
-def _apart(one: Mapping[str, Any]) -> str:
-    """Return how far apart two are, and which is closer to the exact result."""
+def _apart(one: Mapping[str, Any], name: str = "") -> str:
+    """Return how far apart two are in a case, if it has a name, and which is closer to the exact result."""
+    where = f" ({name})" if name else ""
     if one["refused"] != "none":
-        return str(one["refused"])
+        return f"{one['refused']}{where}"
     for side in "ab":
         if count := one[f"{side}_nonfinite"]:
-            return f"{count:,} of {one['scores']:,} scores of {one[side]} are nan or infinite"
+            return f"{count:,} of {one['scores']:,} scores of {one[side]} are nan or infinite{where}"
     if one["parity_max"] == 0:
-        return "the same scores"
+        return f"the same scores{where}"
     closer = "both are equally close" if one["nearer"] == "equal" else f"{_name(one['nearer'])} is closer"
-    return f"{percent(one['parity_relative'])} of the scores' RMS apart; {closer} to the exact result"
+    return f"scores {percent(one['parity_relative'])} apart{where}; {closer} to the exact result"
 
 
 def _line(one: Mapping[str, Any]) -> str:
