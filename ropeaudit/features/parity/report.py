@@ -131,33 +131,15 @@ def _bits(one: Mapping[str, Any]) -> str:
 
 
 def notes(results: Sequence[Parity]) -> list[str]:
-    """Return what else the reader must know: layouts, scores and inputs that differ, scores that are lost."""
+    """Return what else the reader must know: layouts, inputs and scores that differ, scores that are lost."""
     texts: list[str] = []
     for one in results:
-        (a, b), forms = one.names, one.forms
-        texts += one.findings
-        if one.refused:
-            texts.append(f"{one.dtype} at offset {one.offset}: {one.refused}.")
-            continue
+        where = f"{one.dtype} at offset {one.offset}"
+        texts += [*one.findings, *([f"{where}: {one.refused}."] if one.refused else one.differences)]
         texts += [
-            f"{name} pairs dims in the layout {layout}, q and k are {one.setting.layout}: their dims are "
-            "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
-            for name, layout in one.permuted
-        ]
-        if forms and forms[0] != forms[1]:
-            texts.append(
-                f"{one.dtype}: scores of {a} are formed in {forms[0]}, those of {b} in {forms[1]}: parity "
-                "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
-            )
-        if one.inputs_differ:
-            texts.append(
-                f"{one.dtype}: {a} rounds q and k to {one.formats[0]}, {b} to {one.formats[1]}: each has its "
-                "own reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
-            )
-        texts += [
-            f"{name} {one.dtype} at offset {one.offset}: {percent(drift.nonfinite / drift.count)} of the "
-            "scores are nan or infinite; `ropeaudit explain` names the stage that overflows."
+            f"{name} {where}: {percent(drift.nonfinite / drift.count)} of the scores are nan or infinite; "
+            "`ropeaudit explain` names the stage that overflows."
             for name, drift in zip(one.names, one.statistics.drifts, strict=True)
-            if drift.nonfinite
+            if drift.nonfinite and not one.refused
         ]
     return list(dict.fromkeys(texts))
