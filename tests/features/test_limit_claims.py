@@ -14,7 +14,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.features.limit.boundary_search import boundary
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.report import report as limit_report
-from ropeaudit.features.limit.report import row, status, told
+from ropeaudit.features.limit.report import evidence, known, row, status, told
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
 
@@ -87,6 +87,8 @@ def built_up(draw: st.DrawFn) -> tuple[Limit, ReferenceTable]:
 def test_no_sentence_is_false_whatever_fails(built) -> None:
     result, reference = built
     numbers_hold(result, row(result), set(reference.fails))
+    facts = [f"{label} {text}" for label, text in evidence(result)]
+    check("; ".join([known(result), *facts]), reference)
     check(told(result), reference)
 
 

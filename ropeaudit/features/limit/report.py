@@ -132,8 +132,8 @@ def known(one: Limit) -> str:
 
 
 def told(one: Limit) -> str:
-    """Return all that is known of a limit in a sentence without a full stop."""
-    return "; ".join([known(one), *(f"{label} {text}" for label, text in evidence(one))])
+    """Return what is known of a limit in a sentence without a full stop."""
+    return "; ".join([known(one), *(f"{label} {text}" for label, text in evidence(one) if label != "tested")])
 
 
 def evidence(one: Limit) -> list[tuple[str, str]]:
