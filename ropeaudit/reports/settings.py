@@ -15,7 +15,7 @@ from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = records.COLUMNS.having("setting")
-_MOST_LINES = 8  # of the cases of an answer
+_MOST_LINES = 6  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
 
 

@@ -365,7 +365,7 @@ def test_many_cases_are_15_lines(capsys) -> None:
     ]
     assert main(["limit", *line]) == 0
     shown = capsys.readouterr().out
-    assert "and 4 more: -v" in shown
+    assert "and 6 more: -v" in shown
     assert len(shown.splitlines()) <= 15
 
 
@@ -511,7 +511,7 @@ def test_models_are_judged_by_their_own_maximum(capsys) -> None:
     assert proved.startswith("OK  uniform, fp64, 2 cases   2 OK")
     assert "within tolerance through all 131,072 positions, 128.0 times over" in proved
     failing = run("--recipe", "uniform,hf").splitlines()
-    assert failing[0].startswith("FAIL  bf16, 4 cases   2 FAIL, 2 OK; first to fail: ")
+    assert failing[0].startswith("FAIL  bf16, 4 cases   2 FAIL, 2 OK; worst: ")
     assert [line.split("  ")[-2].strip() for line in failing[2:6]] == ["FAIL", "FAIL", "OK", "OK"]
     short = run("--recipe", "hf", "--up-to", "1000")
     assert short.startswith("WARN  hf, bf16, 2 cases   2 WARN")

@@ -86,7 +86,7 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     counts = Counter(status(one) for one, _ in every)
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
     if worst.first_failure_seen is not None:
-        decides += f"; first to fail: {name}, at offset {worst.first_failure_seen:,}"
+        decides += f"; worst: {name}, fails at {worst.first_failure_seen:,}"
     target = ", ".join(filter(None, [shared, f"{len(limits)} cases"]))
     return Answer(status(worst), target, decides, _causes(worst), [*facts, *around])
 
@@ -192,14 +192,14 @@ def _causes(one: Limit) -> list[Cause]:
     if record is None or record.verdict != "wrong_rotation" or not record.diagnosis:
         return []
     title = record.diagnosis if record.diagnosis in NO_CAUSE else printable(record.resembles or "")
-    facts = [f"at offset {record.offset:,} it {verdicts.wrong_rotation(record)}"]
+    facts = [f"at offset {record.offset:,} it {verdicts.wrong_rotation(record).partition('; ')[0]}"]
     return [Cause(record.diagnosis, title, facts=facts, warning=status(one) != "FAIL")]
 
 
 def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return why it fails, how it is called, what was assumed, what was not checked, what to type next."""
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
-    if one.findings:
+    if one.findings and len(limits) == 1:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))
     if record is not None and record.verdict not in ("wrong_rotation", "refused"):
         facts += [("why", text) for text in [verdicts.note(record)] if text]
