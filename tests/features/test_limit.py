@@ -334,7 +334,7 @@ ANSWERS = [
     (
         "--recipe hf,uniform --tolerance distinct_positions=16",
         "OK",
-        "2 OK; first to fail: uniform, at offset 242",
+        "2 OK; worst: uniform, fails at 242",
     ),
     ("--recipe hf,meta --tolerance drift_rms=1", "OK", "2 OK"),
     ("--recipe hf --set angle=fp8_e4m3 --tolerance nonfinite=0 --up-to 500", "OK", "fails at 450"),
