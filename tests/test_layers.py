@@ -25,7 +25,7 @@ COMPOSES = {
     "features.check": {
         "features.limit.analysis",
         "features.limit.limit_result",
-        "features.limit.sentences",
+        "features.limit.report",
         "features.limit.tolerance",
         "features.module.analysis",
         "features.module.expected",

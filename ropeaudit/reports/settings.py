@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.recording import setting_columns
 from ropeaudit.inputs.qk import Inputs
+from ropeaudit.reports.numbers import counted, setting
+from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = records.COLUMNS.having("setting")
+_MOST_LINES = 6  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
 
 
@@ -62,6 +66,60 @@ def dispensable(screen: Sequence[str], others: Sequence[str], before: str = "") 
     if {"model", "scaling"} <= set(screen):
         names.insert(names.index(before) if before in names else len(names), "scaling")
     return names
+
+
+def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return what all rows share, in words, and what tells each from the others.
+
+    names: columns that always count; settings count too where they differ.
+    """
+    implied = {*names, "scale"} if "head_dim" in varying(rows) else set(names)
+    if all(one["rotary_dim"] == one["head_dim"] for one in rows):
+        implied.add("rotary_dim")
+    others = [name for name in independent(rows) if name not in implied]
+    words = [
+        [_word(name, one[name]) for name in names] + [f"{name} {_word(name, one[name])}" for name in others]
+        for one in rows
+    ]
+    alike = [len(set(column)) == 1 for column in zip(*words, strict=True)]
+    shared, *own = (
+        ", ".join(word for word, same in zip(one, alike, strict=True) if word and same == (number == 0))
+        for number, one in enumerate([words[0], *words])
+    )
+    return shared, own
+
+
+def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return a line each of several cases as facts of an answer, as many as it has room for."""
+    shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
+    width = 2 + max(len(label) for label, _ in shown)
+    rest = [("…", f"and {more} more: -v")] if more > 0 else []
+    return [*((label.ljust(width), text) for label, text in shown), *rest]
+
+
+def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return, as facts of an answer, what all rows assume, and with which q and k they were measured."""
+    texts: dict[str, dict[str, None]] = {"assumed": {}, "read": {}, "measured with": {}}
+    for one in rows:
+        read = (
+            f"base {setting(one['base'])}, head_dim {one['head_dim']}, scaling {short_name(one['scaling'])}"
+        )
+        texts["assumed" if one["model"] == "none" else "read"][read] = None
+        drawn = "" if one["seed"] is None else f" (seed {one['seed']})"
+        sizes = f"{counted(one['seq_len'], 'token')}, {counted(one['heads'], 'head')}"
+        texts["measured with"][f"{one['source']} q and k{drawn}, {sizes}"] = None
+    return [(label, next(iter(some))) for label, some in texts.items() if len(some) == 1]
+
+
+def _word(name: str, value: Any) -> str:
+    """Return a value of a column in a word; nothing for no model."""
+    if name == "dtype":
+        return parse(value).short
+    if name == "offset":
+        return f"offset {value:,}"
+    if name == "scaling":
+        return short_name(value)
+    return "" if name == "model" and value == "none" else setting(value)
 
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:

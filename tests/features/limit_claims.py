@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-TOLERANCE = r"\|?\w+\|? [≤≥] [-+\w.]+"
 NONFINITE = r"[\d,]+ of [\d,]+ scores are nan or infinite"
-VALUE = rf"(?:\w+ is (?:not defined|[-+\w.]*\w)|{NONFINITE})"
-PLACE = r"([\d,]+) \(last position ([\d,]+)\)"
+VALUE = rf"(?:[-+\w.]+ %|\w+ (?:is not defined|[-+\w.]+)|{NONFINITE})"
+HOW = r"(all measured|by bound(?: to ([\d,]*\d), later ones measured)?)"
+PLACE = r"([\d,]*\d) \(last position ([\d,]*\d)\)"
 
 
 @dataclass
@@ -52,64 +52,41 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def check(sentence: str, who: str, reference: ReferenceTable) -> None:
+def check(sentence: str, reference: ReferenceTable) -> None:
     """Fail unless every claim of a sentence is true, and it consists of known claims alone."""
-    assert sentence.startswith(who)
-    rest = sentence.removeprefix(who)
-    first: list[int] = []
-
-    def meets(match: re.Match[str]) -> None:
-        reference.free(number(match[1]))
-        reference.place(number(match[1]), number(match[2]))
 
     def fails(match: re.Match[str]) -> None:
-        first.append(number(match[1]))
-        reference.failing(first[0])
-        assert " seen at" in match[0] or reference.first(first[0]) is None
+        reference.failing(number(match[1]))
 
-    def seen(match: re.Match[str]) -> None:
-        reference.seen(number(match[1]), number(match[2]))
+    def at(match: re.Match[str]) -> None:
+        fails(match)
+        if match[2]:
+            assert number(match[2]) == reference.maximum >= number(match[1]) + reference.seq_len
+
+    def later(match: re.Match[str]) -> None:
+        fails(match)
+        if "within tolerance at every" in sentence:
+            reference.first(number(match[1]))
+
+    def failed(match: re.Match[str]) -> None:
         reference.place(number(match[2]), number(match[3]))
-
-    def bounded(match: re.Match[str]) -> None:
-        assert reference.bound is not None
-        assert reference.bound >= number(match[1])
-
-    def proved(match: re.Match[str]) -> None:
-        reference.free(number(match[1]))
-        if match[2] == "by the bound":
-            assert reference.bound is not None
-            assert reference.bound >= number(match[1])
-        elif reference.tested is not None:
-            low = -1 if reference.bound is None else reference.bound
-            assert set(range(low + 1, number(match[1]) + 1)) <= set(reference.tested)
+        if match[1] == "first failure":
+            reference.first(number(match[2]))
+        reference.failing(number(match[2]))
 
     def through(match: re.Match[str]) -> None:
         assert number(match[1]) == reference.maximum
-        reference.free(reference.maximum - reference.seq_len)
-        if match[2]:
-            reference.free(int(float(match[2].replace(",", "")) * reference.maximum) - reference.seq_len)
+        times = float((match[2] or "1").replace(",", ""))
+        reference.free(int(times * reference.maximum) - reference.seq_len)
 
     def times(match: re.Match[str]) -> None:
-        assert number(match[2]) == reference.maximum
-        last = re.search(r"measured offsets? up to ([\d,]+)", sentence)
-        assert number(last[1]) + reference.seq_len >= float(match[1].replace(",", "")) * reference.maximum
+        assert number(match[3]) == reference.maximum
+        reached = number(match[1]) + reference.seq_len
+        assert reached >= float(match[2].replace(",", "")) * reference.maximum
+        assert number(match[1]) not in reference.fails
 
-    def broken(match: re.Match[str]) -> None:
-        assert number(match[1]) == reference.maximum
-        reference.failing(number(match[2]))
-        reference.place(number(match[2]), number(match[3]))
-        assert number(match[3]) < reference.maximum
-        first.append(number(match[2]))
-
-    def never(match: re.Match[str]) -> None:
-        reference.failing(0)
-
-    def smaller(match: re.Match[str]) -> None:
-        reference.first(first[0])
-
-    def beyond(match: re.Match[str]) -> None:
-        assert reference.seq_len > reference.maximum
+    def seen(match: re.Match[str]) -> None:
+        reference.seen(number(match[1]), number(match[2]))
 
     def short(match: re.Match[str]) -> None:
         assert number(match[1]) == reference.maximum
@@ -117,27 +94,39 @@ def check(sentence: str, who: str, reference: ReferenceTable) -> None:
         last = max((offset for offset in reference.tested or () if offset < lowest), default=0)
         assert last + reference.seq_len < reference.maximum
 
+    def served(match: re.Match[str]) -> None:
+        assert max(reference.tested) + reference.seq_len >= reference.maximum
+
+    def placed(match: re.Match[str]) -> None:
+        seen(match)
+        reference.place(number(match[2]), number(match[3]))
+
+    def proved(match: re.Match[str]) -> None:
+        reference.free(number(match[1]))
+        if match[2] == "by bound":
+            assert reference.bound >= number(match[1])
+        else:
+            low = number(match[3]) if match[3] else -1
+            assert low == (-1 if reference.bound is None else reference.bound)
+            assert set(range(low + 1, number(match[1]) + 1)) <= set(reference.tested)
+
     claims: list[tuple[str, Callable[[re.Match[str]], None]]] = [
-        (rf" does not meet {TOLERANCE} at offset 0 already: {VALUE}", never),
-        (rf" does not hold {TOLERANCE} through its ([\d,]+) positions: at offset {PLACE} {VALUE}", broken),
-        (rf" holds {TOLERANCE} through all ([\d,]+) positions(?:, ([\d,.]+) times over)?", through),
-        (rf" meets {TOLERANCE} at every offset up to {PLACE}", meets),
-        (rf"(?: and|;) (?:fails|first failure seen) at offset ([\d,]+): {VALUE}", fails),
-        (rf"[:;] no failure (?:of {TOLERANCE} )?seen in ([\d,]+) measured offsets? up to {PLACE}", seen),
-        (r"[:;] guaranteed at offset 0 alone", lambda match: reference.free(0)),
-        (r"[:;] guaranteed up to offset ([\d,]+) \((every offset measured|by the bound)\)", proved),
-        (r", every later offset measured\)", lambda match: None),
-        (r"[:;] guaranteed up to offset ([\d,]+) \((by the bound up to [\d,]+)", proved),
-        (r"(?<=\()by the bound up to ([\d,]+)", bounded),
-        (r"; every smaller offset meets it", smaller),
-        (r", ([\d,.]+) times its ([\d,]+) positions", times),
-        (r" \(a longer sequence than the [\d,]+ positions? that it is made for\)", beyond),
-        (r" \(its ([\d,]+) positions were not measured to their end\)", short),
+        (rf"^{VALUE} at offset ([\d,]*\d)(?:, of ([\d,]*\d) positions)?", at),
+        (r"^within tolerance through all ([\d,]*\d) positions(?:, ([\d,.]+) times over)?", through),
+        (r"^within tolerance at every offset to ([\d,]*\d)", lambda match: reference.free(number(match[1]))),
+        (r"^no failure seen to offset ([\d,]*\d), ([\d,.]+) times its ([\d,]*\d) positions", times),
+        (r"^no failure in ([\d,]*\d) tested offsets? to ([\d,]*\d)", seen),
+        (r", short of its ([\d,]*\d) positions", short),
+        (r", all it serves", served),
+        (r"; fails at ([\d,]*\d)", later),
+        (rf"; tested ([\d,]*\d) offsets? to {PLACE}: none fails", placed),
+        (rf"; (first failure|failure seen) offset {PLACE}: {VALUE}", failed),
+        (r"; proven offset 0 only", lambda match: reference.free(0)),
+        (rf"; proven every offset to ([\d,]*\d) \({HOW}\)", proved),
     ]
+    left = sentence
     for pattern, claim in claims:
-        for match in re.finditer(pattern, rest):
+        for match in re.finditer(pattern, sentence):
             claim(match)
-    left = rest
-    for pattern, _ in claims:
         left = re.sub(pattern, "", left)
-    assert left == ".", (left, sentence)
+    assert left == "", (left, sentence)

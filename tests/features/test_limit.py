@@ -20,7 +20,7 @@ from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.features.limit import analysis, bound_proof, boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search
-from ropeaudit.features.limit.report import COLUMNS
+from ropeaudit.features.limit.report import row
 from ropeaudit.features.limit.tolerance import Tolerance, tolerance
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -323,58 +323,57 @@ def test_the_order_of_tolerances_does_not_matter() -> None:
     assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
 
 
-@pytest.fixture
-def out_of(capsys, monkeypatch):
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr("sys.argv", ["ropeaudit", *arguments])
-        assert main(list(arguments)) == 0
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (
-            ["--dtype", "fp64", "--recipe", "uniform", "--tolerance", "drift_max=1e-9"],
-            "meets drift_max ≤ 1e-09 at every offset up to 300 (last position 315).",
-        ),
-        (
-            ["--dtype", "bf16", "--tolerance", "drift_max=0"],
-            "does not meet drift_max ≤ 0 at offset 0 already: drift_max is",
-        ),
-        (
-            ["--set", "position=bf16", "--tolerance", "distinct_positions=16"],
-            "at every offset up to 241 (last position 256) and fails at offset 242",
-        ),
-        (
-            ["--recipe", "hf,uniform", "--tolerance", "distinct_positions=16"],
-            "A failure was measured in 1 of 2 cases; the earliest: uniform",
-        ),
-        (
-            ["--recipe", "hf,meta", "--tolerance", "drift_rms=1"],
-            "No offset up to 300 fails in any of 2 cases; the first of them: ",
-        ),
-        (["--set", "angle=fp8_e4m3", "--tolerance", "nonfinite=0"], "nonfinite is"),
-        (["--set", "angle=fp8_e4m3", "--tolerance", "drift_max=9"], "scores are nan or infinite."),
-    ],
-)
-def test_the_headline_says_it(options, error_line, out_of) -> None:
-    text = out_of("limit", *SMALL, "--up-to", "500" if "angle" in options[1] else "300", *options)
-    assert error_line in text.splitlines()[0]
+ANSWERS = [
+    (
+        "--dtype fp64 --recipe uniform --tolerance drift_max=1e-9",
+        "OK",
+        "within tolerance at every offset to 300",
+    ),
+    ("--recipe hf --tolerance drift_max=0", "FAIL", " at offset 0 (tolerance drift_max ≤ 0)"),
+    ("--recipe uniform --tolerance distinct_positions=16", "OK", "at every offset to 241; fails at 242"),
+    (
+        "--recipe hf,uniform --tolerance distinct_positions=16",
+        "OK",
+        "2 OK; worst: uniform, fails at 242",
+    ),
+    ("--recipe hf,meta --tolerance drift_rms=1", "OK", "2 OK"),
+    ("--recipe hf --set angle=fp8_e4m3 --tolerance nonfinite=0 --up-to 500", "OK", "fails at 450"),
+]
 
 
-def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
-    command = ["limit", "--model", "llama-3.1-8b", "--heads", "1", "--seq-len", "16", "--dtype", "bf16"]
-    assert main([*command, "--recipe", "uniform", "--tolerance", "drift_rms=0.3"]) == 0
-    seen = capsys.readouterr()
-    assert "uniform in bfloat16 (llama-3.1-8b) on 16 tokens does not hold drift_rms ≤ 0.3" in seen.out
-    assert "llama-3.1-8b: made for 131,072 positions; uniform in bfloat16 fails drift_rms ≤ 0.3" in seen.err
+@pytest.mark.parametrize(("options", "status", "decides"), ANSWERS)
+def test_the_answer_says_what_is_known(options, status, decides, capsys) -> None:
+    assert main(["limit", *SMALL, "--up-to", "300", *options.split()]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{status}  ")
+    assert decides in first
+    assert len(others) < 15
+    assert any(line.startswith("  not checked") for line in others)
+
+
+def test_many_cases_are_15_lines(capsys) -> None:
+    line = [
+        *SMALL[:4],
+        "--head-dim",
+        "8,16,32",
+        "--up-to",
+        "20",
+        "--recipe",
+        "hf,uniform",
+        "--dtype",
+        "bf16,fp16",
+    ]
+    assert main(["limit", *line]) == 0
+    shown = capsys.readouterr().out
+    assert "and 6 more: -v" in shown
+    assert len(shown.splitlines()) <= 15
+
+
+def test_remedies_and_frequencies_that_are_kept_are_said(capsys) -> None:
     assert main(["limit", *SMALL, "--recipe", "uniform", "--tolerance", "distinct_positions=16"]) == 0
-    assert "positions stay distinct; keep positions and angles in float32." in capsys.readouterr().err
-    assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90"]) == 0
-    assert "frequencies are those for" in capsys.readouterr().err
+    assert "positions stay distinct; keep positions and angles in float32." in capsys.readouterr().out
+    assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90", "-v"]) == 0
+    assert "frequencies are those for" in capsys.readouterr().out
 
 
 def test_nothing_turns_or_nothing_is_there() -> None:
@@ -386,7 +385,7 @@ def test_nothing_turns_or_nothing_is_there() -> None:
         "drift_max=1e-9", "fp64", "uniform", heads=1, seq_len=4, head_dim=8, mrope="1,2,1", axis="h", up_to=99
     )
     assert (axes.bound_up_to, axes.first_failure_seen) == (99, None)
-    assert COLUMNS.row(axes)["axes"].startswith("split 1/2/1")
+    assert row(axes)["axes"].startswith("split 1/2/1")
 
 
 @pytest.mark.parametrize(
@@ -470,7 +469,7 @@ def test_frequencies_that_the_offset_changes_are_those_of_a_scan(spec, dtype) ->
         first = scan(records, text, 100)
         claims_hold(result, records, first)
         assert result.first_failure == first, text
-        assert COLUMNS.row(result)["frequencies"] == "shifted"
+        assert row(result)["frequencies"] == "shifted"
 
 
 def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
@@ -483,47 +482,40 @@ def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
     assert result.bound_up_to == 57  # of those past it each has a setting of its own, and one is looked at
 
 
-def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(out_of, capsys) -> None:
+def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(capsys) -> None:
     command = ["limit", "--recipe", "hf", "--model", "phi-3.5-mini", "--heads", "1", "--seq-len", "16"]
     command += ["--budget", "64"]
-    frozen = out_of(*command, "-q")
-    assert "with the frequencies of 4,096 positions at every offset; --length shifted" in frozen
-    assert "margin" not in frozen
-    assert main([*command, "--length", "shifted"]) == 0
-    shown = capsys.readouterr()
-    assert "times its 131,072 positions" in shown.out
-    assert "what new frequencies do to those scores is not drift" in shown.err
-    assert "the shift itself changes the exact scores" in shown.err
+    assert main(command) == 0
+    frozen = capsys.readouterr().out
+    assert frozen.startswith("WARN  phi-3.5-mini, hf, bf16")
+    assert "other frequencies than those of 4,096 positions (--length shifted)" in frozen
+    assert main([*command, "--length", "shifted", "-v"]) == 0
+    shown = capsys.readouterr().out
+    assert "times its 131,072 positions" in shown.splitlines()[0]
+    assert "the shift itself changes the exact scores" in shown
 
 
-def test_models_are_judged_by_their_own_maximum(out_of) -> None:
-    small = ["--heads", "1", "--seq-len", "16"]
-    command = ["limit", "--model", "llama-3.1-8b,qwen3-8b", *small, "--budget", "90"]
-    shown = rows(out_of(*command, "--recipe", "hf", "-f", "csv"))
+def test_models_are_judged_by_their_own_maximum(capsys) -> None:
+    def run(*options: str) -> str:
+        assert main([*command, *options]) == 0
+        return capsys.readouterr().out
+
+    command = ["limit", "--model", "llama-3.1-8b,qwen3-8b", *SMALL[:4], "--budget", "90"]
+    shown = rows(run("--recipe", "hf", "-f", "csv"))
     assert [one["maximum"] for one in shown] == ["131072", "40960"]
     for one in shown:
         seen = int(one["measured_up_to"]) + 16
         assert float(one["margin"]) == seen / int(one["maximum"]) > 1
         assert float(one["proved_margin"]) == (int(one["proved_up_to"]) + 16) / int(one["maximum"]) < 1
-    assert out_of(*command, "--recipe", "hf").startswith(
-        "No failure was seen within the maximum in any of 2 models; the smallest"
-    )
-    proved = out_of(*command, "--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3")
-    assert proved.startswith(
-        "2 of 2 models hold through their own maximum; the smallest margin: uniform in float64"
-    )
-    assert (
-        "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: guaranteed up to" in proved
-    )
-    failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
-    assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
-    line = ["limit", "--model", "llama-3.1-8b,gemma-2b", "--heads", "1", "--seq-len", "32"]
-    # of gemma-2b, though its maximum is the smaller
-    earliest = out_of(*line, "--recipe", "uniform", "--dtype", "bf16").splitlines()[0]
-    assert "the earliest failure: uniform in bfloat16 (gemma-2b)" in earliest
-    assert "at offset 0 already" in earliest
-    short = out_of(*command, "--recipe", "hf", "--up-to", "1000")
-    assert "but 2 were not measured up to it" in short.splitlines()[0]
+    proved = run("--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3")
+    assert proved.startswith("OK  uniform, fp64, 2 cases   2 OK")
+    assert "within tolerance through all 131,072 positions, 128.0 times over" in proved
+    failing = run("--recipe", "uniform,hf").splitlines()
+    assert failing[0].startswith("FAIL  bf16, 4 cases   2 FAIL, 2 OK; worst: ")
+    assert [line.split("  ")[-2].strip() for line in failing[2:6]] == ["FAIL", "FAIL", "OK", "OK"]
+    short = run("--recipe", "hf", "--up-to", "1000")
+    assert short.startswith("WARN  hf, bf16, 2 cases   2 WARN")
+    assert "short of its 131,072 positions" in short
 
 
 def test_the_end_of_a_models_positions_is_measured() -> None:

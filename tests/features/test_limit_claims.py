@@ -11,10 +11,9 @@ from limit_claims import ReferenceTable, check
 
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
-from ropeaudit.features.limit import sentences as limit_sentences
 from ropeaudit.features.limit.boundary_search import boundary
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.features.limit.report import COLUMNS as LIMIT_COLUMNS
+from ropeaudit.features.limit.report import evidence, known, row, status, told
 from ropeaudit.features.limit.report import report as limit_report
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
@@ -87,43 +86,27 @@ def built_up(draw: st.DrawFn) -> tuple[Limit, ReferenceTable]:
 @given(built_up())
 def test_no_sentence_is_false_whatever_fails(built) -> None:
     result, reference = built
-    numbers_hold(result, LIMIT_COLUMNS.row(result), set(reference.fails))
-    zero = result.at_zero
-    model = "" if zero.model == "none" else f" ({zero.model})"
-    who = f"hf in bfloat16{model} on {zero.seq_len:,} token{'' if zero.seq_len == 1 else 's'}"
-    check(limit_sentences.sentence(result), who, reference)
+    numbers_hold(result, row(result), set(reference.fails))
+    facts = [f"{label} {text}" for label, text in evidence(result)]
+    check("; ".join([known(result), *facts]), reference)
+    check(told(result), reference)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(built_up(), min_size=2, max_size=4))
-def test_no_headline_counts_wrongly(some) -> None:
-    results = [one for one, _ in some]
-    text = limit_sentences.headline(results)
-    judged = [
-        (one, reference)
-        for one, reference in some
-        if reference.maximum and reference.seq_len <= reference.maximum
-    ]
-    seen = [
-        (one, reference)
-        for one, reference in some
-        if any(offset in reference.fails for offset in reference.tested)
-    ]
-    within = [
-        one
-        for one, reference in judged
-        if any(o in reference.fails and o + reference.seq_len <= reference.maximum for o in reference.tested)
-    ]
-    if within:
-        assert text.startswith(f"{len(within)} of {len(judged)} ")
-    elif judged and "No failure was seen" not in text:
-        assert text.startswith(f"{len(judged)} ")
-        for _, reference in judged:
-            reference.free(reference.maximum - reference.seq_len)
-    elif not judged and seen:
-        assert text.startswith(f"A failure was measured in {len(seen)} of {len(some)} cases")
-    elif text.startswith("No offset up to"):
-        assert not any(reference.fails for _, reference in some)
+@given(st.lists(built_up(), min_size=1, max_size=4))
+def test_a_status_is_that_of_the_worst_measured_failure(some) -> None:
+    def failing(reference: ReferenceTable) -> bool:
+        seen = [offset for offset in reference.fails if offset in reference.tested]
+        within = (reference.maximum or 0) - reference.seq_len
+        return 0 in seen or any(offset <= within for offset in seen)
+
+    [answer] = limit_report([one for one, _ in some], None, {}).answers
+    bad = sum(failing(reference) for _, reference in some)
+    assert (answer.status == "FAIL") == (bad > 0)
+    assert len(some) == 1 or not bad or answer.decides.startswith(f"{bad} FAIL")
+    for one, reference in some:
+        if status(one) == "OK" and reference.maximum and reference.seq_len <= reference.maximum:
+            assert max(reference.tested, default=0) >= reference.maximum - reference.seq_len or not one.called
 
 
 def test_a_failure_above_offsets_that_nobody_measured_is_not_called_the_first() -> None:
@@ -137,19 +120,21 @@ def test_a_failure_above_offsets_that_nobody_measured_is_not_called_the_first() 
 
 def test_digits_show_that_a_value_breaks_its_tolerance() -> None:
     one = tolerance("drift_rms=0.01")
-    assert limit_sentences.telling_digits(0.0101234, one) == "0.01012"
-    assert limit_sentences.telling_digits(0.010000012, one) == "0.01000001"
-    assert str(tolerance("drift_rms=0.0123456789")) == "drift_rms ≤ 0.0123456789"
-    assert str(tolerance("drift_bias=0.5")) == "|drift_bias| ≤ 0.5"
-    assert limit_sentences.telling_digits(-0.51, tolerance("drift_bias=0.5")) == "-0.51"
-    assert limit_sentences.telling_digits(15.0, tolerance("distinct_positions=16")) == "15"
+    assert one.telling(0.0101234) == "drift_rms 0.01012"
+    assert one.telling(0.010000012) == "drift_rms 0.01000001"
+    assert tolerance("0.01").telling(0.010000012) == "1.000001 %"
+    assert tolerance("drift_bias=0.5").telling(-0.51) == "drift_bias -0.51"
+    assert tolerance("distinct_positions=16").telling(15.0) == "distinct_positions 15"
+    texts = ["1%", "drift_relative=0.0123456789", "drift_rms=0.0123456789", "drift_bias=0.5"]
+    said = ["1 %", "drift_relative ≤ 0.0123456789", "drift_rms ≤ 0.0123456789", "|drift_bias| ≤ 0.5"]
+    assert [str(tolerance(text)) for text in texts] == said
 
 
 def test_what_another_tolerance_measured_counts() -> None:
     case = {"heads": 1, "seq_len": 8, "head_dim": 32, "budget": 64, "up_to": 60_000}
     both = list(limit(["drift_max=0.5", "drift_rms=0.05"], "fp16", "uniform", **case))
     for one in both:
-        built = LIMIT_COLUMNS.row(one)
+        built = row(one)
         assert built["evaluated"] == one.boundary.tested
     assert both[0].boundary.tested == both[1].boundary.tested
     (alone,) = limit("drift_max=0.5", "fp16", "uniform", **case)
@@ -163,6 +148,6 @@ def test_undefined_values_are_named() -> None:
     )
     zero = replace(result.at_zero, drift_relative=math.nan)
     nonfinite = replace(result, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
-    assert "at offset 0 already: drift_relative is not defined." in limit_sentences.sentence(nonfinite)
+    assert told(nonfinite) == "drift_relative is not defined at offset 0"
     report = limit_report([nonfinite], None, {})
     assert report.rows[0]["margin"] is None

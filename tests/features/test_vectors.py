@@ -33,8 +33,8 @@ def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "case"
     assert vectors(folder, "--offset", "0,1000", "--positions", "int32", "--dtype", "bf16") == 0
     seen = capsys.readouterr()
-    assert seen.out.startswith(f"A case of vectors was written to {folder}: 2 calls at positions up to 1047")
-    assert seen.out.endswith(f"\nropeaudit check {folder} --returned OUT\n")
+    assert seen.out.startswith(f"OK  {folder}   2 calls at positions up to 1,047, ")
+    assert f"ropeaudit check {folder} --returned OUT\n" in seen.out
     assert seen.err == ""
     manifest = json.loads((folder / "manifest.json").read_text())
     files = [
@@ -62,7 +62,7 @@ def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
 def test_served_calls_have_sizes_and_positions_of_their_own(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "case"
     assert vectors(folder, "--offset", "1000", "--served", "--positions", "int32") == 0
-    assert f"{folder}: 7 calls at positions up to 1047" in capsys.readouterr().out
+    assert f"{folder}   7 calls at positions up to 1,047" in capsys.readouterr().out
     manifest = json.loads((folder / "manifest.json").read_text())
     tensors = load_file(folder / manifest["safetensors"]["inputs"])
     served = {call["call"]: call for call in manifest["calls"] if "call" in call}
@@ -158,9 +158,9 @@ def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
     assert [int(text) for text in row["offsets"].split()] == straddling(32768, 48)
     given = ["vectors", "-o", str(tmp_path / "given"), "--seq-len", "48", "--model", "llama-2-7b"]
     assert main([*given, "--offset", "4k"]) == 0
-    err = capsys.readouterr().err
-    assert "offset 4071 is added: its positions are on both sides of a power of two" in err
-    assert "llama-2-7b: positions from offset 4071 on go past the 4096 that it is made for" in err
+    said = capsys.readouterr().out
+    assert "offset 4071 is added: its positions are on both sides of a power of two" in said
+    assert "llama-2-7b: positions from offset 4071 on go past the 4096 that it is made for" in said
     spec = vector_case.read(tmp_path / "given").spec
     assert spec.offsets == (0, 4071, 4096)
     assert spec.offsets[1] < 4096 <= spec.offsets[1] + 47
@@ -183,7 +183,7 @@ def test_several_cases_go_into_folders_of_their_own(tmp_path: Path, capsys) -> N
     assert main(["vectors", "-o", str(tmp_path / "cases"), "--seq-len", "16", *arguments]) == 0
     names = {f"{model}.{fmt}" for model in ("llama-2-7b", "mistral-7b-v0.3") for fmt in ("bf16", "fp32")}
     assert {path.name for path in (tmp_path / "cases").iterdir()} == names
-    assert "4 cases of vectors were written" in capsys.readouterr().out
+    assert "4 cases, 4 calls at positions up to 15" in capsys.readouterr().out
     assert vectors(tmp_path / "bases", "--base", "1e4,1e5,1e6", "--offset", "0") == 0
     assert {path.name for path in (tmp_path / "bases").iterdir()} == {"none", "none-2", "none-3"}
     assert [vector_case.read(path).spec.setting.base for path in sorted((tmp_path / "bases").iterdir())] == [
@@ -205,7 +205,7 @@ def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Pat
         read = vector_case.read(folder)
         results = returned.findings(folder, written(read, tmp_path / "out", rotated(read)))
         assert {one.status for one in results} == {"pass"}, folder
-    assert "phi-3.5-mini: scaling longrope depends on the length" in capsys.readouterr().err
+    assert "phi-3.5-mini: scaling longrope depends on the length" in capsys.readouterr().out
 
 
 REFUSED = {

@@ -11,7 +11,7 @@ from ropeaudit.bounds import bound
 from ropeaudit.engine import plan
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
-from ropeaudit.features.parity.report import COLUMNS
+from ropeaudit.features.parity.report import row as parity_row
 from ropeaudit.inputs import masks, qk
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
@@ -170,7 +170,7 @@ def test_a_window_as_wide_as_the_sequence_is_causal_bit_for_bit(width, small) ->
 def test_parity_sees_the_same_window(width) -> None:
     two = analysis.sides.subject("hf", {}), analysis.sides.subject("meta", {})
     case = {"heads": 2, "seq_len": 70, "mask": f"window:{width}"}
-    (result,) = map(COLUMNS.row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
+    (result,) = map(parity_row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
     hf, meta = shift(7, "bf16", ["hf", "meta"], **case)
     assert result["scores"] == hf.scores == 2 * masks.count(f"window:{width}", 70)
     assert result["a_drift_rms"] == pytest.approx(hf.drift_rms, rel=2e-4)

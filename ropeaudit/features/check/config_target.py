@@ -18,7 +18,7 @@ from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progre
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.features.limit.sentences import sentence
+from ropeaudit.features.limit.report import told
 from ropeaudit.features.limit.tolerance import TOLERANCE, tolerance
 from ropeaudit.features.module.expected import NEAR, drifts
 from ropeaudit.recipes import Resolved
@@ -246,7 +246,7 @@ def limits(
         yield Finding(
             LIMIT,
             _STATUS[limit.standing],
-            sentence(limit).rstrip("."),
+            told(limit),
             measured=math.nan if margin is None else margin,
             allowed=allowed,
             unit=unit,

@@ -115,9 +115,9 @@ def decay(
     for name in kinds:
         if name not in files:
             inputs.check_kind(name, inputs.WHOLE)
-    for captured in files.values():  # its head_dim counts where nothing else says one
-        alone = [(one.head_dim, one.model, one.config) == (None, None, None) for one in given]
+    for captured in list(files.values())[:1]:  # its head_dim counts where nothing else says one
         size = captured.q.shape[2]
+        alone = [(one.head_dim, one.model, one.config) == (None, None, None) for one in given]
         given = [replace(one, head_dim=size) if own else one for one, own in zip(given, alone, strict=True)]
     longest = max((one.maximum for one in given if one.maximum is not None), default=USUAL)
     asked = round_values(0, longest) if distances is None else arguments.numbers(distances)

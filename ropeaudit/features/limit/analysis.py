@@ -9,7 +9,7 @@ Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -17,19 +17,30 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
+from ropeaudit.audits.arguments import (
+    CaseArguments,
+    Chosen,
+    Names,
+    OnProgress,
+    chosen,
+    factory,
+    loaded,
+    steps,
+)
+from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.records import Record
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import bound_proof, boundary_search
 from ropeaudit.features.limit.bound_proof import Proof
 from ropeaudit.features.limit.boundary_search import Question
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.features.limit.measured_offsets import MeasuredOffsets
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, tolerance
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects.factories import SubjectFactory
 
 UP_TO = 2**24  # the default of the largest offset
@@ -125,48 +136,48 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -
 
 
 class _CaseLimits:
-    """One subject in one case: its records so far, and what is proved of it."""
+    """One subject in one case: the records of the offsets that were measured, and what is proved of it."""
 
     def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
         self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
-        self.setting = setting
+        self.setting, self.called = setting, isinstance(subject, SubjectFactory)
         self.up_to, self.ranges = up_to, bound_proof.regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != bound_proof.regimes(
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
-        self.on_progress: Callable[[], None] = lambda: None
-
-        def on_progress() -> None:
-            self.on_progress()
-
-        self.measured = MeasuredOffsets(case, inputs, setting, subject, on_progress)
+        self.records: dict[int, Record] = {}
+        rest = [factory(subject)], None, run_metadata.threads(), self.advance
+        self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
+        self.making, self.done, self.total = (0.0, 0), 0.0, 1
+        self.on_progress: OnProgress = arguments.silent
         self.proof: Proof | None = None
         if isinstance(subject, Resolved):
-            self.proof = Proof(case, inputs, subject, self.ranges, self.measured.at, on_progress)
+            self.proof = Proof(case, inputs, subject, self.ranges, self.at, self.advance)
 
     def limits(
         self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
     ) -> list[Limit]:
         """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
-        called = isinstance(self.subject, SubjectFactory)
-        budget = budget or most(self.case, self.inputs, self.setting, called)
+        budget = budget or most(self.case, self.inputs, self.setting, self.called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        total = min(budget, self.up_to + 1) * len(tolerances)  # offsets that may be measured
-        self.on_progress = lambda: on_progress(min(1.0, self.measured.done / total))
+        self.total, self.on_progress = min(budget, self.up_to + 1) * len(tolerances), on_progress
         bounds = [self.search(accepted, budget) for accepted in tolerances]
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
     def search(self, accepted: Tolerance, most: int) -> int | None:
         """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
-        self.measured.at(0)
+        self.at(0)
         proved = self.proof.up_to(accepted) if self.proof else None
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
-        called = isinstance(
-            self.subject, SubjectFactory
-        )  # offsets that break positions come before any other
-        required = straddling(self.up_to + self.seq_len, self.seq_len) if called else []
+        # of code the offsets that break positions come before any other
+        required = straddling(self.up_to + self.seq_len, self.seq_len) if self.called else []
+
+        def holds(offsets: Sequence[int]) -> list[bool]:
+            self.measure([one for one in offsets if one not in self.records])
+            return [accepted.holds(self.records[one]) for one in offsets]
+
         boundary_search.search(
             Question(
                 seq_len=self.seq_len,
@@ -178,19 +189,17 @@ class _CaseLimits:
                 required=required,
                 precision=min(fmt.precision for fmt in self.formats()),
             ),
-            lambda offsets: self.measured.holds(accepted, offsets),
+            holds,
         )
         return proved
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; what was measured for other tolerances counts too."""
-        known = boundary_search.boundary(
-            self.measured.held(accepted), -1 if bound is None else bound, self.up_to
-        )
-        self.measured.bound(
-            one for one in {0, known.held_up_to, known.failing} if one is not None and one >= 0
-        )
-        records = self.measured.records
+        held = {offset: accepted.holds(record) for offset, record in self.records.items()}
+        known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
+        if not self.called:
+            ends = {0, known.held_up_to, known.failing or 0} & self.records.keys()
+            self.measure([one for one in sorted(ends) if self.records[one].bound_max is None], bounded=True)
         return Limit(
             case=self.case,
             tolerance=accepted,
@@ -199,12 +208,31 @@ class _CaseLimits:
             boundary=known,
             frozen=self.frozen,
             changing=len(self.ranges) > 1,
-            at_zero=records[0],
-            at_measured=records.get(known.held_up_to),
-            at_failure=None if known.failing is None else records[known.failing],
-            called=isinstance(self.subject, SubjectFactory),
+            at_zero=self.records[0],
+            at_measured=self.records.get(known.held_up_to),
+            at_failure=None if known.failing is None else self.records[known.failing],
+            called=self.called,
             findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
         )
+
+    def at(self, offset: int) -> Record:
+        """Return the record of an offset."""
+        if offset not in self.records:
+            self.measure([offset])
+        return self.records[offset]
+
+    def measure(self, offsets: Sequence[int], bounded: bool = False) -> None:
+        """Measure offsets as `ropeaudit shift` does. bounded: with their a-priori bounds, once more."""
+        if offsets:
+            self.making = self.done, len(offsets)
+            self.records |= {one.offset: one for one in self.runs[bounded].records(offsets)}
+            self.advance(1.0)
+
+    def advance(self, share: float = 0.0) -> None:
+        """Tell how many offsets are measured. share: of those in the making."""
+        before, count = self.making
+        self.done = max(self.done, before + share * count)
+        self.on_progress(min(1.0, self.done / self.total))
 
     def landmarks(self) -> list[int]:
         """Return positions where something may change.

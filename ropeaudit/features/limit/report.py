@@ -1,79 +1,49 @@
-"""How far positions may be shifted, for people: the rows and how to read them."""
+"""How far positions may be shifted, for people: no more is said than was measured or proved.
+
+"Within tolerance" and "proven" are said of offsets that were measured or proved alone; of others it is said
+that no failure was seen, and in how many.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits.records import Record
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.features.limit.sentences import headline, notes
-from ropeaudit.reports import Report, settings, tabulated
+from ropeaudit.recognition.diagnosis import NO_CAUSE
+from ropeaudit.reports import Report, answers, drift_notes, settings, tabulated, verdicts
+from ropeaudit.reports.answers import Answer, Cause, Status
+from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 2
-_LENGTH = (
-    "positions that the frequencies stand for at offset 0 (longrope: the border, or one more); empty without"
-)
-
-
-def _at(record: Record | None, column: str) -> float | None:
-    return None if record is None else getattr(record, column)
-
-
-def _judged(result: Limit) -> bool:
-    return result.margin is not None
-
-
-def _frequencies(result: Limit) -> str:
-    if result.frozen:
-        return "unshifted"
-    return "shifted" if result.changing else "fixed"
+COLUMNS = table("limit")
+_WORST_FIRST: tuple[Status, ...] = ("FAIL", "WARN", "OK")
 
 
 def row(one: Limit) -> dict[str, Any]:
     """Return the row of a limit."""
-    return {
+    zero, frequencies = one.at_zero, "shifted" if one.changing else "fixed"
+    values = {name: getattr(one, name) for name in COLUMNS if hasattr(one, name)}
+    for name, record in (("zero", zero), ("measured", one.at_measured), ("failure", one.at_failure)):
+        values[f"value_at_{name}"] = None if record is None else getattr(record, one.tolerance.column)
+    values |= {name: getattr(zero, name) for name in ("implementation", "dtype", "device", *settings.NAMES)}
+    values |= {
         "schema": SCHEMA,
-        "implementation": one.at_zero.implementation,
-        "dtype": one.at_zero.dtype,
-        "device": one.at_zero.device,
-        **{name: getattr(one.at_zero, name) for name in settings.NAMES},
-        "frequencies": _frequencies(one),
+        "frequencies": "unshifted" if one.frozen else frequencies,
         "maximum": one.case.maximum,
-        "margin": one.margin,
-        "proved_margin": one.proved_margin,
         "tolerance_column": one.tolerance.column,
         "tolerance": one.tolerance.value,
-        "up_to": one.up_to,
-        "proved_up_to": one.proved_up_to,
-        "proof": one.proof,
-        "bound_up_to": one.bound_up_to,
-        "measured_up_to": one.measured_up_to,
         "measured_offsets": one.boundary.held,
-        "first_failure_seen": one.first_failure_seen,
-        "first_failure": one.first_failure,
         "proved_position": one.last_position(one.proved_up_to),
         "measured_position": one.last_position(one.measured_up_to),
         "failure_position": one.last_position(one.first_failure_seen),
-        "value_at_zero": _at(one.at_zero, one.tolerance.column),
-        "value_at_measured": _at(one.at_measured, one.tolerance.column),
-        "value_at_failure": _at(one.at_failure, one.tolerance.column),
         "evaluated": one.boundary.tested,
     }
-
-
-COLUMNS = table("limit")
-LEGEND = (
-    "proved up to: guaranteed up to this offset: every one from 0 is measured or bounded (exhaustive: every\n"
-    "one that the bound leaves open is measured). measured up to: largest tested offset without a "
-    "failure; untested\n"
-    "ones may still fail.\n"
-    "first failure seen: the smallest offset measured to fail; first failure: where it is proved to be the\n"
-    "first. All of it for these q and k. The last position of a sequence is its offset + seq_len - 1."
-)
-_MARGIN = "margin: positions up to which no failure was seen / maximum, those that the model is made for."
+    return {name: values[name] for name in COLUMNS}
 
 
 def report(
@@ -86,12 +56,175 @@ def report(
     rows = [row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [subject, dtype], others)
-    legend = f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND
+    some = [answer(results, rows)] if results else []
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
-        headline=headline(results),
+        answers=some,
+        headline=answers.headline(some),
         notes=[*extra_notes, *notes(results)],
-        legend=legend,
         dispensable=() if columns else settings.dispensable(screen, COLUMNS.dispensable),
         constant=(subject, dtype, "tolerance_column", "tolerance") if "model" in screen else (),
+        brief=not columns,
     )
+
+
+def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer:
+    """Return the answer: of one limit whole, of several a line each, the worst first."""
+    shared, own = settings.told_apart(rows, ("model", "implementation", "dtype"))
+    tolerances = dict.fromkeys(str(one.tolerance) for one in limits)
+    if len(tolerances) > 1:
+        own = [f"{name}, {one.tolerance}".removeprefix(", ") for name, one in zip(own, limits, strict=True)]
+    every = sorted(zip(limits, own, strict=True), key=lambda one: _badness(one[0]))
+    worst, name = every[0]
+    facts, around = [("tolerance", "; ".join(tolerances))], _around(worst, limits, rows)
+    if len(limits) == 1:
+        facts += [*evidence(worst), *around]
+        judged = status(worst) == "FAIL" and worst.at_zero.verdict != "refused"
+        allowed = f" (tolerance {worst.tolerance})" if judged else ""
+        return Answer(status(worst), shared, known(worst) + allowed, _causes(worst), facts)
+    facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
+    counts = Counter(status(one) for one, _ in every)
+    decides = ", ".join(f"{count} {word}" for word, count in counts.items())
+    if worst.first_failure_seen is not None:
+        decides += f"; worst: {name}, fails at {worst.first_failure_seen:,}"
+    target = ", ".join(filter(None, [shared, f"{len(limits)} cases"]))
+    return Answer(status(worst), target, decides, _causes(worst), [*facts, *around])
+
+
+def status(one: Limit) -> Status:
+    """Return how it stands within the positions of its model; without any, whether offset 0 fails."""
+    if one.fails_at_zero or one.standing == "fails":
+        return "FAIL"
+    misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
+    short = one.case.maximum is not None and one.standing in ("partly", "unjudged")
+    return "WARN" if misplaced or short else "OK"
+
+
+def _badness(one: Limit) -> tuple[int, float]:
+    """Return what sorts limits, the worst first: by status, then by the first failure."""
+    failing = one.last_position(one.first_failure_seen)
+    last = math.inf if failing is None else failing / (one.case.maximum or 1)
+    return _WORST_FIRST.index(status(one)), last
+
+
+def known(one: Limit) -> str:
+    """Return in a clause what is known of a limit."""
+    tests, maximum = one.boundary, one.case.maximum
+    if one.fails_at_zero or one.standing == "fails":
+        if one.at_zero.verdict == "refused":
+            return f"it cannot be called: {printable(one.at_zero.why)}"
+        within = f", of {maximum:,} positions" if one.standing == "fails" else ""
+        return f"{failure(one)} at offset {one.first_failure_seen:,}{within}"
+    if one.standing == "holds":
+        times = _times(one.proved_margin)
+        over = f", {times} times over" if times else ""
+        return f"within tolerance through all {maximum:,} positions{over}"
+    fails = "" if tests.failing is None or one.frozen else f"; fails at {tests.failing:,}"
+    if tests.exhaustive:
+        return f"within tolerance at every offset to {tests.proved:,}{fails}"
+    if times := _times(one.margin):
+        return f"no failure seen to offset {tests.held_up_to:,}, {times} times its {maximum:,} positions"
+    reach = {"partly": f", short of its {maximum or 0:,} positions", "unseen": ", all it serves"}
+    clause = reach.get(one.standing, "")
+    if one.frozen:
+        clause = f", all at frequencies of {one.at_zero.length:,} positions"
+    return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{clause}{fails}"
+
+
+def told(one: Limit) -> str:
+    """Return what is known of a limit in a sentence without a full stop."""
+    return "; ".join([known(one), *(f"{label} {text}" for label, text in evidence(one) if label != "tested")])
+
+
+def evidence(one: Limit) -> list[tuple[str, str]]:
+    """Return what stands behind it, as facts of an answer: what was tested, what failed, what is proven."""
+    tests, facts = one.boundary, list[tuple[str, str]]()
+    if one.fails_at_zero:
+        return facts
+    facts.append(
+        ("tested", f"{counted(tests.held, 'offset')} to {_place(one, tests.held_up_to)}: none fails")
+    )
+    if tests.failing is not None:
+        label = "first failure" if tests.exhaustive else "failure seen"
+        facts.append((label, f"offset {_place(one, tests.failing)}: {failure(one)}"))
+    proved, bound = one.proved_up_to, one.bound_up_to
+    if proved is None:
+        facts.append(("proven", "nothing: this is code, and not every offset was measured"))
+    elif proved == 0:
+        facts.append(("proven", "offset 0 only"))
+    else:
+        how = "all measured" if bound is None else f"by bound to {bound:,}, later ones measured"
+        how = "by bound" if one.proof == "bound" else how
+        facts.append(("proven", f"every offset to {proved:,} ({how})"))
+    return facts
+
+
+def _place(one: Limit, offset: int) -> str:
+    return f"{offset:,} (last position {one.last_position(offset):,})"
+
+
+def failure(one: Limit) -> str:
+    """Return the value at the first failure seen, with as many digits as tell it from the tolerance."""
+    record, accepted = one.at_failure, one.tolerance
+    if record is None:
+        return ""
+    if record.verdict == "refused":
+        return f"refused: {printable(record.why)}"
+    if record.verdict == "wrong_rotation":
+        return "wrong rotation"
+    value = float(getattr(record, accepted.column))
+    if math.isnan(value) and record.nonfinite:
+        return f"{record.nonfinite:,} of {record.scores:,} scores are nan or infinite"
+    if math.isnan(value):
+        return f"{accepted.column} is not defined"
+    return accepted.telling(value)
+
+
+def _times(margin: float | None) -> str:
+    """Return a ratio rounded down, and nothing for one that does not reach 1.1."""
+    tenths = math.floor(10 * margin) if margin is not None else 0
+    return f"{tenths / 10:,.1f}" if tenths > 10 else ""
+
+
+def _causes(one: Limit) -> list[Cause]:
+    """Return what code does wrong where it first was seen to fail, if that is known."""
+    record = one.at_failure
+    if record is None or record.verdict != "wrong_rotation" or not record.diagnosis:
+        return []
+    title = record.diagnosis if record.diagnosis in NO_CAUSE else printable(record.resembles or "")
+    facts = [f"at offset {record.offset:,} it {verdicts.wrong_rotation(record).partition('; ')[0]}"]
+    return [Cause(record.diagnosis, title, facts=facts, warning=status(one) != "FAIL")]
+
+
+def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return why it fails, how it is called, what was assumed, what was not checked, what to type next."""
+    zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
+    if one.findings and len(limits) == 1:
+        facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))
+    if record is not None and record.verdict not in ("wrong_rotation", "refused"):
+        facts += [("why", text) for text in [verdicts.note(record)] if text]
+    facts += settings.facts(rows)
+    every = all(limit.boundary.exhaustive for limit in limits)
+    gaps = [] if every else ["offsets between those tested: one may fail"]
+    if one.frozen:
+        gaps.append(f"other frequencies than those of {zero.length:,} positions (--length shifted)")
+    elif one.case.maximum is not None and one.within is None:
+        gaps.append(f"its {one.case.maximum:,} positions: the sequence is longer")
+    facts.append(("not checked", "; ".join([*gaps, "other q and k"])))
+    command = f"check {zero.implementation}"
+    if not one.called:
+        recipe = zero.implementation.partition("[")[0]
+        command = f"explain --recipe {recipe} --offset {one.first_failure_seen} (same options)"
+    cause = f"ropeaudit {command};  " if status(one) == "FAIL" else ""
+    facts.append(("next", f"{cause}all columns: -v"))
+    return facts
+
+
+def notes(limits: Sequence[Limit]) -> list[str]:
+    """Return what else the reader must know: how code was called, remedies, frequencies that change."""
+    failing = [limit.at_failure for limit in limits if limit.at_failure is not None]
+    texts = [text for limit in limits for text in limit.findings]
+    texts += filter(None, map(verdicts.note, failing))
+    shown = [*failing, *(limit.at_measured for limit in limits if limit.at_measured is not None)]
+    texts += drift_notes.structure_notes(shown, any(limit.frozen for limit in limits))
+    return list(dict.fromkeys(texts))

@@ -8,8 +8,9 @@ from ropeaudit.audits.records import Record
 from ropeaudit.console import values
 from ropeaudit.errors import UnknownName
 
-TOLERANCE = "drift_relative=0.01"
-_ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", "drift_relative")
+RELATIVE = "drift_relative"
+TOLERANCE = f"{RELATIVE}=0.01"
+_ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", RELATIVE)
 SELF = ("change_max", "change_rms")
 AT_LEAST = ("distinct_positions",)
 SIGNED = ("drift_bias",)
@@ -34,11 +35,21 @@ class Tolerance:
         """Return whether a value of the column meets it."""
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
+    def telling(self, value: float) -> str:
+        """Return a value that breaks it with four digits, or as many more as show that it does."""
+        shares = self.column == RELATIVE
+        for digits in range(4, 17):
+            text = f"{100 * value if shares else value:.{digits}g}"
+            if not self.accepts(float(text) / 100 if shares else float(text)):
+                return f"{text} %" if shares else f"{self.column} {text}"
+        return f"{self.column} {value!r}"
+
     def __str__(self) -> str:
-        """Return it with every digit: `drift_rms ≤ 0.01`."""
+        """Return it with every digit: `drift_rms ≤ 0.01`, or `1 %` of the drift relative to the scores."""
+        number = f"{self.value:g}" if float(f"{self.value:g}") == self.value else repr(self.value)
+        if self.column == RELATIVE and float(f"{100 * self.value:g}") / 100 == self.value:
+            return f"{100 * self.value:g} %"
         name = f"|{self.column}|" if self.column in SIGNED else self.column
-        number = f"{self.value:g}"
-        number = number if float(number) == self.value else repr(self.value)
         return f"{name} {'≥' if self.column in AT_LEAST else '≤'} {number}"
 
 

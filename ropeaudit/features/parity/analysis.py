@@ -20,7 +20,7 @@ from ropeaudit.engine.pair import Comparison, PairStatistics
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.sides import CallFailed, Compared, OneRotation, subjects
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.factories import SubjectFactory
 
 OFFSETS = (0, 1000)
@@ -28,12 +28,10 @@ OFFSETS = (0, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Parity(Result):
-    """Two subjects in one case, dtype and offset. inputs_differ: they round q and k differently.
+    """Two subjects in one case, dtype and offset.
 
-    permuted: those that rotate another layout than that of q and k, whose dims are permuted for them, and
-    which. forms: the formats in which the scores of code and of a recipe beside it are formed; empty for two
-    of a kind. refused: why the two could not be compared; empty where they could. findings: how code was
-    called.
+    refused: why the two could not be compared; empty where they could. findings: how code was called.
+    differences: in what else than their rotations the two differ, a sentence each.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.parity.report"
@@ -43,13 +41,10 @@ class Parity(Result):
     names: tuple[str, str]
     dtype: Format
     offset: int
-    formats: tuple[Format, Format]
-    inputs_differ: bool
     statistics: PairStatistics
-    permuted: tuple[tuple[str, Layout], ...] = ()
-    forms: tuple[str, ...] = ()
     refused: str = ""
     findings: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     devices: tuple[str, str] = ("cpu", "cpu")
 
 
@@ -147,7 +142,7 @@ def _parity(
             statistics = compared.run(on_progress)
         except CallFailed as error:
             refused = f"a call fails: {error}"
-    permuted = [(name, at.layout) for name, at in zip(names, own, strict=True) if at.layout != setting.layout]
+    same_inputs = compared.formats[0] is compared.formats[1]
     return Parity(
         case=case,
         setting=setting,
@@ -155,12 +150,9 @@ def _parity(
         names=names,
         dtype=first.dtype,
         offset=offset,
-        formats=(first.input, second.input),
-        inputs_differ=compared.formats[0] is not compared.formats[1],
         statistics=statistics,
-        permuted=tuple(permuted),
-        forms=sides.forms((first, second)),
         refused=refused,
         findings=tuple(dict.fromkeys(text for one in two for text in one.findings)),
+        differences=tuple(sides.differences(names, (first, second), own, setting, same_inputs)),
         devices=(first.device, second.device),
     )

@@ -1,72 +1,52 @@
-"""Two subjects side by side for people: the finding in words, the rows, the notes."""
+"""Two implementations side by side for people: how far apart, who is closer to the exact result."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits.judging import ratio
+from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.features.parity.analysis import Parity
-from ropeaudit.reports import Report, settings, tabulated
+from ropeaudit.reports import Report, answers, settings, tabulated
+from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 2  # 2: bits_differing, refused
-
-
-def _nearer(result: Parity) -> str | None:
-    winner = None if result.refused else result.statistics.winner()
-    return None if winner is None else "equal" if winner < 0 else result.names[winner]
-
-
-def _place(result: Parity) -> tuple[int, int, int] | tuple[None, None, None]:
-    parity = result.statistics.difference
-    return parity.place if parity.place and not parity.nonfinite else (None, None, None)
+COLUMNS = table("parity")
 
 
 def row(one: Parity) -> dict[str, Any]:
     """Return the row of two implementations in a case."""
-    return {
+    statistics, difference = one.statistics, one.statistics.difference
+    winner = None if one.refused else statistics.winner()
+    place = difference.place if difference.place and not difference.nonfinite else (None, None, None)
+    values: dict[str, Any] = dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True))
+    for index, side in enumerate("ab"):
+        drift = statistics.drifts[index]
+        values |= {side: one.names[index], f"{side}_device": one.devices[index]}
+        values |= {f"{side}_nonfinite": drift.nonfinite, f"{side}_drift_max": drift.max}
+        values[f"{side}_drift_rms"] = drift.rms
+        values[f"{side}_nearer"] = ratio(statistics.nearer[index], difference.count)
+    values |= settings.values(one) | {
         "schema": SCHEMA,
-        "a": one.names[0],
-        "b": one.names[1],
         "dtype": one.dtype.name,
         "offset": one.offset,
-        "a_device": one.devices[0],
-        "b_device": one.devices[1],
-        **(settings.values(one)),
-        "scores": one.statistics.difference.count,
-        "a_nonfinite": one.statistics.drifts[0].nonfinite,
-        "b_nonfinite": one.statistics.drifts[1].nonfinite,
-        "reference_rms": one.statistics.references[0].rms,
-        "reference_error": one.statistics.error,
-        "parity_max": one.statistics.difference.max,
-        "parity_rms": one.statistics.difference.rms,
-        "parity_bias": one.statistics.difference.mean,
-        "parity_relative": ratio(one.statistics.difference.rms, one.statistics.references[0].rms),
-        "a_drift_max": one.statistics.drifts[0].max,
-        "a_drift_rms": one.statistics.drifts[0].rms,
-        "b_drift_max": one.statistics.drifts[1].max,
-        "b_drift_rms": one.statistics.drifts[1].rms,
-        "nearer": _nearer(one),
-        "a_nearer": ratio(one.statistics.nearer[0], one.statistics.difference.count),
-        "b_nearer": ratio(one.statistics.nearer[1], one.statistics.difference.count),
-        "bits_differing": ratio(one.statistics.differing, one.statistics.elements),
-        "worst_head": _place(one)[0],
-        "worst_query": _place(one)[1],
-        "worst_key": _place(one)[2],
+        "scores": difference.count,
+        "reference_rms": statistics.references[0].rms,
+        "reference_error": statistics.error,
+        "parity_max": difference.max,
+        "parity_rms": difference.rms,
+        "parity_bias": difference.mean,
+        "parity_relative": ratio(difference.rms, statistics.references[0].rms),
+        "nearer": None if winner is None else "equal" if winner < 0 else one.names[winner],
+        "bits_differing": ratio(statistics.differing, statistics.elements),
         "refused": one.refused or "none",
     }
-
-
-COLUMNS = table("parity")
-LEGEND = (
-    "parity: a's scores minus b's; drift: scores minus the exact ones; nearer: smaller drift rms.\n"
-    "bits differing: of the elements of rotated q and k, rounded to the dtype.\n"
-    "Scores are scaled, before softmax."
-)
+    return {name: values[name] for name in COLUMNS}
 
 
 def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
@@ -74,98 +54,92 @@ def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: M
     rows = [row(result) for result in results]
     a, b, dtype, offset, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
-    read = model_notes([one.case for one in results], [one.offset for one in results])
+    some = [answer(results, rows)] if results else []
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
-        headline=headline(rows),
-        notes=[*read, *notes(results)],
-        legend=LEGEND,
+        answers=some,
+        headline=answers.headline(some),
+        notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
+        brief=not columns,
     )
 
 
-def headline(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the finding in a sentence: where the two differ most, and who is nearer to the truth there."""
-    if not rows:
-        return "No case was compared."
-    compared = [row for row in rows if row["refused"] == "none"]
-    if not compared:
-        one = rows[0]
-        return f"{one['a']} and {one['b']} cannot be compared {_where(one)}: {one['refused']}."
-    missing = len(rows) - len(compared)
-    left = f" {missing} of {len(rows)} cases {'is' if missing == 1 else 'are'} refused." if missing else ""
-    return f"{_difference(max(compared, key=_severity), len(compared))}.{_bits(compared)}{left}"
+def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
+    """Return the answer: how far apart the two are where they are farthest, and each case in a line."""
+    shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
+    every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
+    worst, name = every[0]
+    alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
+    decides = f"the same bits in {counted(len(rows), 'case')}" if alike else _apart(worst, name)
+    facts = list[tuple[str, str]]()
+    if len(rows) == 1 and math.isfinite(_distance(worst)):
+        facts = [("off by", _drifts(worst)), ("bits", _bits(worst))]
+    elif len(rows) > 1 and not alike:
+        facts = settings.listed([(label, _line(one)) for one, label in every])
+    findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
+    facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
+    facts += settings.facts(rows)
+    facts.append(("percentages", "root mean squares over that of the exact scores"))
+    facts.append(("not checked", "other offsets, other q and k"))
+    facts.append(("next", "all columns: -v"))
+    target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
+    return Answer("OK" if _distance(worst) <= TOLERANCE else "WARN", target, decides, facts=facts)
 
 
-def _where(one: Mapping[str, Any]) -> str:
-    return f"in {one['dtype']} at offset {one['offset']}"
+def _distance(one: Mapping[str, Any]) -> float:
+    """Return how far apart two are as a share of the scores' RMS; inf where they cannot be compared."""
+    relative, lost = float(one["parity_relative"]), one["a_nonfinite"] + one["b_nonfinite"]
+    if one["parity_max"] == 0:
+        return 0.0
+    return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
 
 
-def _difference(worst: Mapping[str, Any], count: int) -> str:
-    """Return how far the two are apart in the case where they are farthest."""
-    names, where = f"{worst['a']} and {worst['b']}", _where(worst)
-    nonfinite = [(worst[side], worst[f"{side}_nonfinite"]) for side in "ab" if worst[f"{side}_nonfinite"]]
-    if nonfinite:
-        message = ", ".join(f"{many} of {worst['scores']} scores of {name}" for name, many in nonfinite)
-        return f"{names} cannot be compared {where}: {message} are nan or infinite"
-    if worst["parity_max"] == 0:
-        every = f", and in all {count} cases" if count > 1 else ""
-        return f"{names} give the same scores {where}{every}: every one of {worst['scores']} is equal"
-    drifts = worst["a_drift_rms"], worst["b_drift_rms"]
-    size = f"{names} differ by {short(worst['parity_rms'])} RMS {where}"
-    if worst["nearer"] == "equal":
-        return f"{size}; both are equally near to the exact scores ({short(drifts[0])} RMS)"
-    return (
-        f"{size}; {worst['nearer']} is nearer to the exact scores ({short(min(drifts))} against "
-        f"{short(max(drifts))})"
-    )
+def _apart(one: Mapping[str, Any], name: str = "") -> str:
+    """Return how far apart two are in a case, if it has a name, and which is closer to the exact result."""
+    where = f" ({name})" if name else ""
+    if one["refused"] != "none":
+        return f"{one['refused']}{where}"
+    for side in "ab":
+        if count := one[f"{side}_nonfinite"]:
+            return f"{count:,} of {one['scores']:,} scores of {one[side]} are nan or infinite{where}"
+    if one["parity_max"] == 0:
+        return f"the same scores{where}"
+    closer = "both are equally close" if one["nearer"] == "equal" else f"{_name(one['nearer'])} is closer"
+    return f"scores {percent(one['parity_relative'])} apart{where}; {closer} to the exact result"
 
 
-def _bits(compared: Sequence[Mapping[str, Any]]) -> str:
-    """Return in how many elements of rotated q and k the bits differ, in the case where most do."""
-    most = max(compared, key=lambda row: float(row["bits_differing"]))
-    if most["bits_differing"] == 0:
-        return " Rotated q and k have the same bits in all."
-    where = f" {_where(most)}" if len(compared) > 1 else ""
-    upto = "Up to " if len(compared) > 1 else ""
-    return f" {upto}{percent(most['bits_differing'])} of the rotated elements differ in their bits{where}."
+def _line(one: Mapping[str, Any]) -> str:
+    """Return what is known of one case among several, in a line."""
+    if not math.isfinite(_distance(one)):
+        return _apart(one)
+    return f"{percent(one['parity_relative'])} apart; off by: {_drifts(one)}; {_bits(one)}"
 
 
-def _severity(one: Mapping[str, Any]) -> tuple[int, float]:
-    relative = one["parity_relative"]
-    return one["a_nonfinite"] + one["b_nonfinite"], relative if relative == relative else 0.0
+def _drifts(one: Mapping[str, Any]) -> str:
+    """Return how far each is from the exact scores."""
+    sizes = (ratio(one[f"{side}_drift_rms"], one["reference_rms"]) for side in "ab")
+    return ", ".join(f"{_name(one[side])} {percent(size)}" for side, size in zip("ab", sizes, strict=True))
+
+
+def _name(name: str) -> str:
+    """Return a name without its folders."""
+    return name.rpartition("/")[2]
+
+
+def _bits(one: Mapping[str, Any]) -> str:
+    return f"{percent(one['bits_differing'])} of elements differ in bits"
 
 
 def notes(results: Sequence[Parity]) -> list[str]:
-    """Return what the reader must know: inputs that differ, scores that are lost, who wins where."""
-    message: list[str] = []
+    """Return what else the reader must know: layouts, inputs and scores that differ, scores that are lost."""
+    texts: list[str] = []
     for one in results:
         where = f"{one.dtype} at offset {one.offset}"
-        message += one.findings
-        if one.refused:
-            message.append(f"{where}: {one.refused}.")
-            continue
-        for name, layout in one.permuted:
-            message.append(
-                f"{name} pairs dims in the layout {layout}, q and k are {one.setting.layout}: their dims are "
-                "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
-            )
-        if one.forms and one.forms[0] != one.forms[1]:
-            (a, b), forms = one.names, one.forms
-            message.append(
-                f"{one.dtype}: scores of {a} are formed in {forms[0]}, those of {b} in {forms[1]}: parity "
-                "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
-            )
-        if one.inputs_differ:
-            (first, second), (a, b) = one.formats, one.names
-            message.append(
-                f"{one.dtype}: {a} rounds q and k to {first}, {b} to {second}: each is compared with its own "
-                "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
-            )
-        for name, drift in zip(one.names, one.statistics.drifts, strict=True):
-            if drift.nonfinite:
-                share = percent(drift.nonfinite / drift.count)
-                message.append(
-                    f"{name} {where}: {share} of the scores are nan or infinite; `ropeaudit explain` names "
-                    "the stage that overflows."
-                )
-    return list(dict.fromkeys(message))
+        texts += [*one.findings, *([f"{where}: {one.refused}."] if one.refused else one.differences)]
+        texts += [
+            f"{name} {where}: {percent(drift.nonfinite / drift.count)} of the scores are nan or infinite; "
+            "`ropeaudit explain` names the stage that overflows."
+            for name, drift in zip(one.names, one.statistics.drifts, strict=True)
+            if drift.nonfinite and not one.refused
+        ]
+    return list(dict.fromkeys(texts))

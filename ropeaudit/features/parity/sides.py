@@ -158,12 +158,35 @@ def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | N
     return into, back
 
 
-def forms(subjects: Sequence[Subject]) -> tuple[str, ...]:
-    """Return the formats in which each forms its scores, of code and a recipe; nothing for two of a kind."""
-    if len({isinstance(one, Called) for one in subjects}) == 1:
-        return ()
-    formats = ((one.accumulate.name, one.score.name) for one in subjects)
-    return tuple(" and ".join(dict.fromkeys(names)) for names in formats)
+def differences(
+    names: Sequence[str],
+    pair: Sequence[Subject],
+    own: Sequence[RopeSetting],
+    setting: RopeSetting,
+    same_inputs: bool,
+) -> Iterator[str]:
+    """Yield what two subjects do not have alike beside their rotations, with what makes it alike.
+
+    own: the settings that they rotate by. setting: that of q and k. same_inputs: both round these alike.
+    """
+    (a, b), (first, second) = names, pair
+    for name, at in zip(names, own, strict=True):
+        if at.layout != setting.layout:
+            yield (
+                f"{name} pairs dims in the layout {at.layout}, q and k are {setting.layout}: their dims are "
+                "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
+            )
+    formed = [" and ".join(dict.fromkeys((one.accumulate.name, one.score.name))) for one in pair]
+    if isinstance(first, Called) != isinstance(second, Called) and formed[0] != formed[1]:
+        yield (
+            f"{first.dtype}: scores of {a} are formed in {formed[0]}, those of {b} in {formed[1]}: parity "
+            "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
+        )
+    if not same_inputs:
+        yield (
+            f"{first.dtype}: {a} rounds q and k to {first.input}, {b} to {second.input}: each has its own "
+            "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
+        )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from ropeaudit.console.help import command
@@ -111,8 +113,8 @@ def vectors(
     if interrupted:
         output.say("interrupted: nothing was written")
     else:
-        made = report(results, None, {})
-        code = delivery.worst(code, output.print_report(made, screen))
-        for note in made.notes:
+        made, told = report(results, None, {}), screen.form == "table"  # whose answer holds the notes
+        code = delivery.worst(code, output.print_report(replace(made, notes=[]) if told else made, screen))
+        for note in () if told else made.notes:
             output.say(f"note: {note}")
     return code

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ropeaudit.conformance.vector_case import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
-from ropeaudit.reports import Report, tabulated
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports import Report, answers, tabulated
+from ropeaudit.reports.answers import Answer
+from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
@@ -18,29 +20,24 @@ SCHEMA = 1
 
 def row(one: WrittenCase) -> dict[str, Any]:
     """Return the row of a case that was written."""
-    return {
+    spec = one.spec
+    like = {name: getattr(spec.setting, name) for name in ("head_dim", "rotary_dim", "base", "layout")}
+    like |= {name: getattr(spec, name) for name in ("model", "want", "heads", "kv_heads", "seq_len", "seed")}
+    values = {
+        **like,
         "schema": SCHEMA,
         "folder": one.folder,
-        "model": one.spec.model,
-        "dtype": one.spec.dtype.name,
-        "want": one.spec.want,
-        "offsets": " ".join(map(str, one.spec.offsets)),
-        "calls": len(one.spec.calls),
-        "served": " ".join(str(call.key) for call in one.spec.served_calls),
-        "last_position": one.spec.offsets[-1] + one.spec.seq_len - 1,
+        "dtype": spec.dtype.name,
+        "offsets": " ".join(map(str, spec.offsets)),
+        "calls": len(spec.calls),
+        "served": " ".join(str(call.key) for call in spec.served_calls),
+        "last_position": spec.offsets[-1] + spec.seq_len - 1,
         "batch": BATCH,
-        "heads": one.spec.heads,
-        "kv_heads": one.spec.kv_heads,
-        "seq_len": one.spec.seq_len,
-        "head_dim": one.spec.setting.head_dim,
-        "rotary_dim": one.spec.setting.rotary_dim,
-        "base": one.spec.setting.base,
-        "layout": one.spec.setting.layout,
-        "scaling": one.spec.setting.scaling.kind,
-        "seed": one.spec.seed,
+        "scaling": spec.setting.scaling.kind,
         "size": one.size,
         "digest": one.digest,
     }
+    return {name: values[name] for name in COLUMNS}
 
 
 COLUMNS = table("vectors")
@@ -50,23 +47,28 @@ def report(
     results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
-    rows = [row(result) for result in results]
-    screen = COLUMNS.screen(rows)
-    size = sum(one.size for one in results) / 2**20
-    folder, headline = "FOLDER", f"{len(results)} cases of vectors were written, {size:.1f} MiB."
-    if len(results) == 1:
-        [only] = results
-        number, last = len(only.spec.calls), only.spec.offsets[-1] + only.spec.seq_len - 1
-        calls = f"{number} call{'s' * (number > 1)} at positions up to {last}"
-        folder = shlex.quote(printable(only.folder))
-        headline = f"A case of vectors was written to {printable(only.folder)}: {calls}, {size:.1f} MiB."
+    rows, texts = [row(result) for result in results], notes(results)
+    some = [_answer(rows, texts)] if rows else []
     return replace(
-        tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
-        headline=headline,
-        notes=notes(results),
-        legend="Let a kernel read it and write what manifest.json asks for into another folder OUT, and "
-        f"type\nropeaudit check {folder} --returned OUT",
+        tabulated(COLUMNS, SCHEMA, rows, COLUMNS.screen(rows), columns, metadata),
+        answers=some,
+        headline=answers.headline(some),
+        notes=texts,
     )
+
+
+def _answer(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> Answer:
+    """Return what was written, what to beware of, and what to do with it."""
+    calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
+    size = sum(one["size"] for one in rows) / 2**20
+    folder, typed, cases = rows[0]["folder"], shlex.quote(printable(rows[0]["folder"])), ""
+    if len(rows) > 1:
+        folder, typed, cases = str(Path(folder).parent), "CASE", f"{len(rows)} cases, "
+    counts = f"{cases}{counted(calls, 'call')} at positions up to {last:,}, {size:.1f} MiB"
+    facts = [("beware", text) for text in texts]
+    facts.append(("then", "a kernel reads it and writes what manifest.json asks for into another folder OUT"))
+    facts.append(("next", f"ropeaudit check {typed} --returned OUT"))
+    return Answer("OK", folder, counts, facts=facts)
 
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:
