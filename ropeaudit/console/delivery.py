@@ -153,7 +153,9 @@ def incomplete(report: Report, done: str) -> Report:
     done: how many things it has, as `say_interrupted` takes it.
     """
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
-    return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {done}"})
+    answers = [replace(one, decides=f"interrupted after {done}: {one.decides}") for one in report.answers]
+    metadata = {**report.metadata, "interrupted": f"after {done}"}
+    return replace(report, headline=headline, answers=answers, metadata=metadata)
 
 
 def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:

@@ -157,6 +157,7 @@ def _table(report: Report, rows: Sequence[Row], names: Sequence[str]) -> Table:
     for name in names:
         number = report.numeric(name)
         words = [word for row in rows for word in report.shown(name, row[name]).split()]
+        words += report.title(name).split()
         table.add_column(
             Text(report.title(name)),
             justify="right" if number else "left",
