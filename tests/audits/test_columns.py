@@ -16,7 +16,6 @@ from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.features.explain import columns as explain_columns
 from ropeaudit.features.limit.report import row as limit_row
-from ropeaudit.features.list.columns import LISTS
 from ropeaudit.reports import Report
 from ropeaudit.runtime.columns import Column, Columns, table, tables
 
@@ -140,6 +139,3 @@ def test_values_are_of_the_declared_types() -> None:
     (result,) = ropeaudit.explain(1000, "bf16", "uniform", **case)
     for kind in ("stage", "remedy"):  # the last row by pair is of no pair, and has words for it
         check_types(explain_columns.COLUMNS[kind], explain_columns.KINDS[kind](result))
-    for kind, (items, row) in LISTS.items():
-        if kind != "implementations":
-            check_types(table(f"list-{kind}"), [row(item) for item in items()])
