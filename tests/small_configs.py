@@ -1,6 +1,6 @@
 """A small config of every type that transformers builds as a causal language model.
 
-A type's own default config is made small by the names of its keys; small_configs.json has what that cannot do.
+Names of keys make the default config of a type small; small_configs.json has what that cannot do.
 """
 
 from __future__ import annotations
