@@ -323,6 +323,16 @@ def test_reports_tell_devices_apart(capsys, tmp_path) -> None:
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_ticket_names_the_device(tmp_path) -> None:
+    ticket = tmp_path / "ticket.md"
+    common = ["shift", "--impl", own("rounds_positions"), *SMALL, "--offset", "1000", "--dtype", "bf16", "-q"]
+    assert main([*common, "--device", NAME, "--ticket", str(ticket)]) == 0
+    text = ticket.read_text()
+    assert f"on {PLACE}; scores were formed from it in float64." in text
+    assert f"| {PLACE} |" in text
+
+
 def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
     """Those of `report --against`, where one report has rows of both, among them."""
     first, second = (tmp_path / name for name in ("first.csv", "second.csv"))
