@@ -182,6 +182,15 @@ def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: 
     )
 
 
+@pytest.mark.slow  # a whole check
+def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", offsets=1000, model="gpt-oss-20b", head_dim=None)
+    order = AXES["batch, seq, heads"]
+    arrays = {o: {side: x.transpose(order) for side, x in one.items()} for o, one in rotated(read).items()}
+    place = judged(read, written(read, tmp_path / "out", arrays))["rotation"]
+    assert place.diagnosis == Diagnosis("axes-order", {"order": ("batch", "seq", "heads", "head_dim")})
+
+
 def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
     near: VectorCase, tmp_path: Path
 ) -> None:
@@ -223,6 +232,14 @@ def test_what_explains_every_offset_comes_before_what_else_explains_one(near: Ve
     assert of_both(found(by_one), found(first, ends)) == dataclasses.replace(by_one, where=here)
     unexplained = found(Diagnosis("unexplained"))
     assert of_both(found(by_one), unexplained) == dataclasses.replace(by_one, where=here)
+
+
+def test_another_byte_order_is_no_rotation(near: VectorCase, tmp_path: Path) -> None:
+    out = written(near, tmp_path / "out", rotated(near))
+    for path in out.glob("*.bin"):
+        path.write_bytes(np.frombuffer(path.read_bytes(), "u2").byteswap().tobytes())
+    place = judged(near, out)["rotation"]
+    assert place.diagnosis == Diagnosis("not-a-rotation")
 
 
 def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_path: Path) -> None:
