@@ -1,25 +1,21 @@
 """Valid command lines with one word changed, and files that are damaged: exit codes 0, 1 and 2, and no more.
 
-Run by hand, in an empty folder of its own: python tests/fuzz.py --count 3000 --first 0
-Every line is drawn from its number, so that a failure comes again: --first 1234 --count 1.
+Every line is drawn from its number, so that a failure comes again; test_fuzz.py runs some, and many more
+where the exhaustive tests are asked for.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import csv
 import io
 import itertools
 import json
-import os
 import random
 import re
 import shlex
 import signal
-import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -440,21 +436,3 @@ def restore(files: dict[str, bytes]) -> None:
     for name, content in files.items():
         if not Path(name).is_file() or Path(name).read_bytes() != content:
             Path(name).write_bytes(content)
-
-
-if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--count", type=int, default=200)
-    options.add_argument("--first", type=int, default=0)
-    options.add_argument("--kind", choices=["lines", "files", "both"], default="both")
-    requested = options.parse_args()
-    some = range(requested.first, requested.first + requested.count)
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        whole = prepared()
-        for kind, work in (("lines", lines), ("files", damages)):
-            if requested.kind in (kind, "both"):
-                results = work(some, whole, lambda text: print(text, flush=True))
-                print(kind, dict(sorted(results.items())), flush=True)
-        os.chdir("/")
-    sys.exit(0)

@@ -111,7 +111,8 @@ MISSPELT = [  # function, its arguments, one that it does not take, the one that
 
 def test_a_wrong_argument_names_the_nearest() -> None:
     for name, arguments, wrong, nearest in MISSPELT:
-        with pytest.raises(UsageError, match=f"unknown argument of {name} '{wrong}'; did you mean {nearest}"):
+        message = f"unknown argument of {name} '{wrong}'; did you mean {nearest}"
+        with pytest.raises(ropeaudit.UnknownName, match=message):
             getattr(ropeaudit, name)(*arguments, **{wrong: 1})
 
 
@@ -233,8 +234,6 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
 
 
 def test_a_report_is_that_of_the_command(capsys, monkeypatch) -> None:
-    from ropeaudit.main import main
-
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     sizes = ["--heads", "1", "--seq-len", "16", "--head-dim", "8", "-q"]
     assert main(["parity", "hf", "uniform", "--offset", "1000", *sizes]) == 0

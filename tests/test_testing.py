@@ -1,11 +1,15 @@
 """The pytest helper: correct kernels pass in every dtype, each planted fault fails and is named."""
 
 import importlib
+from shutil import copy
 
+import cached_rope
+import faulty_kernels
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from faulty_kernels import in_numpy, inverse, q_k_complex, right, rotate
 
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.testing import assert_shift_invariant
@@ -14,46 +18,21 @@ DTYPES = ["fp32", "fp16", "bf16"]
 SMALL = {"heads": 4, "seq_len": 48}
 
 
-def inverse(d, base=10000.0):
-    return 1.0 / base ** (torch.arange(0, d, 2, dtype=torch.float32) / d)
-
-
-def rotated_by(x, cos, sin):
-    """Half-split, in float32, rounded once; cos and sin (s, p)."""
-    a, b = x.float().chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-
 def half_torch(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1])
-    return rotated_by(x, angles.cos(), angles.sin())
+    return right(x, positions)
 
 
 def interleaved_complex(q, k, positions):
     """bshd, as Meta's."""
     angles = torch.outer(positions.float(), inverse(q.shape[-1]))
-    rotations = torch.polar(torch.ones_like(angles), angles)[None, :, None]
-
-    def one(x):
-        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        return torch.view_as_real(pairs * rotations).flatten(-2).type_as(x)
-
-    return one(q), one(k)
-
-
-def half_numpy(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    d = x.shape[-1]
-    angles = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-    a, b = np.split(x.astype(np.float32), 2, axis=-1)
-    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+    return q_k_complex(q, k, torch.polar(torch.ones_like(angles), angles))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_correct_kernels_pass(dtype) -> None:
     assert_shift_invariant(half_torch, dtype=dtype, whole=dtype == "bf16", **SMALL)
     assert_shift_invariant(interleaved_complex, dtype=dtype, layout="interleaved", whole=False, **SMALL)
-    assert_shift_invariant(half_numpy, dtype=dtype, whole=False, **SMALL)
+    assert_shift_invariant(in_numpy, dtype=dtype, whole=False, **SMALL)
 
 
 def test_a_correct_float64_kernel_passes_whose_reference_is_no_better() -> None:
@@ -72,7 +51,7 @@ def test_numpy_kernels_get_numpy_arrays_of_their_dtype() -> None:
 
     def noted(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
         seen.add(x.dtype)
-        return half_numpy(x, positions)
+        return in_numpy(x, positions)
 
     assert_shift_invariant(noted, whole=False, **SMALL)
     assert np.dtype(ml_dtypes.bfloat16) in seen
@@ -92,8 +71,7 @@ def positions_in_dtype(x, positions):
 
 
 def frequencies_cast(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return rotated_by(x, angles.cos(), angles.sin())
+    return rotate(x, positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float())
 
 
 def off_by_one(x, positions):
@@ -101,40 +79,15 @@ def off_by_one(x, positions):
 
 
 def angle_in_dtype(x, positions):
-    angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
-    return rotated_by(x, angles.cos(), angles.sin())
+    return rotate(x, (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float())
 
 
-def other_base(base):
-    def rotate(x, positions):
-        angles = positions.float()[:, None] * inverse(x.shape[-1], base)
-        return rotated_by(x, angles.cos(), angles.sin())
-
-    return rotate
+def published_base(x, positions):
+    return right(x, positions, 500000.0)
 
 
 def short_table(x, positions):
     return half_torch(x, positions.clamp(max=4095))
-
-
-def one_head_left(x, positions):
-    result = half_torch(x, positions)
-    result[:, 2] = x[:, 2]
-    return result
-
-
-class Caching(torch.nn.Module):
-    """Keeps cos and sin of the first call as long as the length stays."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.length = None, 0
-
-    def forward(self, x, positions):
-        if self.length != x.shape[-2]:
-            angles = positions.float()[:, None] * inverse(x.shape[-1])
-            self.table, self.length = (angles.cos(), angles.sin()), x.shape[-2]
-        return rotated_by(x, *self.table)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +109,11 @@ def test_a_narrow_stage_fails_and_is_named(dtype, kernel, recipe, code) -> None:
     [
         ("bf16", interleaved_complex, r"behaves like: interleaved pairs \[wrong-layout\]$"),
         ("fp16", off_by_one, r"behaves like: positions \+1 \[positions-off\]$"),
-        ("fp32", other_base(10500.0), r"behaves like: base 10500 instead of 10000 \[wrong-base\]$"),
-        ("bf16", other_base(500000.0), r"behaves like: base 500000 instead of 10000 \[wrong-base\]$"),
+        ("fp32", faulty_kernels.other_base, r"behaves like: base 10500 instead of 10000 \[wrong-base\]$"),
+        ("bf16", published_base, r"behaves like: base 500000 instead of 10000 \[wrong-base\]$"),
         ("fp16", short_table, r"at offset 131072.*a table that ends at position 4095 \[table-ends\]$"),
-        ("bf16", one_head_left, "head 2 of 4"),
-        ("fp32", Caching(), r"at offset 1000.*the offset is left out \[positions-from-0\]$"),
+        ("bf16", faulty_kernels.one_head, "head 1 of 4"),
+        ("fp32", faulty_kernels.Caching(), r"at offset 1000.*the offset is left out \[positions-from-0\]$"),
     ],
 )
 def test_a_wrong_rotation_fails_and_is_named(dtype, kernel, error_line) -> None:
@@ -299,42 +252,11 @@ def test_scores_that_are_nan_say_so() -> None:
         assert_shift_invariant(scores=wrong, dtype="fp32", **SMALL)
 
 
-CACHED = """
-import functools
-import torch
-
-def angles(d):
-    return torch.arange(4096.0)[:, None] @ (10000.0 ** (-torch.arange(0, d, 2) / d))[None]
-
-def rotate(x, angles):
-    a, b = x.float().chunk(2, -1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-TABLES = {}
-def by_dict(x, positions):
-    if x.shape[-1] not in TABLES:
-        TABLES[x.shape[-1]] = angles(x.shape[-1])
-    return rotate(x, TABLES[x.shape[-1]][positions])
-
-table = functools.lru_cache(angles)
-def by_lru(x, positions): return rotate(x, table(x.shape[-1])[positions])
-
-class ByClass:
-    table = None
-    def __call__(self, x, positions):
-        if ByClass.table is None:
-            ByClass.table = angles(x.shape[-1])
-        return rotate(x, ByClass.table[positions])
-instance = ByClass()
-"""
-
-
 @pytest.mark.parametrize("name", ["by_dict", "by_lru", "ByClass", "instance"])
 def test_what_clean_calls_cached_hides_no_environment(name, tmp_path, monkeypatch) -> None:
     package = f"cached_{name}"
     (tmp_path / package).mkdir()
-    (tmp_path / package / "rope.py").write_text(CACHED)
+    copy(cached_rope.__file__, tmp_path / package / "rope.py")
     (tmp_path / package / "__init__.py").write_text("from .rope import *\n")
     monkeypatch.syspath_prepend(tmp_path)
     given = getattr(importlib.import_module(f"{package}.rope"), name)

@@ -112,21 +112,3 @@ def test_only_one_of_many_is_apart() -> None:
         with pytest.raises(InterruptedError):
             next(Sweep(audit).run(isolated=isolated, on_plan=stop))
     assert planned == [{""}, {"", *audit.apart()}]
-
-
-@pytest.mark.slow
-@needs("transformers")
-@posix
-def test_a_family_in_processes_gives_the_rows_of_one_process(tmp_path) -> None:
-    audit = Audit(
-        [Case(heads=1, seq_len=16, head_dim=16)],
-        (),
-        ("bf16",),
-        (0, 7),
-        implementations=["transformers:llama*"],
-    )
-    alone = Sweep(audit)
-    assert len(list(alone.run(jobs=2, isolated=True))) == len(alone.cells)
-    here = Sweep(audit)
-    list(here.run())
-    assert repr(alone.results()) == repr(here.results())

@@ -472,26 +472,6 @@ def test_ctrl_c_while_workers_start_is_one_line(wait, tmp_path) -> None:
     assert message.count("\n") == 1
 
 
-# ---------------------------------------------------------------------------- Dask
-
-
-@posix
-@pytest.mark.slow
-def test_findings_come_home_from_dask(tmp_path) -> None:
-    pytest.importorskip("distributed")
-    (tmp_path / "mine.py").write_text(
-        "import numpy as np\n\n\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"
-    )
-    requested = [*SMALL[:-1], "0-19+1", "--impl", "mine.py:turn", "-f", "csv", "--layout", "half"]
-    message = []
-    for more in ([], ["--scheduler", "local", "--jobs", "2"]):
-        command = [sys.executable, "-m", "ropeaudit", *requested, *more]
-        seen = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-        message.append((seen.stdout, [line for line in seen.stderr.splitlines() if "mine.py:turn" in line]))
-    assert message[0] == message[1]
-    assert any("a call returned float64 for float16" in line for line in message[0][1])
-
-
 # ---------------------------------------------------------------------------- documentation
 
 

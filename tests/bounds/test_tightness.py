@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,54 +34,9 @@ CASE = {"heads": 1, "seq_len": 256, "head_dim": 64}
 # most 1 (test_bounds), and says something if it does not fall: a term that is counted twice, or a format
 # that is taken for a narrower one, shows here.
 RATIOS = {
-    ("uniform", "float64"): (0.106, 0.39),
-    ("uniform", "float32"): (0.161, 0.564),
-    ("uniform", "float16"): (0.301, math.nan),
-    ("uniform", "bfloat16"): (0.211, 0.207),
-    ("fp64-angles", "float32"): (0.031, 0.024),
-    ("fp64-angles", "float16"): (0.069, 0.095),
-    ("fp64-angles", "bfloat16"): (0.087, 0.086),
-    ("fp16-table-in-bf16", "float64"): (0.082, 0.363),
-    ("fp16-table-in-bf16", "float32"): (0.082, 0.363),
-    ("fp16-table-in-bf16", "float16"): (0.079, 0.264),
-    ("fp16-table-in-bf16", "bfloat16"): (0.108, 0.094),
-    ("hf", "float64"): (0.336, 0.565),
-    ("hf", "float16"): (0.057, 0.174),
-    ("hf", "bfloat16"): (0.05, 0.056),
-    ("hf-model-cast", "float64"): (0.336, 0.565),
-    ("hf-model-cast", "float16"): (0.432, 0.413),
-    ("hf-model-cast", "bfloat16"): (0.175, 0.196),
-    ("hf-tf32-matmul", "float64"): (0.658, 0.201),
-    ("hf-tf32-matmul", "float32"): (0.658, 0.201),
-    ("hf-tf32-matmul", "float16"): (0.432, 0.2),
-    ("hf-tf32-matmul", "bfloat16"): (0.112, 0.198),
-    ("hf-4.31-table", "float64"): (0.47, 0.47),
-    ("hf-4.31-table", "float16"): (0.24, math.nan),
-    ("hf-4.31-table", "bfloat16"): (0.216, 0.207),
-    ("hf-complex", "float64"): (0.309, 0.565),
-    ("hf-complex", "float16"): (0.114, 0.308),
-    ("hf-complex", "bfloat16"): (0.169, 0.118),
-    ("torchtune", "float16"): (0.12, 0.357),
-    ("torchtune", "bfloat16"): (0.122, 0.118),
-    ("vllm-cuda", "float64"): (0.317, 0.565),
-    ("vllm-cuda", "bfloat16"): (0.073, 0.081),
-    ("te-fused", "float64"): (0.317, 0.565),
-    ("te-fused", "float32"): (0.163, 0.564),
-    ("te-fused", "float16"): (0.12, 0.357),
-    ("te-fused", "bfloat16"): (0.122, 0.118),
-    ("gpt-neox-te", "float64"): (0.317, 0.565),
-    ("gpt-neox-te", "float16"): (0.256, math.nan),
-    ("gpt-neox-te", "bfloat16"): (0.34, 0.257),
-    ("llamacpp-cpu", "float64"): (0.138, 0.168),
-    ("llamacpp-cpu", "float16"): (0.119, 0.143),
-    ("llamacpp-cpu", "bfloat16"): (0.122, 0.089),
-    ("diffusers-flux", "float64"): (0.053, 0.054),
-    ("diffusers-flux", "float16"): (0.12, 0.13),
-    ("diffusers-flux", "bfloat16"): (0.122, 0.128),
-    ("trtllm", "float64"): (0.292, 0.565),
-    ("trtllm", "float32"): (0.15, 0.564),
-    ("trtllm", "float16"): (0.12, 0.363),
-    ("trtllm", "bfloat16"): (0.122, 0.108),
+    (name, dtype): (at_zero, far)
+    for name, row in tomllib.loads(Path(__file__).with_name("ratios.toml").read_text()).items()
+    for dtype, (at_zero, far) in row.items()
 }
 WORSE = 0.9  # of what it was
 

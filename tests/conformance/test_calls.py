@@ -433,21 +433,6 @@ def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(che
 
 
 @pytest.mark.slow  # a whole check
-def test_both_sides_are_told_where_no_call_has_both_wrong() -> None:
-    one = found("q_late_below_64_and_k_from_401", "short calls", up_to=700, dtype="fp32")["short calls"]
-    assert one.where.startswith("q, ")
-    words = "q: positions +1, though not in every call; k: position 636 rotated as 638"
-    assert one.resembles == words
-
-
-@pytest.mark.slow  # a whole check
-def test_a_side_that_is_as_wrong_as_in_a_plain_call_is_not_right() -> None:
-    """One that decodes q a position late, and rotates k two late in every call."""
-    one = found("q_decodes_late_and_k_is_late", "decode", up_to=700, dtype="fp32")["decode"]
-    assert one.resembles == "q: positions +1; k: positions +2"
-
-
-@pytest.mark.slow  # a whole check
 def test_blocks_after_the_first_that_is_wrong_show_whether_the_other_side_is_right(monkeypatch) -> None:
     monkeypatch.setattr(every_position, "BLOCK", 256)
     kernel = "q_of_another_base_and_k_late_from_401"

@@ -74,31 +74,6 @@ def test_what_holds_the_frequencies_of_one_length_passes_and_has_no_switch(name:
     assert switch(findings) == []
 
 
-FAULTS = {  # kernel -> what it is held to, checks that fail among others, part of what explains one
-    "phi3_early": (OWN, {"frequency switch"}, "the long divisors instead of the short divisors"),
-    "phi3_late": (OWN, {"frequency switch"}, "the short divisors instead of the long divisors"),
-    "phi3_wrong_short": (OWN, {"short calls", "frequency switch", "served calls"}, "pair 7 alone"),
-    "phi3_wrong_long": (OWN, {"rotation", "frequency switch", "served calls"}, "pair 7 alone"),
-    "phi3_no_factor": (
-        OWN,
-        {"rotation", "short calls"},
-        "multiplied by 1 instead of 1.10305",
-    ),
-    "phi3_by_tokens": (ONE, {"short calls"}, "the short divisors instead of the long divisors"),
-    "phi3_by_token": (ONE, {"rotation"}, "the short divisors instead of the long divisors"),
-    "Phi3Sticky": (OWN, {"frequency switch", "state"}, "called afresh it is right"),
-    "dynamic_one_short": (
-        OWN,
-        {"rotation", "decode"},
-        "dynamic(length=2399) instead of",
-    ),
-    "dynamic_plain_power": (OWN, {"rotation", "decode", "frequency switch"}, "base 8428.2 instead of 10000"),
-    "dynamic_by_tokens": (ONE, {"short calls"}, "no scaling of frequencies"),
-    "DynamicKept": (OWN, {"frequency switch", "state"}, "called afresh it is right"),
-}
-FAST = ("phi3_early", "phi3_wrong_long", "dynamic_one_short")
-
-
 def under_test(name: str, up_to: int) -> CodeUnderTest:
     setting = RopeSetting.of(kernels_lengths.HEAD_DIM, scaling=scaling(scaling_of(name))).for_positions(up_to)
     return CodeUnderTest(factories.implementation(f"{FILE}:{name}"), setting, parse("bf16"), up_to)

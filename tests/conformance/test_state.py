@@ -1,12 +1,12 @@
 """State that leaks between calls: found, named with its remedy, and not seen where there is none."""
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from planted import Planted, plant, rotated
+from ropeaudit.conformance.whole_calls import given_vectors
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import state
@@ -14,109 +14,15 @@ from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.state import AuditCall
-from ropeaudit.main import main
 from ropeaudit.subjects import factories
 
 STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
-FAULTY = Path(__file__).parents[1] / "kernels" / "conformance" / "faulty_calls.py"
-KERNELS = '''
-import torch
-
-def inverse(d):
-    return 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float32) / d)
-
-def rotated(x, cos, sin):
-    a, b = x.float().chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-class Kept:
-    """Keeps what one call stores while `key` is the same."""
-    def __init__(self):
-        self.kept = {}
-    def get(self, key, make):
-        if key not in self.kept:
-            self.kept = {key: make()}
-        return self.kept[key]
-
-def tables(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1])
-    return angles.cos(), angles.sin()
-
-def plain(x, positions):
-    return rotated(x, *tables(x, positions))
-
-class RoundedTable(torch.nn.Module):
-    """A table of all positions in the dtype of the first call, which right code may round to."""
-    def __init__(self):
-        super().__init__()
-        self.store = None
-    def forward(self, x, positions):
-        if self.store is None:
-            self.store = [one.to(x.dtype).float() for one in tables(x, torch.arange(20000))]
-        return rotated(x, *(one[positions] for one in self.store))
-
-class ByHeads(torch.nn.Module):
-    """Positions of the first call whose number of heads is the same, counted with them."""
-    def __init__(self):
-        super().__init__()
-        self.store = Kept()
-    def forward(self, x, positions):
-        first = self.store.get("heads", lambda: x.shape[1])
-        return plain(x, positions + (first - x.shape[1]))
-
-class ByBatch(ByHeads):
-    def forward(self, x, positions):
-        first = self.store.get("batch", lambda: x.shape[0])
-        return plain(x, positions + (first - x.shape[0]))
-
-class ByNumbers(torch.nn.Module):
-    """Vectors are scaled by the largest number of the first call."""
-    def __init__(self):
-        super().__init__()
-        self.largest = None
-    def forward(self, x, positions):
-        self.largest = self.largest or float(x.abs().max())
-        return plain(x / float(x.abs().max()) * self.largest, positions)
-
-class Counting(torch.nn.Module):
-    """Positions go on by one with each call."""
-    def __init__(self):
-        super().__init__()
-        self.calls = -2
-    def forward(self, x, positions):
-        self.calls += 1
-        return plain(x, positions + max(0, self.calls))
-
-class UnderAutocast(torch.nn.Module):
-    """Frequencies of the first call, made by a product that autocast narrows."""
-    def __init__(self):
-        super().__init__()
-        self.theta = None
-    def forward(self, x, positions):
-        if self.theta is None:
-            self.theta = (torch.ones(1, 1) @ inverse(x.shape[-1])[None])[0].float()
-        angles = positions.float()[:, None] * self.theta
-        return rotated(x, angles.cos(), angles.sin())
-
-class Raising(torch.nn.Module):
-    """Takes the length of its first call alone."""
-    def __init__(self):
-        super().__init__()
-        self.length = None
-    def forward(self, x, positions):
-        self.length = self.length or len(positions)
-        if len(positions) != self.length:
-            raise ValueError("another length")
-        return plain(x, positions)
-'''
+KERNELS = Path(__file__).parents[1] / "kernels" / "conformance"
+FAULTY = KERNELS / "faulty_calls.py"
 
 
-@pytest.fixture
-def own(tmp_path):
-    pytest.importorskip("torch")
-    path = tmp_path / "k.py"
-    path.write_text(KERNELS)
-    return lambda name: f"{path}:{name}"
+def own(name):
+    return f"{KERNELS / 'kernels_state.py'}:{name}"
 
 
 def found(name, dtype="fp32", head_dim=32, up_to=20000, under=()):
@@ -280,7 +186,7 @@ def test_before_the_end_of_a_table_another_offset_is_one_that_it_has(first, else
         ("Raising", {"longer", "shorter", "from 0", "another dtype from 0"}, "where the length changes"),
     ],
 )
-def test_what_leaks_gets_its_remedy(name, kinds, remedy, own) -> None:
+def test_what_leaks_gets_its_remedy(name, kinds, remedy) -> None:
     [one] = found(own(name))
     assert one.failed
     assert differing(one)["1000"] == kinds
@@ -289,7 +195,7 @@ def test_what_leaks_gets_its_remedy(name, kinds, remedy, own) -> None:
 
 
 @pytest.mark.slow  # a whole check
-def test_state_that_hangs_on_numbers_is_told_from_shapes(own) -> None:
+def test_state_that_hangs_on_numbers_is_told_from_shapes() -> None:
     [one] = found(own("ByNumbers"))
     assert one.failed
     assert "other q and k" in differing(one)["1000"]
@@ -297,7 +203,7 @@ def test_state_that_hangs_on_numbers_is_told_from_shapes(own) -> None:
     assert one.remedy == "store nothing that hangs on the numbers of q and k"
 
 
-def test_calls_that_count_are_told_from_other_leaks(own) -> None:
+def test_calls_that_count_are_told_from_other_leaks() -> None:
     [one] = found(own("Counting"))
     assert one.failed
     assert "the same call" in differing(one)["1000"]
@@ -322,7 +228,7 @@ def test_offset_and_dtype_of_own_code_have_remedies_of_their_own() -> None:
     assert (right.status, right.differing) == ("pass", 0.0)
 
 
-def test_state_within_what_is_allowed_is_noted_with_how_many_numbers_differ(own) -> None:
+def test_state_within_what_is_allowed_is_noted_with_how_many_numbers_differ() -> None:
     [one] = found(own("RoundedTable"), "bf16")
     assert (one.status, one.remedy) == ("info", "")
     assert one.detail.startswith("what an earlier call left changes numbers, each within what is allowed; ")
@@ -333,7 +239,7 @@ def test_state_within_what_is_allowed_is_noted_with_how_many_numbers_differ(own)
     assert wide.failed  # a table of bfloat16 is no rounding of float32 code
 
 
-def test_a_clean_call_after_one_in_an_environment(own) -> None:
+def test_a_clean_call_after_one_in_an_environment() -> None:
     [clean] = found(own("UnderAutocast"))
     assert clean.status == "pass"
     [one] = found(own("UnderAutocast"), under=DEFAULT)
@@ -351,13 +257,3 @@ def test_requested_environments_are_looked_at_from_inside() -> None:
     assert inside.failed
     refused = found("rotary-embedding-torch", "fp32", 128, under=("compile",))[1]
     assert (refused.check, refused.status) == ("state under compile", "not applicable")
-
-
-@pytest.mark.slow  # a whole check
-def test_the_command_says_all_of_it(own, capsys) -> None:
-    small = ["--head-dim", "32", "--up-to", "3000", "--under", "none", "--dtype", "fp32"]
-    assert main(["check", own("ByHeads"), *small, "-f", "json", "-q"]) == 1
-    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
-    assert rows["state"]["status"] == "fail"
-    assert "(other heads): " in rows["state"]["detail"]
-    assert rows["state"]["remedy"] == "store nothing that has the shape of the heads"

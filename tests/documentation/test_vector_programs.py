@@ -26,31 +26,12 @@ FAULTS: dict[str, dict[str, Fault]] = {
             "rotation",
             "integer-width: positions held in int16",
         ),
-        "the other direction": ("re * c - im * s", "re * c + im * s", "rotation", ""),
-        "k one position late": (
-            "length + token];",
-            "length + token] + side;",
-            "rotation",
-            "positions-off: k alone: positions +1",
-        ),
         # 40000 is a multiple of 64, the length of a call: positions that wrap there are the same
         "positions from 0": (
             "positions[element % call->rows * length + token]",
             "(int64_t)(token + 0 * element)",
             "rotation",
             "positions-from-0|wrap: positions from 0",
-        ),
-        "second batch element not rotated": (
-            "vector < vectors; vector++",
-            "vector < vectors / 2; vector++",
-            "rotation",
-            "batch element 1 alone",
-        ),
-        "no scaling": (
-            '!strcmp(scaling, "llama3")) {',
-            "0) {",
-            "rotation",
-            "missing-scaling: no scaling of frequencies",
         ),
         "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
     },
@@ -74,27 +55,14 @@ FAULTS: dict[str, dict[str, Fault]] = {
 # What only calls as servers make them show: what stands in the source and what a fault puts there.
 SERVED_FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     "c": {
-        "row 0 for all": ("element % call->rows * length", "0 * element"),
-        "row 0 for all, one token": (
-            "element % call->rows * length + token",
-            "length == 1 ? 0 : element % call->rows * length + token",
-        ),
-        "counted on": (
-            "call->rows * length + token]",
-            "call->rows * length] + (int64_t)token",
-        ),
         "k by the heads of q": ("vector / length / heads", "vector / length / call->heads[0]"),
         "one key head not rotated": ("rotate(x,", "if (heads > 1) rotate(x,"),
         "heads from 8 on one late": ("length + token];", "length + token] + (vector / length % heads > 7);"),
     },
 }
-ROWS = "positions-of-another-row: batch element 1 to {} alone: positions of batch element 0"
 COUNTED = "rows of the batch counted by 4 heads instead of 2"
 HEADS = "rows-by-other-heads: k alone, batch element 1 to {} alone: " + COUNTED
 SERVED_NAMES = {  # fault -> what fails, and what it is named
-    "row 0 for all": {"ragged": ROWS.format(3), "one token": ROWS.format(32)},
-    "row 0 for all, one token": {"one token": ROWS.format(32)},
-    "counted on": {"packed": "positions-counted: positions counted on from the first of the call"},
     "k by the heads of q": {"ragged": HEADS.format(3), "one token": HEADS.format(32)},
     "one key head not rotated": {
         "written back": ": ",

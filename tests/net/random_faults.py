@@ -246,6 +246,30 @@ def chosen(draw: Draw, *choices: Any) -> Any:
     return choices[int(draw.integers(len(choices)))]
 
 
+def fault(kind: str, words: str, *also: str, **changed: Any) -> Fault:
+    """Return the fault of other fields of a rotation. also: other codes of the same numbers."""
+    return Fault(kind, words, frozenset({kind, *also}), lambda rotation: replace(rotation, **changed))
+
+
+def of_rope(kind: str, words: str, change: Callable[[Rope], Rope]) -> Fault:
+    """Return the fault of computing with another setting."""
+    return Fault(
+        kind, words, frozenset({kind}), lambda rotation: replace(rotation, rope=change(rotation.rope))
+    )
+
+
+def of_positions(kind: str, words: str, move: Move) -> Fault:
+    """Return the fault of taking other positions."""
+    return Fault(
+        kind, words, frozenset({kind}), lambda rotation: replace(rotation, moves=(*rotation.moves, move))
+    )
+
+
+def always(one: Fault) -> None:
+    """Register a fault that is the same for every setting and call."""
+    MAKERS[one.kind] = lambda draw, rope, call: one
+
+
 def rounding(stage: str, *also: str) -> None:
     """Register the fault of a stage in a narrow format. also: other codes of the same numbers."""
     exact = stage in ("position", "frequency", "angle")  # these belong into float32 whatever the dtype
@@ -278,13 +302,6 @@ rounding("angle")
 rounding("table")
 rounding("rotation", "narrow-output")  # all of it is rounded, the result last
 rounding("input")
-
-
-def of_rope(kind: str, words: str, change: Callable[[Rope], Rope], *also: str) -> Fault:
-    """Return the fault of computing with another setting."""
-    return Fault(
-        kind, words, frozenset({kind, *also}), lambda rotation: replace(rotation, rope=change(rotation.rope))
-    )
 
 
 @maker("missing-scaling")
@@ -320,11 +337,8 @@ def _exponents(draw: Draw, rope: Rope, call: Call) -> Fault | None:
     dims = chosen(draw, rope.head_dim, rope.rotary_dim - 2, 128)
     if dims == rope.rotary_dim:
         return None
-    return Fault(
-        "exponent-denominator",
-        f"exponents over {dims} instead of {rope.rotary_dim}",
-        frozenset({"exponent-denominator"}),
-        lambda rotation: replace(rotation, denominator=dims),
+    return fault(
+        "exponent-denominator", f"exponents over {dims} instead of {rope.rotary_dim}", denominator=dims
     )
 
 
@@ -348,31 +362,15 @@ def _attention(draw: Draw, rope: Rope, call: Call) -> Fault | None:
     if rope.attention_factor == 1:
         return None
     seen = chosen(draw, 1.0, rope.attention_factor**2)
-    return Fault(
-        "attention-factor",
-        f"attention factor {seen:.4g} instead of {rope.attention_factor:.4g}",
-        frozenset({"attention-factor"}),
-        lambda rotation: replace(rotation, attention=seen),
-    )
+    words = f"attention factor {seen:.4g} instead of {rope.attention_factor:.4g}"
+    return fault("attention-factor", words, attention=seen)
 
 
 @maker("scaled-vectors")
 def _scaled(draw: Draw, rope: Rope, call: Call) -> Fault | None:
     factor = chosen(draw, 1 / math.sqrt(rope.head_dim), 0.5, 2.0, float(f"{draw.uniform(0.3, 3):.3g}"))
-    same = {"attention-factor"} if rope.rotary_dim == rope.head_dim else set()  # no dims tell them apart
-    return Fault(
-        "scaled-vectors",
-        f"vectors times {factor:.4g}",
-        frozenset({"scaled-vectors"} | same),
-        lambda rotation: replace(rotation, factor=factor),
-    )
-
-
-def of_positions(kind: str, words: str, move: Move) -> Fault:
-    """Return the fault of taking other positions."""
-    return Fault(
-        kind, words, frozenset({kind}), lambda rotation: replace(rotation, moves=(*rotation.moves, move))
-    )
+    same = ["attention-factor"] if rope.rotary_dim == rope.head_dim else []  # no dims tell them apart
+    return fault("scaled-vectors", f"vectors times {factor:.4g}", *same, factor=factor)
 
 
 @maker("positions-off")
@@ -383,30 +381,17 @@ def _off(draw: Draw, rope: Rope, call: Call) -> Fault | None:
     return of_positions("positions-off", f"positions {by:+d}", lambda at: at + by)
 
 
-@maker("positions-from-0")
-def _from_0(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return of_positions("positions-from-0", "positions from 0", lambda at: at - at[..., :1])
-
-
-@maker("positions-reversed")
-def _reversed(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return of_positions("positions-reversed", "positions in reverse order", lambda at: at.flip(-1))
-
-
-@maker("first-position-only")
-def _first(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return of_positions("first-position-only", "the first position alone", lambda at: at[..., :1] + 0 * at)
+always(of_positions("positions-from-0", "positions from 0", lambda at: at - at[..., :1]))
+always(of_positions("positions-reversed", "positions in reverse order", lambda at: at.flip(-1)))
+always(of_positions("first-position-only", "the first position alone", lambda at: at[..., :1] + 0 * at))
 
 
 @maker("positions-of-another-row")
 def _row_0(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    if not call.rows:
-        return None
-    return of_positions(
-        "positions-of-another-row",
-        "positions of row 0",
-        lambda at: at[:1].expand_as(at) if at.ndim == 2 else at,
-    )
+    def row_0(at: Tensor) -> Tensor:
+        return at[:1].expand_as(at) if at.ndim == 2 else at
+
+    return of_positions("positions-of-another-row", "positions of row 0", row_0) if call.rows else None
 
 
 @maker("wrap")
@@ -426,46 +411,14 @@ def _ends(draw: Draw, rope: Rope, call: Call) -> Fault | None:
 @maker("restart")
 def _restart(draw: Draw, rope: Rope, call: Call) -> Fault | None:
     size = chosen(draw, 16, 32, 64, int(draw.integers(10, LENGTH - 10)))
-    return of_positions(
-        "restart",
-        f"positions that restart every {size}",
-        lambda at: at[..., :1] + (at - at[..., :1]) % size,
-    )
+    words = f"positions that restart every {size}"
+    return of_positions("restart", words, lambda at: at[..., :1] + (at - at[..., :1]) % size)
 
 
-@maker("integer-width")
-def _integers(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return of_positions("integer-width", "positions in int16", lambda at: at.to(torch.int16).long())
-
-
-@maker("no-rotation")
-def _none(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return Fault(
-        "no-rotation",
-        "no rotation",
-        frozenset({"no-rotation"}),
-        lambda rotation: replace(rotation, turns=0),
-    )
-
-
-@maker("wrong-direction")
-def _direction(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return Fault(
-        "wrong-direction",
-        "the other direction",
-        frozenset({"wrong-direction"}),
-        lambda rotation: replace(rotation, direction=-rotation.direction),
-    )
-
-
-@maker("rotated-twice")
-def _twice(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return Fault(
-        "rotated-twice",
-        "rotated twice",
-        frozenset({"rotated-twice"}),
-        lambda rotation: replace(rotation, turns=2),
-    )
+always(of_positions("integer-width", "positions in int16", lambda at: at.to(torch.int16).long()))
+always(fault("no-rotation", "no rotation", turns=0))
+always(fault("wrong-direction", "the other direction", direction=-1))
+always(fault("rotated-twice", "rotated twice", turns=2))
 
 
 @maker("q-k-swapped")
@@ -475,29 +428,13 @@ def _q_k(draw: Draw, rope: Rope, call: Call) -> Fault | None:
     return Fault("q-k-swapped", "q and k swapped", frozenset({"q-k-swapped"}), swaps=True)
 
 
-@maker("cos-sin-swapped")
-def _cos_sin(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return Fault(
-        "cos-sin-swapped",
-        "cos and sin swapped",
-        frozenset({"cos-sin-swapped"}),
-        lambda rotation: replace(rotation, swapped=(*rotation.swapped, "cos")),
-    )
+def _swapped(part: str) -> Callable[[Rotation], Rotation]:
+    return lambda rotation: replace(rotation, swapped=(*rotation.swapped, part))
 
 
-@maker("halves-swapped")
-def _halves(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return Fault(
-        "halves-swapped",
-        "halves of a pair swapped",
-        frozenset({"halves-swapped"}),
-        lambda rotation: replace(rotation, swapped=(*rotation.swapped, "pair")),
-    )
-
-
-@maker("random")
-def _random(draw: Draw, rope: Rope, call: Call) -> Fault | None:
-    return Fault("random", "random results", frozenset({"random"}), noise=True)
+always(Fault("cos-sin-swapped", "cos and sin swapped", frozenset({"cos-sin-swapped"}), _swapped("cos")))
+always(Fault("halves-swapped", "halves of a pair swapped", frozenset({"halves-swapped"}), _swapped("pair")))
+always(Fault("random", "random results", frozenset({"random"}), noise=True))
 
 
 @maker("state-left")

@@ -64,21 +64,6 @@ def first(results: Any) -> Any:
 
 # What is called, and as what its error is caught; {tmp} is an empty folder.
 REFUSED: dict[str, tuple[Callable[[Path], Any], type[BaseException]]] = {
-    "shift: argument": (lambda tmp: first(ropeaudit.shift(1000, head_dims=8)), ropeaudit.UnknownName),
-    "limit: argument": (lambda tmp: first(ropeaudit.limit(upto=8)), ropeaudit.UnknownName),
-    "explain: argument": (lambda tmp: first(ropeaudit.explain(offset=8)), ropeaudit.UnknownName),
-    "check: argument": (lambda tmp: first(ropeaudit.check("hf", upto=8)), ropeaudit.UnknownName),
-    "parity: argument": (
-        lambda tmp: first(ropeaudit.parity("hf", "hf", dtype="bf16")),
-        ropeaudit.UnknownName,
-    ),
-    "decay: argument": (lambda tmp: first(ropeaudit.decay(distance=1)), ropeaudit.UnknownName),
-    "frequencies: argument": (lambda tmp: first(ropeaudit.frequencies(recipe="hf")), ropeaudit.UnknownName),
-    "module: argument": (lambda tmp: ropeaudit.module("x.npy", configs="y"), ropeaudit.UnknownName),
-    "model: argument": (lambda tmp: ropeaudit.model("x", token=1), ropeaudit.UnknownName),
-    "diff: argument": (lambda tmp: ropeaudit.diff("a.csv", "b.csv", ratios=2.0), ropeaudit.UnknownName),
-    "summary: argument": (lambda tmp: ropeaudit.summary("a.csv", columns="x"), ropeaudit.UnknownName),
-    "merge: argument": (lambda tmp: ropeaudit.merge(file="a.csv"), ropeaudit.UnknownName),
     "dtype": (lambda tmp: first(ropeaudit.shift(0, "float7", **SMALL)), ropeaudit.UnknownName),
     "format": (lambda tmp: ropeaudit.parse("float7"), ropeaudit.UnknownName),
     "recipe": (lambda tmp: first(ropeaudit.shift(0, "bf16", "nothing", **SMALL)), ropeaudit.UnknownName),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ropeaudit import Record, shift
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.main import main
 from ropeaudit.rope import axes
 from ropeaudit.rope.setting import LARGEST_DIM, RopeSetting
 
@@ -40,26 +41,8 @@ def test_structure_jumps_where_the_length_crosses_the_border(spec: str, edge: in
 @pytest.mark.parametrize("spec", [DYNAMIC, LONG])
 def test_frequencies_are_frozen_by_default(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {r.structural_max for r in rows((0, 2**20), "fp32", scaling=spec)} == {0.0}
-    from ropeaudit.main import main
-
-    assert (
-        main(
-            [
-                "shift",
-                "--offset",
-                "1m",
-                "--dtype",
-                "fp32",
-                "--heads",
-                "1",
-                "--head-dim",
-                "32",
-                "--scaling",
-                spec,
-            ]
-        )
-        == 0
-    )
+    line = "shift --offset 1m --dtype fp32 --heads 1 --head-dim 32 --scaling"
+    assert main([*line.split(), spec]) == 0
     assert "--length shifted lets them change" in capsys.readouterr().err
 
 
@@ -173,8 +156,6 @@ def test_a_narrow_position_does_not_make_float64_exact() -> None:
 
 
 def test_scores_that_vanish_in_float32_are_refused(tmp_path) -> None:
-    from ropeaudit.errors import BadInput
-
     tiny = np.random.default_rng(0).standard_normal((2, 8, 16)) * 1e-25
     np.savez(tmp_path / "tiny.npz", q=tiny, k=tiny)
     with pytest.raises(BadInput, match="would vanish in float32"):

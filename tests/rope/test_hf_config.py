@@ -85,58 +85,15 @@ WHOLE: dict[str, bytes] = {
     "a long key": b'{"rope_' + b"x" * 2_000_000 + b'": 1}',
     "17 MiB": b'{"a": "' + b"x" * (17 * 2**20) + b'"}',
 }
-VALUES = [
-    "NaN",
-    "Infinity",
-    "-Infinity",
-    "1e400",
-    "-1e400",
-    "9" * 1000,
-    "-1",
-    "0",
-    "-0.0",
-    "1e-400",
-    "true",
-    '"8"',
-    '""',
-]
-VALUES += [
-    "[]",
-    "[1]",
-    "{}",
-    '{"a": {}}',
-    "[" * 300 + "]" * 300,
-    "1e308",
-    "0.3",
-    '"' + "x" * 10**6 + '"',
-    "[null]",
-]
-VALUES += [
-    f"[{','.join(['1'] * 100_000)}]",
-    "9007199254740993",
-    "5e-324",
-    '"\\ud800"',
-    '"NaN"',
-    "[1, 2, 3]",
-    "false",
-]
+VALUES = ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 1000, "-1", "0", "-0.0", "1e-400", "true"]
+VALUES += ['"8"', '""', "[]", "[1]", "{}", '{"a": {}}', "[" * 300 + "]" * 300, "1e308", "0.3"]
+VALUES += ['"' + "x" * 10**6 + '"', "[null]", f"[{','.join(['1'] * 100_000)}]", "9007199254740993", "5e-324"]
+VALUES += ['"\\ud800"', '"NaN"', "[1, 2, 3]", "false"]
 TOP = ["rope_theta", "num_attention_heads", "num_key_value_heads", "hidden_size", "max_position_embeddings"]
-TOP += [
-    "rope_scaling",
-    "model_type",
-    "head_dim",
-    "text_config",
-    "partial_rotary_factor",
-    "rotary_dim",
-    "rope_parameters",
-]
-TOP += [
-    "original_max_position_embeddings",
-    "rope_local_base_freq",
-    "query_pre_attn_scalar",
-    "qk_nope_head_dim",
-]
-TOP += ["rope_interleave", "attention_multiplier", "layer_types", "position_embedding_type", "rotary"]
+TOP += ["rope_scaling", "model_type", "head_dim", "text_config", "partial_rotary_factor", "rotary_dim"]
+TOP += ["rope_parameters", "original_max_position_embeddings", "rope_local_base_freq"]
+TOP += ["query_pre_attn_scalar", "qk_nope_head_dim", "rope_interleave", "attention_multiplier"]
+TOP += ["layer_types", "position_embedding_type", "rotary"]
 
 
 def damaged(seed: int) -> bytes:

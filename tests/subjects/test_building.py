@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
+import kernels_tables
 import pytest
 
 from ropeaudit.arithmetic.formats import FP32
@@ -17,47 +17,6 @@ from ropeaudit.features.check.checked import CheckOptions
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import OwnCode
 
-CODE = textwrap.dedent("""
-    import torch
-
-
-    class Table:
-        def __init__(self, rows):
-            self.rows = rows
-            frequencies = 10000.0 ** (-torch.arange(0, 16, 2, dtype=torch.float64) / 16)
-            self.angles = (torch.arange(rows)[:, None] * frequencies).float()
-
-        def __call__(self, q, k, positions):
-            angles = self.angles[positions]
-            angles = angles[:, None] if positions.ndim == 2 else angles
-            cos, sin = angles.cos(), angles.sin()
-
-            def turned(x):
-                a, b = x.float().chunk(2, -1)
-                return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-            return turned(q), turned(k)
-
-
-    class OfConfig(Table):
-        def __init__(self, config):
-            super().__init__(config.max_position_embeddings)
-
-
-    class OfConfigOneShort(Table):
-        def __init__(self, config):
-            super().__init__(config.max_position_embeddings - 1)
-
-
-    class OfLength(Table):
-        def __init__(self, max_position):
-            super().__init__(max_position)
-
-
-    class OfLengthOneShort(Table):
-        def __init__(self, max_position):
-            super().__init__(max_position - 1)
-    """)
 PLAIN: dict[str, Any] = {"max_position_embeddings": 300}
 # declared, original and served differ
 YARN = {
@@ -69,11 +28,10 @@ DYNAMIC = {"max_position_embeddings": 128, "rope_scaling": {"rope_type": "dynami
 
 def checked(name: str, config: dict[str, Any], folder: Path) -> tuple[OwnCode, Case, Finding]:
     """Return a class that was checked by a config, and whether its table ends."""
-    (folder / "tables.py").write_text(CODE)
     shape = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10000.0}
     path = folder / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **shape, **config}))
-    own, case = factories.implementation(f"{folder}/tables.py:{name}"), Case(config=str(path))
+    own, case = factories.implementation(f"{kernels_tables.__file__}:{name}"), Case(config=str(path))
     assert isinstance(own, OwnCode)
     options = CheckOptions(dtypes=(FP32,), environments=("none",))
     results = code_target.of_code(own, name, case, options, lambda share: None, lambda texts: None)

@@ -26,6 +26,7 @@ from ropeaudit.subjects.calling import devices
 from ropeaudit.testing import assert_shift_invariant
 
 FILE = str(Path(kernels.__file__))
+CALLED = Path(kernels.__file__).parent
 SMALL = ["--heads", "1", "--seq-len", "16", "--head-dim", "64"]
 TWO = ["--offset", "0,100", "--dtype", "bf16"]
 
@@ -365,27 +366,10 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
 
 # ---------------------------------------------------------------------------- jax, Triton
 
-_JAX = """
-import jax
-import jax.numpy as jnp
 
-@jax.jit
-def rotate(x, positions):
-    t = positions.astype(jnp.float32)[:, None] / 10000.0 ** (jnp.arange(0, x.shape[-1], 2) / x.shape[-1])
-    a, b = jnp.split(x.astype(jnp.float32), 2, -1)
-    cos, sin = jnp.cos(t), jnp.sin(t)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-def eager(x, positions):
-    assert isinstance(x, jax.Array) and isinstance(positions, jax.Array)
-    return rotate(x, positions)
-"""
-
-
-def test_jax_gets_its_own_arrays(capsys, tmp_path) -> None:
+def test_jax_gets_its_own_arrays(capsys) -> None:
     pytest.importorskip("jax")
-    file = tmp_path / "own.py"
-    file.write_text(_JAX)
+    file = CALLED / "jax_kernel.py"
     called = ["shift", "--impl", f"{file}:eager", *SMALL, "--offset", "100", "--dtype"]
     results = rows(capsys, *called, "bf16,fp32,fp64")
     assert [(one["backend"], one["device"]) for one in results] == [("jax", "cpu")] * 3
@@ -400,7 +384,7 @@ def test_jax_gets_its_own_arrays(capsys, tmp_path) -> None:
 def test_a_triton_kernel_in_tritons_interpreter() -> None:
     """float32 and float16 alone: the interpreter cuts bfloat16 off where it should round."""
     pytest.importorskip("triton")
-    kernel = Path(__file__).parents[1] / "triton_kernel.py"
+    kernel = CALLED / "triton_kernel.py"
     run = subprocess.run(  # the interpreter is chosen when triton is imported
         [
             *(sys.executable, "-m", "ropeaudit", "shift", "--impl", f"{kernel}:rotate", *SMALL),

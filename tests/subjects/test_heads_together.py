@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import kernels_heads
 import numpy as np
 import pytest
 
@@ -15,65 +16,18 @@ from ropeaudit.main import main
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import called
 
-KERNELS = '''
-import numpy as np
-
-def rot(x, positions):
-    angles = positions[:, None] * 1e4 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
-    a, b = np.split(x.astype(np.float64), 2, -1)
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-def right(q, k, positions):
-    return rot(q, positions), rot(k, positions)
-
-def last_query(q, k, positions):
-    """The last of several heads of q is not rotated."""
-    y = rot(q, positions)
-    if q.shape[1] > 1:
-        y[:, -1] = q[:, -1]
-    return y, rot(k, positions)
-
-def grouped(q, k, positions):
-    """The last head of k is not rotated where there are fewer than of q."""
-    y = rot(k, positions)
-    if k.shape[1] < q.shape[1]:
-        y[:, -1] = k[:, -1]
-    return rot(q, positions), y
-
-def fourth(x, positions):
-    y = rot(x, positions)
-    if x.shape[1] > 3:
-        y[:, 3] = rot(x[:, 3:4], positions + 1)[:, 0]
-    return y
-
-SEEN = []
-def stale_keys(q, k, positions):
-    """k is rotated by the positions of the call before, if these were as many."""
-    before = SEEN[-1] if SEEN and len(SEEN[-1]) == len(positions) else positions
-    SEEN.append(positions)
-    return rot(q, positions), rot(k, before)
-'''
+FILE = kernels_heads.__file__
 SIZES = {"heads": 4, "seq_len": 64, "head_dim": 32}
-
-
-@pytest.fixture
-def file(tmp_path) -> Path:
-    path = tmp_path / "own.py"
-    path.write_text(KERNELS)
-    return path
 
 
 def drift(tmp_path: Path, name: str, heads: int, kv_heads: int, offset: int) -> tuple[float, Path]:
     """Return the relative RMS drift of a kernel, computed here, and the file of q and k that it is of."""
-    space: dict[str, object] = {}
-    exec(KERNELS, space)  # noqa: S102
     rng = np.random.default_rng(3)
     q, k = (rng.standard_normal((n, 64, 32)).astype(np.float32) for n in (heads, kv_heads))
     np.savez(tmp_path / "qk.npz", q=q, k=k)
     at = np.arange(64)
-    wrong = [x[0].astype(float) for x in space[name](q[None], k[None], at + offset)]  # type: ignore[operator]
-    exact = [space["rot"](x.astype(float), at) for x in (q, k)]  # type: ignore[operator]
+    wrong = [x[0].astype(float) for x in getattr(kernels_heads, name)(q[None], k[None], at + offset)]
+    exact = [kernels_heads.rot(x.astype(float), at) for x in (q, k)]
     seen = np.tril(np.ones((64, 64), bool))
     group = heads // kv_heads
     of_wrong, of_exact = (
@@ -83,61 +37,60 @@ def drift(tmp_path: Path, name: str, heads: int, kv_heads: int, offset: int) -> 
 
 
 @pytest.mark.parametrize(("name", "kv_heads"), [("last_query", 4), ("grouped", 2)])
-def test_drift_is_that_of_all_heads_together(file, tmp_path, name, kv_heads) -> None:
+def test_drift_is_that_of_all_heads_together(tmp_path, name, kv_heads) -> None:
     wanted, qk = drift(tmp_path, name, 4, kv_heads, 500)
     assert wanted > 0.3
-    (row,) = shift(500, "fp32", implementations=f"{file}:{name}", qk=str(qk))
+    (row,) = shift(500, "fp32", implementations=f"{FILE}:{name}", qk=str(qk))
     assert row.drift_relative == pytest.approx(wanted, rel=1e-5)  # float32 against 0.3
     assert row.verdict == "wrong_rotation"
-    (row,) = shift(500, "fp32", implementations=f"{file}:right", qk=str(qk))
+    (row,) = shift(500, "fp32", implementations=f"{FILE}:right", qk=str(qk))
     assert row.drift_relative < 1e-6
 
 
-def test_parity_sees_a_head_that_one_of_two_treats_otherwise(file) -> None:
-    (one,) = parity(f"{file}:right", f"{file}:last_query", 500, "fp32", **SIZES)
+def test_parity_sees_a_head_that_one_of_two_treats_otherwise() -> None:
+    (one,) = parity(f"{FILE}:right", f"{FILE}:last_query", 500, "fp32", **SIZES)
     assert one.statistics.difference.rms > 0.1
-    (one,) = parity(f"{file}:right", f"{file}:grouped", 500, "fp32", kv_heads=2, **SIZES)
+    (one,) = parity(f"{FILE}:right", f"{FILE}:grouped", 500, "fp32", kv_heads=2, **SIZES)
     assert one.statistics.difference.rms > 0.1
-    (one,) = parity(f"{file}:right", f"{file}:right", 500, "fp32", **SIZES)
+    (one,) = parity(f"{FILE}:right", f"{FILE}:right", 500, "fp32", **SIZES)
     assert one.statistics.difference.max == 0
 
 
-def test_a_limit_has_the_value_of_all_heads(file) -> None:
-    (one,) = limit("drift_relative=0.01", "fp32", implementations=f"{file}:last_query", up_to=100, **SIZES)
+def test_a_limit_has_the_value_of_all_heads() -> None:
+    (one,) = limit("drift_relative=0.01", "fp32", implementations=f"{FILE}:last_query", up_to=100, **SIZES)
     assert one.fails_at_zero
     assert one.at_zero.drift_relative > 0.1
 
 
-def test_state_is_looked_for_in_k_too(file) -> None:
+def test_state_is_looked_for_in_k_too() -> None:
     for name, status in (("stale_keys", "fail"), ("right", "pass")):
-        own = factories.implementation(f"{file}:{name}")
+        own = factories.implementation(f"{FILE}:{name}")
         [finding] = state(CodeUnderTest(own, RopeSetting.of(64), parse("fp32"), 8192))
         assert finding.status == status
         assert finding.differing == 0 or ": k, " in finding.where
 
 
-def test_code_that_moves_one_head_of_four_resembles_no_recipe(file, capsys) -> None:
+def test_code_that_moves_one_head_of_four_resembles_no_recipe(capsys) -> None:
     sizes = ["--heads", "8", "--seq-len", "32", "--offset", "10", "--dtype", "fp32", "-q"]
-    assert main(["explain", f"{file}:fourth", *sizes]) == 0
+    assert main(["explain", f"{FILE}:fourth", *sizes]) == 0
     seen = capsys.readouterr()
     assert "does what no known recipe does; its stages get no shares" in seen.err
     assert "share" not in seen.out
 
 
-def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch) -> None:
+def test_what_is_too_large_for_one_call_is_called_head_by_head(monkeypatch) -> None:
     monkeypatch.setattr(called, "_LARGEST", 0)
-    (row,) = shift(500, "fp32", implementations=f"{file}:last_query", **SIZES)
+    (row,) = shift(500, "fp32", implementations=f"{FILE}:last_query", **SIZES)
     assert row.verdict == "wrong_rotation"
     assert row.drift_relative < 1e-6
 
 
 @pytest.mark.slow  # a whole check
-def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
+def test_check_gives_k_fewer_heads_than_q(capsys) -> None:
     """Code that takes as many heads of k alone passes, and it is said."""
-    file.write_text(KERNELS + "def alike(q, k, positions):\n    q + k\n    return right(q, k, positions)\n")
     few = ["--dtype", "fp32", "--up-to", "128", "--under", "none", "-q", "-f", "json"]
     rows: dict[str, dict[str, dict]] = {}
-    assert main(["check", *(f"{file}:{name}" for name in ("grouped", "right", "alike")), *few]) == 1
+    assert main(["check", *(f"{FILE}:{name}" for name in ("grouped", "right", "alike")), *few]) == 1
     for row in json.loads(capsys.readouterr().out)["records"]:
         rows.setdefault(row["target"].rpartition(":")[2], {})[row["check"]] = row
     failed = {(name, row["check"]) for name in rows for row in rows[name].values() if row["status"] == "fail"}

@@ -3,9 +3,9 @@
 import json
 import math
 import sys
-import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,142 +20,12 @@ from ropeaudit.subjects.calling.own_code import OwnCode
 
 SETTING = RopeSetting.of(64)
 SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
+PATH = Path(__file__).parents[1] / "kernels" / "called" / "own_rotations.py"
 BHSD = ["--order", "bhsd"]  # of code that fits no call: else each order is tried
-SOURCE = textwrap.dedent('''
-    """Rotations of one's own."""
-    import numpy as np
-    import torch
-
-    def turn(x, cos, sin, seq_axis=-2):
-        """Half-split; cos and sin (s, p)."""
-        shape = [1] * x.ndim
-        shape[seq_axis], shape[-1] = cos.shape[0], cos.shape[1]
-        cos, sin = cos.reshape(shape), sin.reshape(shape)
-        a, b = x.float().chunk(2, -1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-    def angles(positions, d, base=10000.0):
-        return positions.float()[:, None] / base ** (torch.arange(0, d, 2).float() / d)
-
-    def bhsd(x, positions):
-        t = angles(positions, x.shape[-1])
-        return turn(x, t.cos(), t.sin())
-
-    def bshd(query, key, position_ids, base=10000.0):
-        t = angles(position_ids[0], query.shape[-1], base)
-        assert position_ids.shape == query.shape[:2]
-        return tuple(turn(one, t.cos(), t.sin(), 1) for one in (query, key))
-
-    def sbhd(t, offset=0, seq_dim=0):
-        f = angles(torch.arange(offset, offset + t.shape[seq_dim]), t.shape[-1])
-        assert t.ndim == 4 and seq_dim == 0
-        return turn(t, f.cos(), f.sin(), 0)
-
-    def hsd(x, p):
-        assert x.ndim == 3
-        return bhsd(x, p)
-
-    def sd(x, p):
-        assert x.ndim == 2
-        return bhsd(x, p)
-
-    def tables(q, k, cos, sin):
-        return turn(q, cos, sin), turn(k, cos, sin)
-
-    def one_table(x, cos, sin):
-        """Whole width, half-split."""
-        rotated = torch.cat([-x[..., x.shape[-1] // 2:], x[..., : x.shape[-1] // 2]], -1)
-        return (x * cos + rotated * sin).to(x.dtype)
-
-    def interleaved(x, positions):
-        z = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        t = angles(positions, x.shape[-1])
-        return torch.view_as_real(z * torch.polar(torch.ones_like(t), t)).flatten(-2).to(x.dtype)
-
-    def deepseek(x, positions):
-        """Interleaved pairs in, half-split out."""
-        y = x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).reshape(x.shape)
-        return bhsd(y, positions)
-
-    def numpy_one(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        d = x.shape[-1]
-        t = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-        a, b = np.split(x.astype(np.float32), 2, -1)
-        cos, sin = np.cos(t), np.sin(t)
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-    class Module(torch.nn.Module):
-        def __init__(self, dim, base=500.0):
-            super().__init__()
-            self.base = base
-
-        def forward(self, x, positions):
-            t = angles(positions, x.shape[-1], self.base)
-            return turn(x, t.cos(), t.sin())
-
-    def factory():
-        return bhsd
-
-    instance = Module(64, 10000.0)
-
-    def raises(x, positions):
-        raise ValueError("boom\\nand more")
-
-    def raises_for_half(x, positions):
-        if x.dtype != torch.float32:
-            raise TypeError("float32 alone")
-        return bhsd(x, positions)
-
-    def wrong_shape(x, positions):
-        return x[..., :3]
-
-    def in_place(x, positions):
-        x.copy_(bhsd(x.clone(), positions))
-
-    def wide(x, positions):
-        return bhsd(x.float(), positions)
-
-    def gives_nan(x, positions):
-        return x * float("nan")
-
-    def prints(x, positions):
-        print("hello from the kernel")
-        return bhsd(x, positions)
-
-    def leaves(x, positions):
-        raise SystemExit(5)
-
-    def truncates(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return x.astype(np.int32)
-
-    def skewed(q, k, positions):
-        return bhsd(q, positions), bhsd(k, positions) * 0.5
-
-    def one_head(x, positions):
-        found = bhsd(x, positions)
-        if x.shape[1] > 1:
-            found[:, 1] = x[:, 1]
-        return found
-
-    def greedy(q, k, v, cache, table, mystery):
-        return q
-
-    def no_vectors():
-        return 5
-
-    value = 17
-''')
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    result = tmp_path_factory.mktemp("own") / "kernels.py"
-    result.write_text(SOURCE)
-    return result
-
-
-def run(path, name, *more, capsys):
-    code = main(["shift", "--impl", f"{path}:{name}", *SMALL, "-f", "json", *more])
+def run(name, *more, capsys):
+    code = main(["shift", "--impl", f"{PATH}:{name}", *SMALL, "-f", "json", *more])
     seen = capsys.readouterr()
     return code, json.loads(seen.out) if code != 2 else None, seen.err
 
@@ -167,10 +37,10 @@ FOUND = {
 }
 
 
-def test_signature_order_and_layout_are_found_out(path) -> None:
+def test_signature_order_and_layout_are_found_out() -> None:
     wrong = {}
     for name, found in FOUND.items():
-        fit = loading.load(f"{path}:{name}").fit(SETTING)
+        fit = loading.load(f"{PATH}:{name}").fit(SETTING)
         seen = (
             fit.convention.order,
             fit.layout,
@@ -180,38 +50,38 @@ def test_signature_order_and_layout_are_found_out(path) -> None:
             fit.error < 1e-5,
         )
         engine = "numpy" if name == "numpy_one" else "torch"
-        again = loading.load(f"{path}:{name}", found[0]).fit(SETTING)
+        again = loading.load(f"{PATH}:{name}", found[0]).fit(SETTING)
         if seen != (*found, (), name == "deepseek", engine, True) or again.convention != fit.convention:
             wrong[name] = seen, again
     assert wrong == {}
-    specs, case = [f"{path}:{name}" for name in FOUND], {"heads": 2, "seq_len": 32, "head_dim": 64}
+    specs, case = [f"{PATH}:{name}" for name in FOUND], {"heads": 2, "seq_len": 32, "head_dim": 64}
     rows = list(shift(4096, ("fp32", "bf16"), implementations=specs, **case))
     assert [row.layout for row in rows[::2]] == [layout for _, layout in FOUND.values()]
     allowed = {"float32": 1e-4, "bfloat16": 4e-3}
     assert [(row.implementation, row.dtype) for row in rows if row.drift_rms >= allowed[row.dtype]] == []
 
 
-def test_a_module_of_ones_own_is_found_where_the_command_runs(path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(path.parent)
-    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(path.parent)])
-    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+def test_a_module_of_ones_own_is_found_where_the_command_runs(capsys, monkeypatch) -> None:
+    monkeypatch.chdir(PATH.parent)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(PATH.parent)])
+    monkeypatch.delitem(sys.modules, "own_rotations", raising=False)
     gate = ["--offset", "128k", "--dtype", "bf16", "--fail-if"]
-    assert main(["shift", "--impl", "kernels:bhsd", *SMALL, *gate, "drift_rms>0.01"]) == 0
-    assert main(["shift", "--impl", "kernels:bhsd", *SMALL, *gate, "drift_rms>0.0001"]) == 1
+    assert main(["shift", "--impl", "own_rotations:bhsd", *SMALL, *gate, "drift_rms>0.01"]) == 0
+    assert main(["shift", "--impl", "own_rotations:bhsd", *SMALL, *gate, "drift_rms>0.0001"]) == 1
     assert "failed: drift_rms" in capsys.readouterr().err
-    assert "kernels" not in sys.modules
+    assert "own_rotations" not in sys.modules
 
 
-def test_what_is_measured_is_a_plain_computation(path) -> None:
+def test_what_is_measured_is_a_plain_computation() -> None:
     """The largest drift in bfloat16, from float64 angles and complex numbers of this test's own."""
     (record,) = shift(
-        1000, "bf16", implementations=f"{path}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
+        1000, "bf16", implementations=f"{PATH}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
     )
     from ropeaudit.inputs import qk
     from ropeaudit.subjects.calling.loading import load
 
     built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
-    rotator = load(f"{path}:bhsd").rotator(SETTING, parse("bf16"))
+    rotator = load(f"{PATH}:bhsd").rotator(SETTING, parse("bf16"))
     q, k = (
         rotator.rotate_one(x, np.arange(16) + 1000, key=False)[0].astype(np.float64)
         for x in (built.q, built.k)
@@ -224,32 +94,28 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
 
 
 @pytest.mark.slow  # a whole check
-def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> None:
-    code, report, err = run(path, "interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
+def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(capsys) -> None:
+    code, report, err = run("interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"half"}
     assert {row["verdict"] for row in report["records"]} == {"wrong_rotation"}
     assert "behaves like interleaved pairs; it is audited as half, as asked" in err
-    _, report, err = run(path, "interleaved", "--dtype", "fp32", capsys=capsys)
+    _, report, err = run("interleaved", "--dtype", "fp32", capsys=capsys)
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
     assert "behaves like" not in err
 
 
-def test_two_layouts_in_one_command(path, capsys) -> None:
-    code, report, _ = run(
-        path,
-        f"interleaved,{path}:bhsd",
-        *["--dtype", "fp32", "--recipe", "hf", "--offset", "0,1000"],
-        capsys=capsys,
-    )
+def test_two_layouts_in_one_command(capsys) -> None:
+    more = ["--dtype", "fp32", "--recipe", "hf", "--offset", "0,1000"]
+    code, report, _ = run(f"interleaved,{PATH}:bhsd", *more, capsys=capsys)
     assert code == 0
     results = [(row["implementation"].rpartition(":")[2], row["layout"]) for row in report["records"]]
     assert results[::2] == [("hf", "interleaved"), ("interleaved", "interleaved"), ("bhsd", "half")]
 
 
-def test_the_base_reaches_functions_and_modules(path) -> None:
+def test_the_base_reaches_functions_and_modules() -> None:
     for name in ("bshd", "Module"):
-        (record,) = shift(0, "fp32", implementations=f"{path}:{name}", base=77.0, heads=1, seq_len=32)
+        (record,) = shift(0, "fp32", implementations=f"{PATH}:{name}", base=77.0, heads=1, seq_len=32)
         assert record.drift_rms < 1e-5
 
 
@@ -261,9 +127,9 @@ FINDINGS = {
 }
 
 
-def test_findings_are_said_and_recorded(path, capsys) -> None:
-    names = ",".join(f"{path}:{name}" for name in FINDINGS)
-    code, report, err = run(path, names.partition(":")[2], "--dtype", "bf16", "--offset", "0", capsys=capsys)
+def test_findings_are_said_and_recorded(capsys) -> None:
+    names = ",".join(f"{PATH}:{name}" for name in FINDINGS)
+    code, report, err = run(names.partition(":")[2], "--dtype", "bf16", "--offset", "0", capsys=capsys)
     assert code == 0
     assert [text for text in FINDINGS.values() if text not in err] == []
     assert [text for text in FINDINGS.values() if not any(text in one for one in report["findings"])] == []
@@ -275,27 +141,23 @@ def test_findings_are_said_and_recorded(path, capsys) -> None:
     ("name", "side", "error_line"),
     [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")],
 )
-def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
-    name, side, error_line, path, capsys
-) -> None:
-    _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", *BHSD, capsys=capsys)
+def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(name, side, error_line, capsys) -> None:
+    _, report, _ = run(name, "--dtype", "bf16", "--offset", "0", *BHSD, capsys=capsys)
     (row,) = report["records"]
     assert (row["verdict"], row["within_tolerance"]) == ("wrong_rotation", "no")
     assert side in (None, row["rotation_side"])
     assert error_line in (None, row["resembles"])
 
 
-def test_a_dtype_that_raises_is_a_row(path, capsys) -> None:
-    code, report, _ = run(path, "raises_for_half", "--dtype", "fp32,bf16", "--offset", "0", capsys=capsys)
+def test_a_dtype_that_raises_is_a_row(capsys) -> None:
+    code, report, _ = run("raises_for_half", "--dtype", "fp32,bf16", "--offset", "0", capsys=capsys)
     assert code == 0
     assert [row["refused"] for row in report["records"]] == [None, "raises"]
     assert [row["reason"] for row in report["records"]] == [None, "TypeError: float32 alone"]
 
 
-def test_prints_stay_out_of_the_report(path, capsys) -> None:
-    code, _, err = run(
-        path, "prints", "--dtype", "fp32", capsys=capsys
-    )  # the report is JSON and nothing else
+def test_prints_stay_out_of_the_report(capsys) -> None:
+    code, _, err = run("prints", "--dtype", "fp32", capsys=capsys)  # the report is JSON and nothing else
     assert code == 0
     assert "hello from the kernel" in err
 
@@ -317,9 +179,9 @@ ABSENT = {
 }
 
 
-def test_what_cannot_be_called_is_one_line(path, capsys) -> None:
+def test_what_cannot_be_called_is_one_line(capsys) -> None:
     wrong = {}
-    given = {f"{path}:{name}": text for name, text in UNCALLABLE.items()} | ABSENT
+    given = {f"{PATH}:{name}": text for name, text in UNCALLABLE.items()} | ABSENT
     for spec, text in given.items():
         code, seen = main(["shift", "--impl", spec, *SMALL, *BHSD]), capsys.readouterr()
         errors = [line for line in seen.err.splitlines() if line.startswith("ropeaudit: error")]
@@ -372,20 +234,20 @@ def test_a_call_that_was_left_changes_nothing_when_it_returns(monkeypatch) -> No
     assert math.sqrt is math.exp
 
 
-def test_orders_are_a_closed_list(path, capsys) -> None:
+def test_orders_are_a_closed_list(capsys) -> None:
     assert main(["shift", "--order", "bhsd"]) == 2
     assert "--order bhsd says how your own code is called" in capsys.readouterr().err
-    assert main(["shift", "--impl", f"{path}:bhsd", "--order", "hbsd"]) == 2
+    assert main(["shift", "--impl", f"{PATH}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
     with pytest.raises(RopeAuditError, match="could not be called"):
-        loading.load(f"{path}:sd", "bhsd").fit(SETTING)
+        loading.load(f"{PATH}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
-        loading.load(f"{path}:nope")
+        loading.load(f"{PATH}:nope")
 
 
-def test_samples_of_own_code(path, capsys) -> None:
+def test_samples_of_own_code(capsys) -> None:
     more = ("--sample", "200", "--dtype", "fp32", "--seq-len", "5000")
-    code, report, _ = run(path, "interleaved", *more, capsys=capsys)
+    code, report, _ = run("interleaved", *more, capsys=capsys)
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
 
@@ -414,7 +276,7 @@ def test_annotations_say_whether_arrays_or_tensors_are_taken() -> None:
     assert signatures.wants_numpy(known["other"])
 
 
-def test_a_module_under_audit_keeps_its_state(path) -> None:
+def test_a_module_under_audit_keeps_its_state() -> None:
     """Every table gets a copy of an instance, as of any implementation."""
 
     class Counting(torch.nn.Module):
@@ -432,17 +294,15 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
     assert module.calls == 0
 
 
-def test_positions_that_come_again_far_away_are_no_distinct_ones(tmp_path) -> None:
-    kernels = tmp_path / "kernels.py"
-    kernels.write_text(SOURCE + "\n\ndef wraps(x, positions):\n    return bhsd(x, positions % 100)\n")
-    (record,) = shift(0, "fp32", implementations=f"{kernels}:wraps", heads=1, seq_len=300, head_dim=8)
+def test_positions_that_come_again_far_away_are_no_distinct_ones() -> None:
+    (record,) = shift(0, "fp32", implementations=f"{PATH}:wraps", heads=1, seq_len=300, head_dim=8)
     assert record.distinct_positions == 100
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
-def test_findings_come_home_from_workers(path, capsys) -> None:
-    requested = ["shift", "--impl", f"{path}:wide,{path}:in_place", "--dtype", "fp16,bf16", *SMALL]
+def test_findings_come_home_from_workers(capsys) -> None:
+    requested = ["shift", "--impl", f"{PATH}:wide,{PATH}:in_place", "--dtype", "fp16,bf16", *SMALL]
     requested += ["--offset", "0-19+1", "--columns", "offset"]
     assert main(requested) == 0
     alone = capsys.readouterr()
@@ -452,61 +312,9 @@ def test_findings_come_home_from_workers(path, capsys) -> None:
     assert capsys.readouterr() == alone
 
 
-FOREIGN = textwrap.dedent("""
-    import numpy as np
-    import torch
-
-    class Array:
-        \"\"\"An array of another library, as jax has: no subclass of ndarray.\"\"\"
-
-        def __init__(self, content):
-            self.content = content
-
-        def __array__(self, dtype=None, copy=None):
-            return np.asarray(self.content, dtype)
-
-    def foreign(x, positions):
-        d = x.shape[-1]
-        t = np.asarray(positions)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
-        a, b = np.split(np.asarray(x, np.float32), 2, -1)
-        c, s = np.cos(t), np.sin(t)
-        return Array(np.concatenate([a * c - b * s, b * c + a * s], -1).astype(x.dtype))
-
-    def plain(x, positions):
-        if x.dtype.name == "bfloat16":
-            raise TypeError("cannot determine the type of bfloat16")
-        return foreign(x, positions).content
-
-    def offset(q, k, position_offset=0):
-        p = torch.arange(q.shape[-2]) + position_offset
-        d = q.shape[-1]
-        t = p[:, None] / 10000 ** (torch.arange(0, d, 2) / d)
-        c, s = torch.cat([t, t], -1).cos(), torch.cat([t, t], -1).sin()
-
-        def rotated(x):
-            a, b = x.float().chunk(2, -1)
-            return (x.float() * c + torch.cat([-b, a], -1) * s).to(x.dtype)
-
-        return rotated(q), rotated(k)
-
-    def unknown(q, k, scale_by=1):
-        return q * scale_by, k * scale_by
-
-    class Tables(torch.nn.Module):
-        def forward(self, x, position_ids):
-            t = position_ids[..., None] * 0.5 ** torch.arange(x.shape[-1])
-            return t.cos(), t.sin()
-
-    class Triple(Tables):
-        def forward(self, x, position_ids):
-            return (*super().forward(x, position_ids), x)
-""")
-
-
 @pytest.fixture
-def foreign(tmp_path, monkeypatch) -> str:
-    (tmp_path / "foreign_rope.py").write_text(FOREIGN, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+def foreign(monkeypatch) -> str:
+    monkeypatch.chdir(PATH.parent)
     return "foreign_rope.py"
 
 
@@ -553,49 +361,25 @@ def test_cos_and_sin_that_come_back_are_applied_and_judged(foreign, capsys) -> N
     assert seen.out.startswith("Wrong rotation: ")
 
 
-def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours(tmp_path) -> None:
+def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours() -> None:
     """Another batch element is called at later positions, where it has one; those were not asked for."""
-    (tmp_path / "ends.py").write_text(
-        "import torch\n\n\nclass Rope:\n    def __init__(self):\n"
-        "        angles = torch.arange(116.0)[:, None] * 10000.0 ** (-torch.arange(0, 32, 2) / 32)\n"
-        "        self.cos, self.sin = angles.cos(), angles.sin()\n\n"
-        "    def __call__(self, q, k, positions):\n"
-        "        cos, sin = self.cos[positions], self.sin[positions]\n"
-        "        cos, sin = (x[:, None] if x.dim() == 3 else x for x in (cos, sin))\n\n"
-        "        def turned(x):\n            a, b = x.chunk(2, -1)\n"
-        "            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)\n\n"
-        "        return turned(q), turned(k)\n"
-    )
-    rows = list(shift((0, 100), "fp32", implementations=f"{tmp_path}/ends.py:Rope", seq_len=16, head_dim=32))
+    rows = list(shift((0, 100), "fp32", implementations=f"{PATH}:Ends", seq_len=16, head_dim=32))
     assert [(one.within_tolerance, one.rotation_excess < 1) for one in rows] == [("yes", True)] * 2
 
 
-def test_sizes_that_pass_for_parts_are_no_way_to_call(tmp_path) -> None:
+def test_sizes_that_pass_for_parts_are_no_way_to_call() -> None:
     """Three heads are unpacked as q, k and v; with four there is nothing to unpack."""
-    (tmp_path / "fused.py").write_text(
-        "import torch\n\n\ndef rope(all_of_it, positions):\n    q, k, v = all_of_it.unbind(2)\n"
-        "    return torch.stack([q, k, v], 2)\n"
-    )
     with pytest.raises(UsageError, match=r"could not be called in any way that is known.*too many values"):
-        loading.load(f"{tmp_path}/fused.py:rope", "bshd").fit(SETTING)
+        loading.load(f"{PATH}:fused", "bshd").fit(SETTING)
 
 
-def test_nothing_returned_and_nothing_changed_is_no_call(tmp_path) -> None:
-    (tmp_path / "nothing.py").write_text("def rope(x, positions):\n    return None\n")
+def test_nothing_returned_and_nothing_changed_is_no_call() -> None:
     with pytest.raises(UsageError, match="returns None and leaves what it is given as it was"):
-        loading.load(f"{tmp_path}/nothing.py:rope", "bhsd").fit(SETTING)
+        loading.load(f"{PATH}:nothing", "bhsd").fit(SETTING)
 
 
-def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused(tmp_path) -> None:
-    (tmp_path / "stops.py").write_text(
-        "import torch\n\n\ndef rope(x, positions):\n    if int(positions[0]) >= 4096:\n        return\n"
-        "    angles = positions[:, None] * 10000.0 ** (-torch.arange(0, 32, 2) / 32)\n"
-        "    (a, b), cos, sin = x.clone().chunk(2, -1), angles.cos(), angles.sin()\n"
-        "    x.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))\n"
-    )
-    rows = shift(
-        (0, 5000), "fp32", implementations=f"{tmp_path}/stops.py:rope", seq_len=16, head_dim=32, heads=2
-    )
+def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused() -> None:
+    rows = shift((0, 5000), "fp32", implementations=f"{PATH}:stops", seq_len=16, head_dim=32, heads=2)
     assert [(one.verdict == "wrong_rotation", one.diagnosis) for one in rows] == [
         (False, None),
         (True, "no-rotation"),

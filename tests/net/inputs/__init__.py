@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from net.kernel_rows import KERNELS
 from ropeaudit.main import main
 
 HERE = Path(__file__).parent
@@ -65,8 +66,8 @@ REPORTS = {
 def write(folder: Path) -> Path:
     """Write all inputs into a new folder; those of a package that is missing are left out. Returns it."""
     folder.mkdir()
-    for name in ("kernels.py", "mine.toml"):
-        shutil.copy(HERE / name, folder)
+    shutil.copy(KERNELS / "called" / "of_command_lines.py", folder / "kernels.py")
+    shutil.copy(HERE / "mine.toml", folder)
     waivers = (HERE / "waivers.toml").read_text().replace("IN/", f"{folder.as_posix()}/")
     (folder / "waivers.toml").write_text(waivers)
     configs(folder / "configs")
