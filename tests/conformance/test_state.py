@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted import Planted, plant, rotated
-from ropeaudit.conformance.whole_calls import given_vectors
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import state
