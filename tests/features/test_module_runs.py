@@ -9,7 +9,7 @@ from test_module import audited, refused
 
 from ropeaudit import module
 from ropeaudit.features.module import runs
-from ropeaudit.features.module.outputs import places
+from ropeaudit.features.module.references import places
 from ropeaudit.features.module.run_report import COLUMNS, explained
 from ropeaudit.main import main
 

@@ -17,12 +17,11 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
-from ropeaudit.features.module import measurement, outputs, references
+from ropeaudit.features.module import measurement, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.measurement import Measurement
-from ropeaudit.features.module.outputs import TensorPlaces
-from ropeaudit.features.module.references import Known, Reference, frequencies_of
+from ropeaudit.features.module.references import Known, Reference, TensorPlaces, frequencies_of
 from ropeaudit.features.module.source import moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -294,8 +293,8 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
         return base
     given = [] if target.expected is None else target.expected.settings(None)
     listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
-    misplaced = functools.partial(outputs.misplaced, listed)
-    fitted = forwards.fitted(module, dtype, device.name, outputs.places, misplaced)
+    misplaced = functools.partial(references.misplaced, listed)
+    fitted = forwards.fitted(module, dtype, device.name, references.places, misplaced)
     if isinstance(fitted, NotFitted):
         return replace(base, fitted=fitted)
     built = _with_references(base, fitted, target)

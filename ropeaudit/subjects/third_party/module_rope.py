@@ -22,10 +22,9 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import forwards
 from ropeaudit.subjects.calling.forwards import Call
-from ropeaudit.subjects.third_party import Entry, applying, structure
+from ropeaudit.subjects.third_party import Entry, structure
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
-from ropeaudit.subjects.third_party.applying import Apply
-from ropeaudit.subjects.third_party.structure import NoRotation, Structure
+from ropeaudit.subjects.third_party.structure import Apply, NoRotation, Structure
 
 _AXES = (1, 2, 3, 4)  # heads of so many times the dims that rotate are tried: other axes take the rest
 _LARGEST = 8  # numbers that a table holds for each dim of a position
@@ -173,7 +172,7 @@ def found(cls: Any, dims: int, base: float, earlier: Fit | None = None) -> Fit |
 
 def _likeliest(cls: Any, reasons: list[str]) -> str:
     """Return the reason that tells most."""
-    if not applying.functions(cls):
+    if not structure.applying_functions(cls):
         return "its file has no function that rotates by what it returns"
     return (reasons or ["what it takes is not known"])[0]
 
@@ -199,7 +198,7 @@ def _nothing(dims: int) -> Structure:
 
 def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tuple[Call, Apply]]:
     """Yield ways to call a module and to apply what it returns."""
-    applies = list(applying.possible(cls))
+    applies = list(structure.possible_applications(cls))
     at = torch.from_numpy(structure.PROBE)
     for call in forwards.possible(module, "cpu"):
         try:
