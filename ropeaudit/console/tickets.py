@@ -47,7 +47,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: s
     """
     if file is None:
         return 0
-    from ropeaudit.runtime import run_metadata
+    from ropeaudit.runtime import hardware, run_metadata
     from ropeaudit.subjects import third_party
 
     ticket = make()
@@ -55,7 +55,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None], nothing: s
         output.say(f"no ticket was written: {nothing}")
         return 0
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
-    known = run_metadata.environment() | run_metadata.hardware_environment(audited)
+    known = run_metadata.environment() | hardware.environment(audited)
     text = ticket.text({name: value for name, value in known.items() if name not in _OURS})
     replaced = ", in place of the file that was there" if file.was_there() else ""
     try:
