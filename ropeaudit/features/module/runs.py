@@ -113,7 +113,7 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
     builder, dtype, loaded, holder = target.builder, getattr(torch, fmt.name), target.built, ""
     if way != BUILT:
         try:
-            loaded, holder = loaded(builder, way, dtype)
+            loaded, holder = loaded_by(builder, way, dtype)
             loaded = moved(builder.spec, loaded, target.device)
         except (NotLoadable, BadInput) as error:
             text = error.typed if isinstance(error, BadInput) else str(error)
@@ -368,7 +368,7 @@ def usual(builder: Builder) -> tuple[str, ...]:
     return WAYS if _library(builder.cls) else WAYS[:3]
 
 
-def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
+def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
     """Return a fresh module that was loaded in a way, in eval mode, and where it stands in what was loaded.
 
     Raises: NotLoadable, BadInput.
