@@ -23,8 +23,7 @@ from ropeaudit.audits.arguments import Names, RopeArguments
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
-from ropeaudit.engine import measure
-from ropeaudit.engine import scores as forming
+from ropeaudit.engine import kernel, measure
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -448,6 +447,6 @@ def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolve
 def _scores(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     """Return the scores that a recipe forms of rotated q and k. Shapes: (h, s, d) twice -> (h, s, s)."""
     scale, results = subject.setting.scale, []
-    for left, right in zip(forming.operand(q, subject), forming.operand(k, subject), strict=True):
-        results.append(forming.formed(left, np.ascontiguousarray(right.T), subject, scale))
+    for left, right in zip(kernel.operand(q, subject), kernel.operand(k, subject), strict=True):
+        results.append(kernel.formed(left, np.ascontiguousarray(right.T), subject, scale))
     return np.stack(results)

@@ -16,7 +16,7 @@ import numpy as np
 from ropeaudit import parse, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import scores
+from ropeaudit.engine import kernel
 from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.inputs import masks, qk, sampled_rows
 from ropeaudit.inputs.qk import Inputs
@@ -96,8 +96,8 @@ def all_drifts(who: Emulated, given: Inputs, offset: int = 0) -> Array:
     rotations = exact_scores.distance_table(np.arange(float(size)), who.setting)
     for head in range(given.heads):
         x = [round_to(part, who.input) for part in (given.q[head], given.k[head // given.group])]
-        q, k = (scores.operand(who.rotate(part, table), who) for part in x)
-        out = scores.formed(q, np.ascontiguousarray(k.T), who, who.setting.scale)
+        q, k = (kernel.operand(who.rotate(part, table), who) for part in x)
+        out = kernel.formed(q, np.ascontiguousarray(k.T), who, who.setting.scale)
         exact = [
             exact_scores.rotated(part.astype(float), rotations, who.setting, "double", scale)
             for part, scale in zip(x, (who.setting.scale, 1.0), strict=True)

@@ -18,7 +18,7 @@ from ropeaudit.audits.recording import CellResult, record
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful, predicted_rms
-from ropeaudit.engine import measure, plan, sampled_scores
+from ropeaudit.engine import measure, plan
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
@@ -228,7 +228,7 @@ class CaseRun:
         with _reported(subjects):
             if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
-                results = sampled_scores.measure(pairs, self.threads, on_progress)
+                results = measure.measure_sampled(pairs, self.threads, on_progress)
             else:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)

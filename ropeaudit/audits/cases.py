@@ -21,7 +21,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.served import Served
+from ropeaudit.rope.scaling import Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import scaled_keys

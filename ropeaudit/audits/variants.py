@@ -20,7 +20,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import kernel, scores
+from ropeaudit.engine import kernel
 from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.inputs.masks import Mask
@@ -210,7 +210,7 @@ class Bench:
             for alike in _grouped(variants, ("accumulate",)):
                 total = summed(q, k, Emulated(alike[0], setting), exact_sums)
                 for variant in alike:
-                    out = scores.stored(total, Emulated(variant, setting), setting.scale)
+                    out = kernel.stored(total, Emulated(variant, setting), setting.scale)
                     yield variant, out.astype(np.float64, copy=False)
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
@@ -250,7 +250,7 @@ def exactly_summed(q: FloatArray, k: FloatArray) -> FloatArray:
 def _accumulated(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     single = subject.accumulate is FP32
     out = np.empty((len(q), len(k)), np.float32 if single else np.float64)
-    scores.accumulate(q, np.ascontiguousarray(k.T), subject, out)
+    kernel.accumulate(q, np.ascontiguousarray(k.T), subject, out)
     return out
 
 

@@ -1,7 +1,7 @@
 """Whether code is right in calls as servers and trainers make them: any positions, sizes, groups and strides.
 
-Which calls are made, `served_calls` says. Of a call that is wrong, one value after the other is replaced by a
-plain one: what is left is what it takes to fail.
+Calls cover every two values of the axes together; values that make a call large stand alone. Of a wrong call
+one value after the other is replaced by a plain one: what is left is what it takes to fail.
 Letters: b batch, h heads, s positions, d head_dim.
 """
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import kernel, plan, scores
+from ropeaudit.engine import kernel, plan
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.plan import CellIndex, Plan
 from ropeaudit.inputs import masks
@@ -193,7 +193,7 @@ class _Chunk:
         subject = self.plan.subjects[cell[0]]
         with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
             rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table, job.head)
-        return scores.operand(rotated, subject)
+        return kernel.operand(rotated, subject)
 
     def _strip(self, task: QueryStrip, rotated: RotatedFactors) -> dict[CellIndex, Attention]:
         """Compare every cell with its reference over one strip of rows of a head."""
@@ -235,7 +235,7 @@ class _Chunk:
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = rotated[Job("q", task.head, (index, offset))][task.rows]
         k = rotated[Job("k", key_head, (index, offset))][task.cols]
-        return _masked(scores.formed(q, k.T, subject, self.plan.setting.scale), hidden)
+        return _masked(kernel.formed(q, k.T, subject, self.plan.setting.scale), hidden)
 
 
 def _masked(strip: Array, hidden: Any) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
-from ropeaudit.engine import kernel, plan, scores
+from ropeaudit.engine import kernel, plan
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics, Values
 from ropeaudit.inputs import masks
@@ -163,7 +163,7 @@ class Comparison:
             rotated, sides = [], []
             for rotator in self.pair:
                 sides.append((rotator.rotated("q", head, rows), rotator.rotated("k", kv_head, cols)))
-                q, k = (scores.operand(x, rotator.subject) for x in sides[-1])
+                q, k = (kernel.operand(x, rotator.subject) for x in sides[-1])
                 rotated.append((q, np.ascontiguousarray(k.T)))
             if self.bits:
                 alone = head % self.inputs.group == 0  # several heads share those of k
@@ -203,7 +203,7 @@ class Comparison:
         formed: list[Values] = []
         drifts: list[Values] = []
         for rotator, fmt, (q, k) in zip(self.pair, self.formats, rotated, strict=True):
-            own = scores.formed(q, k, rotator.subject, self.setting.scale)
+            own = kernel.formed(q, k, rotator.subject, self.setting.scale)
             formed.append(own)
             drifts.append(kernel.minus_exact(own, exact[fmt], block.hidden))
         for reference, fmt in zip(result.references, self.formats, strict=True):

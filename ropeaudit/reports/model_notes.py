@@ -9,8 +9,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.reports.numbers import setting as shown
 from ropeaudit.rope import scaled
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.scaling import Scaling
-from ropeaudit.rope.served import Served
+from ropeaudit.rope.scaling import Scaling, Served
 from ropeaudit.rope.setting import RopeSetting
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
-from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling
-from ropeaudit.rope.served import Served
+from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling, Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 
 _HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", "n_embd", "d_model")

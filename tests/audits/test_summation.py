@@ -17,7 +17,7 @@ from ropeaudit import recipes, shift
 from ropeaudit.audits import records, summation
 from ropeaudit.audits.comparison import compare
 from ropeaudit.console import gates
-from ropeaudit.engine import scores
+from ropeaudit.engine import kernel
 from ropeaudit.main import main
 from ropeaudit.reports.comparison import answer
 from ropeaudit.runtime import run_metadata
@@ -50,15 +50,15 @@ def another_order(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             out[...] = total
             return out
 
-        accumulate = scores.accumulate
+        accumulate = kernel.accumulate
 
         def reordered(q: np.ndarray, k: np.ndarray, subject: Subject, out: np.ndarray) -> None:
-            if scores.native(q, subject):
+            if kernel.native(q, subject):
                 matmul(q, k, out)
             else:
                 accumulate(q, k, subject, out)
 
-        monkeypatch.setattr(scores, "accumulate", reordered)
+        monkeypatch.setattr(kernel, "accumulate", reordered)
 
     return reorder
 

@@ -16,7 +16,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound, bound, bounds, phases, terms
-from ropeaudit.engine import scores
+from ropeaudit.engine import kernel
 from ropeaudit.engine.measure import measure
 from ropeaudit.engine.plan import Plan
 from ropeaudit.inputs import masks
@@ -146,7 +146,7 @@ def test_what_storing_adds_to_an_error_is_within_its_bound(fmt: str, scale: floa
     subject = Emulated(recipe.resolve(parse("fp32")), RopeSetting.of(8, scale=scale))
     result, sums = terms.score(subject), rng.uniform(-4, 4, (2, 2000)).astype(np.float32)
     exact = sums.astype(np.float64) * np.array([[0.0], [0.7]])
-    scores.store(out := sums.copy(), subject, scale)
+    kernel.store(out := sums.copy(), subject, scale)
     error = np.abs(out.astype(np.float64) - exact * scale)
     most = result.grows * np.abs(sums - exact) + result.adds * np.abs(exact) + result.small
     assert (error <= most * (1 + 1e-12)).all()

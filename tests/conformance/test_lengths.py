@@ -13,7 +13,7 @@ import pytest
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import lengths
+from ropeaudit.conformance import every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import code_target
@@ -82,8 +82,8 @@ def under_test(name: str, up_to: int) -> CodeUnderTest:
 @pytest.mark.parametrize("name", ["phi3", "dynamic"])
 def test_without_a_call_longer_than_the_original_length_nothing_is_followed(name: str) -> None:
     original = kernels_lengths.ORIGINAL
-    assert lengths.followed(under_test(name, original + 64))
-    assert not lengths.followed(under_test(name, original))
+    assert every_position.followed(under_test(name, original + 64))
+    assert not every_position.followed(under_test(name, original))
 
 
 def test_a_call_is_held_to_its_largest_position() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import Audit, Case, Record, RopeSetting, parse, recipes, shift
-from ropeaudit.engine import measure, plan, sampled_scores
+from ropeaudit.engine import measure, plan
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.features.explain import analysis as explain
 from ropeaudit.features.parity import analysis as parity
@@ -164,9 +164,10 @@ THREADS = [  # heads, positions, the rest of the case, and how many of 3 threads
 
 def test_a_case_has_threads_where_they_have_something_to_share(monkeypatch) -> None:
     seen = []
-    for module, real in ((measure, measure.measure), (sampled_scores, sampled_scores.measure)):
+    for name in ("measure", "measure_sampled"):
+        real = getattr(measure, name)
         spy = lambda plan, count, *rest, real=real: (seen.append(count), real(plan, count, *rest))[1]  # noqa: E731
-        monkeypatch.setattr(module, "measure", spy)
+        monkeypatch.setattr(measure, name, spy)
     for heads, seq_len, case, _ in THREADS:
         list(shift(0, "fp32", "hf", heads=heads, seq_len=seq_len, head_dim=4, threads=3, **case))
     assert seen == [threads for *_, threads in THREADS]

@@ -10,7 +10,7 @@ from ropeaudit import Audit, Case, bounds, parse, recipes, shift
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
 from ropeaudit.bounds.attainable import predicted_rms
-from ropeaudit.engine import measure, sampled_scores, scores
+from ropeaudit.engine import kernel, measure
 from ropeaudit.engine.plan import Plan
 from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.errors import BadShape, UsageError
@@ -158,13 +158,13 @@ def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
     built, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
     who = subject("hf", dtype, setting, **changes)
     q, k = (
-        scores.operand(who.rotate(round_to(x[0], who.input), who.table(np.arange(40), 1000)), who)
+        kernel.operand(who.rotate(round_to(x[0], who.input), who.table(np.arange(40), 1000)), who)
         for x in (built.q, built.k)
     )
-    tile = np.empty((40, 40), scores.tile_format(who).carrier)
-    scores.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
+    tile = np.empty((40, 40), kernel.tile_format(who).carrier)
+    kernel.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
     m, n = np.divmod(np.arange(1600), 40)
-    scores.form_pairs(q[m], k[n], who, setting.scale, result := np.empty(len(m)))
+    kernel.form_pairs(q[m], k[n], who, setting.scale, result := np.empty(len(m)))
     if bits:
         assert np.array_equal(result, tile.reshape(-1))
     else:
@@ -202,7 +202,7 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
     offsets = [[0, origin or 1000]] * 3
     whole = measure.measure(Plan(who, offsets, built, setting, mask, origin), 2, lambda _: None)
     some = sampled_rows.of(built, every_pair(mask, 4, 90), 0)
-    result = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
+    result = measure.measure_sampled(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
         for name in ("drift", "self_drift", "reference"):
@@ -245,7 +245,7 @@ def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:
     who = [subject(name, dtype, setting)]
     whole = measure.measure(Plan(who, [[0]], built, setting, "full"), 1, lambda _: None)[0, 0].drift
     some = sampled_rows.of(built, every_pair("full", 1, 60), 0)
-    result = sampled_scores.measure(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
+    result = measure.measure_sampled(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
     assert result.rms == pytest.approx(whole.rms, rel=0.05)
     assert result.max == pytest.approx(whole.max, rel=0.3)
 
@@ -283,7 +283,7 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
     samples = []
     for seed in range(60):
         some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 90, seed), seed)
-        samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
+        samples.append(measure.measure_sampled(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("self_drift", "squares"),
         ("reference", "squares"),
@@ -337,7 +337,7 @@ def test_a_prediction_without_a_number_is_inf() -> None:
 def test_neither_threads_nor_blocks_change_the_result(monkeypatch, pools) -> None:
     one, two = (list(shift(1000, sample=700, threads=threads, **SMALL)) for threads in (1, 3))
     assert one == two
-    monkeypatch.setattr(sampled_scores, "BLOCK", 64)
+    monkeypatch.setattr(measure, "BLOCK", 64)
     for mine, other in zip(shift(1000, sample=700, **SMALL), one, strict=True):
         assert (mine.drift_max, mine.worst_key, mine.scores) == (
             other.drift_max,

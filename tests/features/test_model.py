@@ -16,7 +16,7 @@ from tiny_models import CONFIGS, add_tokenizer, change_config, split
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model import held, load
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import UNSEEN, ModelAudit, verdict_of
@@ -202,7 +202,7 @@ def test_a_drift_is_the_change_of_the_score_though_it_is_summed_from_its_causes(
 
 def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> None:
     x = torch.ones(3, dtype=torch.float64) / 3
-    with float64_mode.wide() as mode:
+    with held.wide() as mode:
         for y in (
             x.float(),
             x.to(torch.float32),

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from ropeaudit.features.model import float64_mode, held
+from ropeaudit.features.model import held
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
@@ -39,7 +39,7 @@ def wrong_layers(one):
 
 def frequencies(model):
     """Yield every module that holds frequencies, with the name of the buffer."""
-    for module in float64_mode.rotaries(model).values():
+    for module in held.rotaries(model).values():
         for key in list(module._buffers):
             if key.endswith("inv_freq") and "original" not in key:
                 yield module, key
@@ -178,7 +178,7 @@ def test_what_the_float64_run_holds_is_what_was_loaded(built) -> None:
     loaded = model_load.load(folder, parse("fp64"))
     LOADED["wrong-base"](loaded)
     no_factor(loaded)
-    rotary = next(iter(float64_mode.rotaries(Runner(loaded, wide=True).model).values()))
+    rotary = next(iter(held.rotaries(Runner(loaded, wide=True).model).values()))
     assert rotary.inv_freq[1].item() == pytest.approx(5e5 ** (-1 / 8))
     assert rotary.attention_scaling == 1.0
 
@@ -256,7 +256,7 @@ def cast_positions(model):
         args = tuple(x if x.is_floating_point() else x.to(torch.bfloat16) for x in args)
         return args, {k: x.to(torch.bfloat16) if k == "position_ids" else x for k, x in kwargs.items()}
 
-    for module in float64_mode.rotaries(model).values():
+    for module in held.rotaries(model).values():
         module.register_forward_pre_hook(cast, with_kwargs=True)
 
 

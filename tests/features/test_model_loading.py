@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import change_config
 
 from ropeaudit.errors import BadInput
-from ropeaudit.features.model import float64_mode
+from ropeaudit.features.model import held
 from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
@@ -32,7 +32,7 @@ def frequencies(model):
     """Return every module that holds frequencies, with the name of the buffer."""
     return [
         (module, key)
-        for module in float64_mode.rotaries(model).values()
+        for module in held.rotaries(model).values()
         for key in list(module._buffers)
         if "inv_freq" in key
     ]

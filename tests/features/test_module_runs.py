@@ -9,7 +9,7 @@ from test_module import audited, refused
 
 from ropeaudit import module
 from ropeaudit.features.module import runs
-from ropeaudit.features.module.outputs import places
+from ropeaudit.features.module.references import places
 from ropeaudit.features.module.run_report import COLUMNS, explained
 from ropeaudit.main import main
 
@@ -418,12 +418,12 @@ class _Saved:
 def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatch) -> None:
     dtype = torch.bfloat16
     alone = SimpleNamespace(spec="own", build=_Saved)
-    model, place = runs.loaded(alone, "from-pretrained", dtype)
+    model, place = runs.loaded_by(alone, "from-pretrained", dtype)
     assert (place, model.options) == ("", {"torch_dtype": dtype, "low_cpu_mem_usage": False})
     part = type("Part", (), {"__module__": "diffusers.models.own"})
     monkeypatch.setattr(runs, "_holder", lambda library, builder: _Saved())
     held = SimpleNamespace(spec="part", build=part)
-    assert runs.loaded(held, "from-pretrained", dtype) == ("the module", runs.HELD)
+    assert runs.loaded_by(held, "from-pretrained", dtype) == ("the module", runs.HELD)
 
 
 def test_errors_of_inferred_frequencies_are_named_where_they_count() -> None:

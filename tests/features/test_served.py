@@ -13,9 +13,8 @@ from ropeaudit.main import main
 from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
-from ropeaudit.rope.scaling import DEFAULT, KINDS
+from ropeaudit.rope.scaling import DEFAULT, KINDS, Served
 from ropeaudit.rope.scaling import parse as scaling
-from ropeaudit.rope.served import Served
 
 YARN = {
     "model_type": "qwen2",

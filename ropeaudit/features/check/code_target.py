@@ -8,7 +8,7 @@ from dataclasses import replace
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import code_checks, lengths
+from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -77,7 +77,7 @@ def of_code(
     if options.write_wrapper is not None:
         note([f"{target} is understood without a wrapper; {wrapper.FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
-    each_call = lengths.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
+    each_call = every_position.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
     note(_held_to(setting, up_to, each_call))
     for number, dtype in enumerate(dtypes):
         later = [one.name for one in dtypes[number + 1 :]]

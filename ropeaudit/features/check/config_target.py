@@ -28,9 +28,8 @@ from ropeaudit.rope import hf_json
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope, layer_words
 from ropeaudit.rope.hf_json import NotRotated
-from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.scaling import DECLARED, Scaling
 from ropeaudit.rope.scaling_names import short_name
-from ropeaudit.rope.served import DECLARED
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests

@@ -26,7 +26,7 @@ from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments, listed
 from ropeaudit.audits.audit import DTYPES
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
-from ropeaudit.engine import kernel, scores
+from ropeaudit.engine import kernel
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -300,13 +300,13 @@ def _own_scores(distances: Positions, setting: RopeSetting, inputs: Inputs, reci
     for head, queries in enumerate(inputs.q):
         keys = inputs.k[head // inputs.group]
         exact_k = kernel.rotate_exactly(keys, exact_at_k, setting, precision)
-        own_k = scores.operand(kernel.rotate(subject, "k", keys, at_k), subject).T
+        own_k = kernel.operand(kernel.rotate(subject, "k", keys, at_k), subject).T
         for query in queries:
             same = np.broadcast_to(query, (distances.size, query.size))
             exact_q = kernel.rotate_exactly(same, exact_at_q, setting, precision, setting.scale)
-            own_q = scores.operand(kernel.rotate(subject, "q", same, at_q), subject)
+            own_q = kernel.operand(kernel.rotate(subject, "q", same, at_q), subject)
             with np.errstate(invalid="ignore", over="ignore"):
-                own = scores.formed(own_q, own_k, subject, setting.scale)
+                own = kernel.formed(own_q, own_k, subject, setting.scale)
                 drift = kernel.minus_exact(own, exact_scores.product(exact_q, exact_k))
                 sums += [own.sum(axis=1), (own * own).sum(axis=1), (drift * drift).sum(axis=1)]
     mean, square, drift_square = sums / (inputs.heads * inputs.seq_len**2)

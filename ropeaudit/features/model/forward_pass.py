@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
-from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model import held, load
 from ropeaudit.features.model.layers import Called, LayerVectors, as_array
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
@@ -78,15 +78,15 @@ class Runner:
         scales: dict[int, float] | None = None,
         device: Device = CPU,
     ) -> None:
-        """Keep the model, on a device; `wide` runs it in float64 throughout, see `float64_mode`.
+        """Keep the model, on a device; `wide` runs it in float64 throughout, see `held.wide`.
 
         scales: of `Products`.
         """
         self.wide, self.maximum, self.device = wide, maximum, device
         self.scales = {} if scales is None else scales
-        self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
+        self.narrow: set[str] = set(held.widen(model)) if wide else set()
         self.model = device.moved(model)  # what was widened was made on the CPU
-        self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
+        self.fresh = {name: copy.deepcopy(module) for name, module in held.rotaries(model).items()}
 
     def run(self, ids: list[int], offset: int, *, rotations: bool = False) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
@@ -113,7 +113,7 @@ class Runner:
                 ) from None
         frequencies = {
             f"{name}.{key}": value.cpu().clone()
-            for name, module in float64_mode.rotaries(self.model).items()
+            for name, module in held.rotaries(self.model).items()
             for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
@@ -168,7 +168,7 @@ class Runner:
         if not self.wide:
             yield
             return
-        with float64_mode.wide() as mode:
+        with held.wide() as mode:
             yield
         self.narrow |= mode.narrow
 

@@ -7,16 +7,18 @@ Letters: p pairs. Frequencies in radians per token.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.model import float64_mode
 from ropeaudit.features.model.load import Folder
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.check import check
@@ -24,6 +26,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope import hf_config
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import process_state
 from ropeaudit.tensor_files.rope_values import Dump
 
 _NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
@@ -56,8 +59,8 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     """
     settings = _settings(folder)
     results = []
-    for name, module in float64_mode.rotaries(model).items():
-        built = float64_mode.rebuilt(module, model.config)
+    for name, module in rotaries(model).items():
+        built = rebuilt(module, model.config)
         for key, values in _frequencies(module):
             full = f"{name}.{key}".lstrip(".")
             expected = None if built is None else dict(_frequencies(built)).get(key)
@@ -65,9 +68,9 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
             results += [] if found is None else [Held(full, found)]
             if built is not None and (found := _of_factors(module, built, key)):
                 results.append(Held(full.replace("inv_freq", "attention_scaling"), found))
-    for name, module in float64_mode.tabled(model).items():
-        built = float64_mode.rebuilt(module, model.config)
-        for key, table in float64_mode.computed_tables(module):
+    for name, module in tabled(model).items():
+        built = rebuilt(module, model.config)
+        for key, table in computed_tables(module):
             expected_table = None if built is None else built._buffers.get(key)
             if (found := _of_table(table, expected_table)) is not None:
                 results.append(Held(f"{name}.{key}".lstrip("."), found))
@@ -178,8 +181,129 @@ def _of_table(table: Any, built: Any) -> Diagnosis | None:
     values = table.detach().to("cpu", torch.float64)
     if not bool(torch.isfinite(values).all()):
         return Diagnosis("nonfinite")
-    if built is None or built.shape != table.shape or float64_mode.agree(table, built):
+    if built is None or built.shape != table.shape or agree(table, built):
         return None
     if float(values.abs().max()) > max(_MOST, 2 * float(built.abs().max())):
         return Diagnosis("uninitialised", {"value": float(values.flatten()[values.abs().argmax()])})
     return Diagnosis("unexplained")
+
+
+_NARROW = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class _RequestedDtype(TorchFunctionMode):
+    """Answers narrower formats with float64 where a tensor is made from numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **_wider(kwargs))
+
+
+class Float64Mode(TorchDispatchMode):
+    """Answers narrower formats with float64 in every operation. narrow: those that gave another yet."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.narrow: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **_wider(kwargs))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:
+                self.narrow.add(str(func))
+        return result
+
+
+def _wider(kwargs: Any) -> dict[str, Any]:
+    given = dict(kwargs or {})
+    if given.get("dtype") in _NARROW:
+        given["dtype"] = torch.float64
+    return given
+
+
+@contextlib.contextmanager
+def wide() -> Iterator[Float64Mode]:
+    """Yield a mode in which float32, bfloat16 and float16 become float64; it knows what did not."""
+    before, mode = torch.get_default_dtype(), Float64Mode()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _RequestedDtype(), mode:
+            yield mode
+    finally:
+        torch.set_default_dtype(before)
+
+
+def rotaries(model: Any) -> dict[str, Any]:
+    """Return the modules that hold rotary frequencies, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if any(key.endswith("inv_freq") for key in module._buffers)
+    }
+
+
+def widen(model: Any) -> list[str]:
+    """Convert a model to float64, its rotary modules as it holds them; return the names of narrow tables.
+
+    Frequencies and factors keep the numbers that were loaded: whether those are the config's says `held`. A
+    table of cosines and sines is made anew where it agrees with the one that its class computes: each number
+    of it was rounded, which a shift would show. One that disagrees, or cannot be made, stays as it is.
+    """
+    model.double()
+    for module in rotaries(model).values():
+        for name, value in vars(module).items():  # such as frequencies of short texts, which are put back
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                vars(module)[name] = value.double()
+    return [name for name, module in tabled(model).items() if not _computed_anew(module, model.config)]
+
+
+def rebuilt(module: Any, config: Any) -> Any:
+    """Return a second module of the same class and config, built in float64; None where it takes more."""
+    numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
+    try:
+        with wide(), process_state.foreign():
+            return type(module)(getattr(module, "config", config), **numbered)
+    except Exception:  # a constructor of the model's own that takes something else
+        return None
+
+
+def agree(table: Any, built: Any) -> bool:
+    """Return whether a table is one that was built, within its own roundings and those of float32 angles.
+
+    Shapes: alike, a row for each position.
+    """
+    rounding = torch.finfo(table.dtype).eps + len(table) * 2.0**-22
+    other = built.detach().to("cpu", torch.float64)
+    return bool(((table.detach().to("cpu", torch.float64) - other).abs() <= rounding).all())
+
+
+def tabled(model: Any) -> dict[str, Any]:
+    """Return the modules that computed a table of floats when they were built: sines and cosines, mostly."""
+    known = rotaries(model)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name not in known and any(True for _ in computed_tables(module))
+    }
+
+
+def computed_tables(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tables of such a module, by the names of their buffers."""
+    for key in module._non_persistent_buffers_set:
+        value = module._buffers.get(key)
+        if value is not None and value.is_floating_point() and value.ndim > 1:
+            yield key, value
+
+
+def _computed_anew(module: Any, config: Any) -> bool:
+    """Put tables in place that a second module, built in float64, holds; return whether that was possible."""
+    built = rebuilt(module, config)
+    held = dict(computed_tables(module))
+    tables = {} if built is None else {key: built._buffers.get(key) for key in held}
+    if not tables or any(
+        tables[key] is None or tables[key].shape != value.shape or not agree(value, tables[key])
+        for key, value in held.items()
+    ):
+        return False
+    module._buffers.update(tables)
+    return True

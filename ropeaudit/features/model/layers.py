@@ -119,9 +119,9 @@ def tables(model: Any, head_dim: int | None = None) -> list[Table]:
 
 
 def _held(model: Any) -> Iterator[Table]:
-    from ropeaudit.features.model import float64_mode  # in-function: it loads torch
+    from ropeaudit.features.model import held  # in-function: it loads torch
 
-    for module in float64_mode.rotaries(model).values():
+    for module in held.rotaries(model).values():
         for key, values in module._buffers.items():
             if values is None or not key.endswith("inv_freq") or "original" in key:
                 continue
@@ -129,8 +129,8 @@ def _held(model: Any) -> Iterator[Table]:
             factor = getattr(module, "attention_scaling", 1.0) if factor is None else factor
             frequencies = values.detach().double().cpu().numpy().reshape(-1)
             yield frequencies, float(factor) if isinstance(factor, (int, float)) else 1.0
-    for module in float64_mode.tabled(model).values():
-        for _, values in float64_mode.computed_tables(module):
+    for module in held.tabled(model).values():
+        for _, values in held.computed_tables(module):
             frequencies = _of_sines(values.double().cpu().numpy())
             if frequencies.size:
                 yield frequencies, 1.0

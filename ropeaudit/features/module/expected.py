@@ -22,8 +22,7 @@ from ropeaudit.recognition.inferred import Hypothesis, recovered
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.scaling import DEFAULT, Scaling
-from ropeaudit.rope.served import Served
+from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 

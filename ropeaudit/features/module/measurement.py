@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.features.module.outputs import TensorPlaces
-from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference
+from ropeaudit.features.module.references import CHUNK, TOGETHER, Reference, TensorPlaces
 from ropeaudit.recognition import inferred
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds

@@ -17,12 +17,11 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
-from ropeaudit.features.module import measurement, outputs, references
+from ropeaudit.features.module import measurement, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.measurement import Measurement
-from ropeaudit.features.module.outputs import TensorPlaces
-from ropeaudit.features.module.references import Known, Reference, frequencies_of
+from ropeaudit.features.module.references import Known, Reference, TensorPlaces, frequencies_of
 from ropeaudit.features.module.source import moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -114,7 +113,7 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
     builder, dtype, loaded, holder = target.builder, getattr(torch, fmt.name), target.built, ""
     if way != BUILT:
         try:
-            loaded, holder = loaded(builder, way, dtype)
+            loaded, holder = loaded_by(builder, way, dtype)
             loaded = moved(builder.spec, loaded, target.device)
         except (NotLoadable, BadInput) as error:
             text = error.typed if isinstance(error, BadInput) else str(error)
@@ -294,8 +293,8 @@ def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
         return base
     given = [] if target.expected is None else target.expected.settings(None)
     listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
-    misplaced = functools.partial(outputs.misplaced, listed)
-    fitted = forwards.fitted(module, dtype, device.name, outputs.places, misplaced)
+    misplaced = functools.partial(references.misplaced, listed)
+    fitted = forwards.fitted(module, dtype, device.name, references.places, misplaced)
     if isinstance(fitted, NotFitted):
         return replace(base, fitted=fitted)
     built = _with_references(base, fitted, target)
@@ -369,7 +368,7 @@ def usual(builder: Builder) -> tuple[str, ...]:
     return WAYS if _library(builder.cls) else WAYS[:3]
 
 
-def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
+def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
     """Return a fresh module that was loaded in a way, in eval mode, and where it stands in what was loaded.
 
     Raises: NotLoadable, BadInput.
