@@ -8,16 +8,15 @@ from dataclasses import replace
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import environments
+from ropeaudit.features.check.answer import SCORES  # they may allow less than a row's tolerance
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.report import report, row
-from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 
-_OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow less than a row's tolerance
 _TOKENS = 256  # of the sequences whose drift is measured
 
 
@@ -37,7 +36,7 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         report(sorted(own, key=lambda one: not one.finding.failed), None, {}),
         row(first),
-        f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
+        f"{finding.check}: {'; '.join(filter(None, (finding.detail, first.measured_words)))}",
         Reproduction(None, missing=f"no code was called, {first.target} is a {first.kind}"),
     )
     if first.kind == "code":
@@ -63,7 +62,7 @@ def _of_code(ticket: Ticket, failed: Sequence[Checked], case: Case, options: Che
     )
     rows = list(audit.run())
     record = drift.worst(rows) or max(rows, key=lambda row: row.drift_relative)
-    if record.within_tolerance is False or any(one.finding.check in _OF_DRIFT for one in failed):
+    if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
         reproduction = drift.snippet_of(record, audit.factories())
     else:
         missing = (
