@@ -86,7 +86,6 @@ class Report:
     headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
-    folded: the rows of tables and of Markdown, where several are shown as one.
     constant: columns that readers are told once, beneath the table, where all rows agree on them.
     refusals: why rows have no numbers; said even where notes are not wanted.
     said_once: those columns with their text, once they are no more on the screen.
@@ -106,7 +105,6 @@ class Report:
     header: bool = True
     further: Mapping[str, Report] = field(default_factory=dict)
     declared: Mapping[str, Column] = field(default_factory=dict)
-    folded: Sequence[Row] | None = None
     constant: Sequence[str] = ()
     refusals: Sequence[str] = ()
     said_once: Mapping[str, str] = field(default_factory=dict)
@@ -122,13 +120,11 @@ class Report:
         return html.fragment(self)
 
     def for_readers(self) -> Report:
-        """Return the report as tables show it: rows folded, scalings in a few words, constants said once."""
+        """Return the report as tables show it: scalings in a few words, constants said once."""
         from ropeaudit.rope.scaling_names import shortened
 
-        rows = self.rows if self.folded is None else self.folded
-        if "scaling" in self.screen:
-            rows = shortened(rows)
-        return without_constants(replace(self, rows=rows, folded=None, constant=()), self.constant)
+        rows = shortened(self.rows) if "scaling" in self.screen else self.rows
+        return without_constants(replace(self, rows=rows, constant=()), self.constant)
 
     def full_legend(self) -> str:
         """Return what holds in all rows, then the legend."""

@@ -29,6 +29,7 @@ _CERTAIN = {
 }
 _WAIVERS = ("waived until ", "its waiver ended on ")  # how `waivers.applied` begins
 _OPTIONS = "--config, --model or --base for yours"
+_DEFAULT = Case().setting(1)  # of which a part is assumed where nobody says another
 Facts = list[tuple[str, str]]
 
 
@@ -181,7 +182,7 @@ def _advice(one: Checked, case: Case) -> Iterator[str]:
 def _is_default(setting: RopeSetting | None, case: Case) -> bool:
     """Return whether nobody asked for the base."""
     asked = (case.base, case.model, case.config)
-    return setting is not None and asked == (None,) * 3 and setting.base == Case().setting(1).base
+    return setting is not None and asked == (None,) * 3 and setting.base == _DEFAULT.base
 
 
 def _excess(one: Checked) -> float:
@@ -275,17 +276,12 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
     """Return what nobody asked for and the default is taken of; of a config, what was read."""
     setting = next((one.setting for one in own if one.setting is not None), None)
     if own[0].kind != "code" or setting is None:
-        read = [one.finding.detail for one in own if one.finding.check == "config" and one.judged]
-        return (
-            [("read", text) for text in read[:_MOST_FACTS]] if "fail" not in _statuses(own, "config") else []
-        )
-    assumed = [f"head_dim {setting.head_dim}"] if case.head_dim is None and _is_default(setting, case) else []
+        config = [one.finding for one in own if one.finding.check == "config"]
+        return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
+    free = case.head_dim is None and case.model is None and case.config is None
+    assumed = [f"head_dim {setting.head_dim}"] if free and setting.head_dim == _DEFAULT.head_dim else []
     assumed += [f"base {setting.base:g}"] if _is_default(setting, case) else []
     return [("assumed", f"{', '.join(assumed)} ({_OPTIONS})")] if assumed else []
-
-
-def _statuses(own: Sequence[Checked], check: str) -> set[str]:
-    return {one.finding.status for one in own if one.finding.check == check}
 
 
 def _noted(own: Sequence[Checked]) -> Facts:
