@@ -27,9 +27,8 @@ from ropeaudit.engine import kernel, measure
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
-from ropeaudit.features.check import code_target
+from ropeaudit.features.check import answer, code_target
 from ropeaudit.features.check.checked import Checked, CheckOptions
-from ropeaudit.features.check.sentences import explanation, seen_at
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -123,22 +122,15 @@ def assert_rope(
         raise UsageError("there is no dtype to test in; try dtypes='bf16'")
     code_target.check_options(options)
     [case] = arguments.cases_of(None, rope)
-    results = list(code_target.of_code(own, own.name, case, options, _SILENT, lambda findings: None))
+    findings: list[str] = []
+    results = list(code_target.of_code(own, own.name, case, options, _SILENT, findings.extend))
     for one in results:
         if one.finding.check == "keys":
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
     failed = [one for one in results if one.finding.failed]
     if failed:
         found = dict.fromkeys(codes(one.finding.diagnosis) for one in failed if one.finding.diagnosis)
-        named = f" [{'+'.join(found)}]" * bool(found)
-        told = [f"{own.name} fails {len(failed)} of {len(results)} checks{named}"]
-        said = ""
-        for one in failed:  # what it behaves like is said where it is not what was said before
-            explained = explanation(replace(one.finding, option="")) or one.finding.detail
-            told.append(f"{one.finding.check} in {one.dtype}: {seen_at(one.finding)}")
-            told[-1] += f"; {explained}" * (explained != said and explained not in told[-1])
-            said = explained
-        raise WrongRope("\n  ".join(told), "+".join(found), worst(results))
+        raise WrongRope(answer.text(results, case, findings), "+".join(found), worst(results))
     return results
 
 

@@ -22,6 +22,7 @@ from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
+from ropeaudit.runtime import doing
 from ropeaudit.subjects.calling.called import raised_by_code
 
 CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
@@ -84,7 +85,8 @@ def findings(
     costs = {name: _cost(name, code) for name in CHECKS}
     before, total = 0.0, sum(costs.values())
     left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
-    for name, check in CHECKS.items():
+    for number, (name, check) in enumerate(CHECKS.items(), 1):
+        doing.begin(f"check {number} of {len(CHECKS)}: {name}")
 
         def on_share(share: float, start: float = before, size: float = costs[name]) -> None:
             progress((start + share * size) / total)

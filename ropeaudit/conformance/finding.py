@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # left out: --thorough makes it.
 Status = Literal["pass", "fail", "waived", "info", "nothing to check", "left out", "not applicable"]
 PAIR = "relative to the pair"
+MARGIN = "times its maximum"  # what is measured is at least what is allowed
 JUDGED = ("pass", "fail", "waived")
 INTERRUPTED = "interrupted"  # stands for a check in the finding that says what a Ctrl-C or an error left
 

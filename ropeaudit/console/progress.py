@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from ropeaudit.runtime import doing
+
 _BAR = 12  # characters: all of it fits into 80
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
@@ -72,6 +74,7 @@ class Progress:
         """
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
+        doing.begin("")
         self.clock, self.forecast = clock or time.monotonic, Forecast() if proportional else None
         self.begun = self.last = self.clock()
 
@@ -94,7 +97,8 @@ class Progress:
         sys.stderr.flush()
 
     def _text(self, share: float, seconds: float, left: float | None) -> str:
-        words = [f"{share:4.0%}"]
+        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
+        words += [doing.now()] if doing.now() else []
         if self.total:
             words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
         return ", ".join(words if left is None else [*words, f"{duration(left)} to go"])

@@ -86,7 +86,7 @@ class Report:
     headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
-    folded: the rows of tables and of Markdown, where several are shown as one.
+    folded: the rows that people see, where these are others.
     constant: columns that readers are told once, beneath the table, where all rows agree on them.
     refusals: why rows have no numbers; said even where notes are not wanted.
     said_once: those columns with their text, once they are no more on the screen.
@@ -124,7 +124,7 @@ class Report:
         return html.fragment(self)
 
     def for_readers(self) -> Report:
-        """Return the report as tables show it: rows folded, scalings in a few words, constants said once."""
+        """Return the report as tables show it: scalings in a few words, constants said once."""
         from ropeaudit.rope.scaling_names import shortened
 
         rows = self.rows if self.folded is None else self.folded

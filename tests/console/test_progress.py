@@ -13,6 +13,7 @@ from ropeaudit.console.progress import Forecast, Progress
 from ropeaudit.features.check import analysis
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.main import main
+from ropeaudit.runtime import doing
 
 STEPS = 400
 
@@ -96,6 +97,16 @@ def test_the_line_has_a_guess_only_where_there_is_one(monkeypatch) -> None:
         " 45%, 1 min 6 s to go",
         " 50%, 1 min 0 s to go",
     ]
+
+
+def test_the_line_names_what_runs_and_is_never_full_before_the_end(monkeypatch) -> None:
+    now, shown = 0.0, Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    progress = Progress(False, clock=lambda: now, proportional=False)
+    doing.begin("check 7 of 23: decode")
+    now = 6.0
+    progress(0.999)
+    assert shown.getvalue().endswith(" 99%, check 7 of 23: decode")
 
 
 def test_a_check_guesses_nothing_as_its_shares_are_not_proportional_to_work(monkeypatch) -> None:

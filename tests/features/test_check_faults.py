@@ -16,7 +16,6 @@ from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.check.faults import of_checks, place
-from ropeaudit.features.check.sentences import headline
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault, annotation
@@ -228,7 +227,7 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
         (tmp_path / f"{name}.py").write_text(INTERRUPTING)
     (tmp_path / "old.csv").write_text("finished")
     targets = ["a.py:f", "b.py:f", "c.py:f", "a.py:g", "b.py:g", "c.py:g"]
-    options = ["--dtype", "fp32,fp64", "--up-to", "64", "--under", "none", "-q", "--github"]
+    options = ["--dtype", "fp32,fp64", "--up-to", "64", "--under", "none", "--github"]
     files = ["--junit", "j.xml", "-o", "r.sarif", "-o", "old.csv", "-o", "r.json", "--ticket", "t.md"]
     command = [sys.executable, "-m", "ropeaudit", "check", *targets, *options, *files]
     seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -240,7 +239,7 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     last = rows[-1]
     assert (last["target"], last["dtype"], last["check"]) == ("b.py:f", "float32", "interrupted")
     assert last["detail"].endswith(f"; 1 dtype was not begun: float64; {left}")
-    assert f"Interrupted after {done} checks: b.py:f: {last['detail']}.\n" in seen.stdout
+    assert f"error[interrupted]: {last['detail']}\n" in seen.stdout
     assert json.loads((tmp_path / "r.json").read_text())["interrupted"] == f"after {done} checks"
 
     told, annotated, ticket = seen.stderr.splitlines()
@@ -269,15 +268,13 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     assert (tmp_path / "j.xml").read_text() == "finished"
 
 
-def test_a_headline_names_the_target_that_was_interrupted_beside_one_that_fails() -> None:
+def test_an_answer_says_that_its_target_was_not_checked_to_its_end() -> None:
     cut = checked("b.py:f", check="interrupted", detail="no pass: not run, or not to its end: pieces, state")
     rows = [checked("a.py:f"), checked("b.py:f", check="table end", status="pass"), cut]
-    left = "; 1 target was not begun: c.py:f"
-    assert headline(rows, left) == (
-        "b.py:f was not checked to its end; 1 target was not begun: c.py:f; 1 of 2 targets fails: "
-        "a.py:f fails 1 of 1 check; rotation in bfloat16: it is wrong."
-    )
-    assert headline(rows[2:], left) == f"b.py:f: {cut.finding.detail}."
+    _, answer = ropeaudit.report(rows).answers
+    assert (answer.status, answer.causes[0].code) == ("FAIL", "interrupted")
+    assert answer.decides.endswith("not checked to its end, 0 of 1 check failed")
+    assert answer.causes[0].title == cut.finding.detail
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a signal to this process is a Ctrl-C there")
@@ -303,10 +300,10 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config_target, "limits", stopped)
-    assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "-q", "--github"]) == 130
+    assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "--github"]) == 130
     out, err = capsys.readouterr()
     detail = "no pass: it was not checked to its end; 1 target was not begun: qwen2.5-7b"
-    assert f"Interrupted after 1 check: llama-3.1-8b: {detail}.\n" in out
+    assert f"error[interrupted]: {detail}\n" in out
     assert f"::error title=ropeaudit%3A interrupted::llama-3.1-8b, interrupted: {detail}\n" in err
     assert "interrupted: 1 check done and written; 1 target was not begun: qwen2.5-7b\n" in err
 
@@ -319,7 +316,7 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     assert main(["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files]) == 2
     out, err = capsys.readouterr()
     detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
-    assert f"Interrupted after 4 checks: missing.py:f: {detail}.\n" in out
+    assert "FAIL  missing.py:f   not checked to its end" in out
     *_, written, last, annotated = err.splitlines()
     assert written == "ropeaudit: interrupted: 4 checks done and written; 1 target was not begun: qwen2.5-7b"
     assert annotated == f"::error title=ropeaudit%3A interrupted::missing.py:f, interrupted: {detail}"

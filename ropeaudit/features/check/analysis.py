@@ -14,11 +14,12 @@ from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
 from ropeaudit.errors import RopeAuditError, UsageError, one_line, unusable
-from ropeaudit.features.check import code_target, sentences, waivers
-from ropeaudit.features.check.checked import NONE
+from ropeaudit.features.check import code_target, waivers
+from ropeaudit.features.check.checked import NONE, interrupted
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
 from ropeaudit.features.check.targets import Kind, kind
+from ropeaudit.runtime import doing
 from ropeaudit.subjects.calling.called import raised_by_code
 
 
@@ -91,6 +92,7 @@ def run(
     kinds = [kind(target) for target in targets]
     _check(kinds, case, options)
     for done, (target, which) in enumerate(zip(targets, kinds, strict=True)):
+        doing.begin(target)
 
         def on_progress(share: float, done: int = done) -> None:
             progress((done + share) / len(targets))
@@ -129,12 +131,12 @@ def _answered(
         for checked in results:
             reasons.setdefault(checked.finding.status, checked.finding.detail)
             said = checked.finding.check == INTERRUPTED
-            yield replace(checked, finding=sentences.interrupted(checked.finding, later, "target"))
+            yield replace(checked, finding=interrupted(checked.finding, later, "target"))
     except (KeyboardInterrupt, RopeAuditError) as stop:
         why = stop.typed if isinstance(stop, RopeAuditError) else "it was not checked to its end"
         if not said and (isinstance(stop, KeyboardInterrupt) or reasons or not alone):
             finding = Finding(INTERRUPTED, "fail", f"no pass: {why}")
-            finding = sentences.interrupted(finding, later, "target")
+            finding = interrupted(finding, later, "target")
             yield Checked(target, which, NONE, NONE, None, 0, finding)
         raise
     except Exception as error:

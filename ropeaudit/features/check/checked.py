@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance.environments import DEFAULT
-from ropeaudit.conformance.finding import Finding
+from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, MARGIN, Finding
 from ropeaudit.features.check.targets import Kind
+from ropeaudit.reports.numbers import counted, short
 from ropeaudit.rope.setting import RopeSetting
 
 Progress: TypeAlias = Callable[[float], None]
 Note: TypeAlias = Callable[[Sequence[str]], None]
 NONE = "none"  # a dtype or a layer type where a check has none
+_MOST = 3  # names that a sentence lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,43 @@ class Checked(Result):
     finding: Finding
     layer: str = NONE
     device: str = NONE
+
+    @property
+    def label(self) -> str:
+        """The name of the check, with the layer type and the dtype that it is of."""
+        layer = f" of {self.layer}" if self.layer not in (NONE, "full_attention") else ""
+        return self.finding.check + layer + ("" if self.dtype == NONE else f" in {self.dtype}")
+
+    @property
+    def measured_words(self) -> str:
+        """What was measured and what is allowed; empty where there is no number."""
+        finding = self.finding
+        if math.isnan(finding.measured):
+            return ""
+        word = "needed" if finding.unit == MARGIN else "allowed"
+        shown = "{:,.0f}".format if finding.unit == "positions" else short
+        allowed = "" if math.isnan(finding.allowed) else f", {word} {shown(finding.allowed)}"
+        return f"{shown(finding.measured)} {finding.unit}{allowed}"
+
+    @property
+    def seen(self) -> str:
+        """What was measured, and where; what was seen where that is no number."""
+        measured = self.measured_words
+        return ", ".join(filter(None, [measured, self.finding.where] if measured else [self.finding.detail]))
+
+    @property
+    def explanation(self) -> str:
+        """What it behaves like and what to change; empty where neither is known."""
+        found, behaves = self.finding.diagnosis, self.finding.resembles
+        if found is not None and found.explains:
+            near = "nothing that was tried explains it; the nearest"
+            behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {behaves}"
+        return "; ".join(filter(None, (behaves, self.finding.advice)))
+
+    @property
+    def judged(self) -> bool:
+        """Whether it passed, failed or is waived; what says that there is no more of a target did not."""
+        return self.finding.status in JUDGED and self.finding.check != INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +102,23 @@ class CheckOptions:
     device: str | None = None
     environments: Sequence[str] = DEFAULT
     write_wrapper: str | None = None
+
+
+def interrupted(finding: Finding, later: Sequence[str], noun: str) -> Finding:
+    """Return a finding; one that says what an interruption left names too what was to come after it."""
+    if finding.check != INTERRUPTED:
+        return finding
+    return replace(finding, detail=finding.detail + not_begun(later, noun))
+
+
+def not_begun(later: Sequence[str], noun: str) -> str:
+    """Return a clause that names what was not begun, with its semicolon; nothing where nothing is left."""
+    if not later:
+        return ""
+    return f"; {counted(len(later), noun)} {'was' if len(later) == 1 else 'were'} not begun: {listed(later)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more

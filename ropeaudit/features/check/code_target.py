@@ -12,8 +12,8 @@ from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.features.check import sentences, wrapper
-from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
+from ropeaudit.features.check import wrapper
+from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress, interrupted
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
@@ -86,7 +86,7 @@ def of_code(
             progress((number + share) / len(dtypes))
 
         for finding in _findings(code, setting, dtype, up_to, options, on_progress, each_call):
-            finding = sentences.interrupted(finding, later, "dtype")
+            finding = interrupted(finding, later, "dtype")
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
     note(code.findings)

@@ -86,6 +86,7 @@ class CheckReportOptions(options.ReportOptions):
 @click.option(
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
 )
+@click.option("--strict", is_flag=True, help="Exit with 1 for a warning too.", cls=Rare)
 @options.rope_options
 @click.option("--github", is_flag=True, help="Print an annotation for each failure too, on stderr.")
 @options.grouped(CheckReportOptions, "output")
@@ -107,6 +108,7 @@ def check(
     write_wrapper: str | None,
     junit: str | None,
     waive: str | None,
+    strict: bool,
     github: bool,
     rope: options.RopeOptions,
     output: CheckReportOptions,
@@ -119,9 +121,10 @@ def check(
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
-    from ropeaudit.features.check import analysis, faults, sentences, waivers
+    from ropeaudit.features.check import analysis, faults, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check import report as tables
+    from ropeaudit.features.check.checked import not_begun
     from ropeaudit.reports.faults import annotation
     from ropeaudit.reports.numbers import counted
 
@@ -147,6 +150,7 @@ def check(
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []
+    statuses: set[str] = set()
 
     def run(on_progress: delivery.OnProgress) -> Iterator[Checked]:
         results = analysis.run(targets, cases[0], requested, on_progress, findings.extend)
@@ -155,11 +159,13 @@ def check(
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
         checked.extend(results)
         waived = waivers.notes(results, accepted)
-        return tables.report(results, columns, metadata, findings, waived, left(results))
+        result = tables.report(results, columns, metadata, findings, waived, cases[0])
+        statuses.update(answer.status for answer in result.answers)
+        return result
 
     def left(results: list[Checked]) -> str:
         begun = {one.target for one in results}
-        return sentences.not_begun([target for target in targets if target not in begun], "target")
+        return not_begun([target for target in targets if target not in begun], "target")
 
     def made() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
@@ -176,7 +182,7 @@ def check(
                 report,
                 output,
                 also=[(file, lambda results: [junit_form.content(results)])] if file is not None else (),
-                done=lambda results: counted(len(sentences.checks(results)), "check"),
+                done=lambda results: counted(sum(one.judged for one in results), "check"),
                 left=left,
                 proportional=False,  # which check takes longest depends on the code
             )
@@ -187,7 +193,7 @@ def check(
             tickets.write(ticket_file, lambda: None)
             return code
         written = tickets.write(ticket_file, made)
-    failed = any(one.finding.failed for one in sentences.checks(checked))
+    failed = any(one.judged and one.finding.failed for one in checked) or (strict and "WARN" in statuses)
     return delivery.worst(code, written, _ours(checked, output), delivery.BROKEN if failed else delivery.DONE)
 
 
@@ -195,11 +201,10 @@ def _ours(checked: Sequence[Checked], output: CheckReportOptions) -> int:
     """Say which checks are at fault themselves; return the exit code."""
     from ropeaudit.console import delivery
     from ropeaudit.console.output import say
-    from ropeaudit.features.check.sentences import place
 
     faults = [one for one in checked if one.finding.fault]
     for one in faults:
-        say(f"{one.target}, {place(one)}: {one.finding.detail}")
+        say(f"{one.target}, {one.label}: {one.finding.detail}")
         if output.verbose:
             click.echo(one.finding.fault, err=True)
     if faults:

@@ -12,7 +12,7 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import FULL, Case
-from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
+from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.targets import Kind
@@ -35,7 +35,7 @@ from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files.rope_values import Dump
 
-LIMIT, MARGIN = "limit", "times its maximum"  # measured is at least what is allowed
+LIMIT = "limit"
 _STATUS: dict[str, Status] = {
     "holds": "pass",
     "unseen": "pass",

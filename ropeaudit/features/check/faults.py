@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ropeaudit.conformance.vector_case import MANIFEST
-from ropeaudit.features.check import sentences
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault
@@ -27,9 +27,9 @@ def _fault(one: Checked) -> Fault:
     file, line = place(one)
     return Fault(
         _rule(one.finding.diagnosis, one.finding.check),
-        printable(sentences.seen(one)),
+        printable("; ".join(filter(None, (one.seen, one.explanation)))),
         printable(one.target),
-        sentences.place(one),
+        one.label,
         file,
         line,
     )
@@ -51,6 +51,11 @@ def place(one: Checked) -> tuple[str, int]:
     if path.is_dir():
         path /= MANIFEST if one.kind == "case" else _CONFIG
     return (_relative(path), 0) if path.is_file() else ("", 0)
+
+
+def source(file: str, line: int) -> str:
+    """Return a line of a file; empty where it cannot be read."""
+    return linecache.getline(file, line).strip() if line else ""
 
 
 def _of_code(target: str) -> tuple[str, int]:

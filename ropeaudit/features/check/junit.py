@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ropeaudit.features.check.checked import NONE, Checked
-from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.numbers import printable
 
@@ -41,7 +40,7 @@ def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
     finding = one.finding
     layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
     case = ElementTree.SubElement(suite, "testcase", _attributes(classname=name, name=finding.check + layer))
-    measured = measured_words(finding)
+    measured = one.measured_words
     if finding.failed:
         part = ElementTree.SubElement(case, "failure", _attributes(message=measured or finding.detail))
         part.set("type", codes(finding.diagnosis) or "failure")

@@ -1,21 +1,23 @@
-"""Checks for people: the answer in a sentence, a line a check, what to do about those that failed."""
+"""Checks for people: an answer a target, a row a check, and notes of what rows have no room for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ropeaudit.audits.cases import Case
+from ropeaudit.conformance.finding import MARGIN
 from ropeaudit.features.check import faults
+from ropeaudit.features.check.answer import answer
 from ropeaudit.features.check.checked import NONE, Checked
-from ropeaudit.features.check.config_target import MARGIN
-from ropeaudit.features.check.sentences import headline, notes
 from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.reports import Report, Row
+from ropeaudit.reports import Report
+from ropeaudit.reports.answers import headline
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
-_NOT_MADE = ("left out", "not applicable")
-_LONGEST = 24  # characters of the names of checks that share a row
+COLUMNS = table("check")
+_MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
 
 
 def row(one: Checked) -> dict[str, Any]:
@@ -48,81 +50,55 @@ def row(one: Checked) -> dict[str, Any]:
     }
 
 
-COLUMNS = table("check")
-LEGEND = "pass: what was measured is within what is allowed, at the positions that `detail` names (-f json)."
-_MARGIN = (
-    "times its maximum: last good position ÷ the model's maximum; 1 or more passes; see `ropeaudit limit`."
-)
-_NOTE = "info: does not affect the exit code."
-
-
 def report(
     results: Sequence[Checked],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     findings: Sequence[str] = (),
     waived: Sequence[str] = (),
-    left: str = "",
+    case: Case | None = None,
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
-    findings: on the calls. waived: on waivers, which come first; how code was called explains what it fails.
-    left: a clause of the targets that an interruption left, see `sentences.not_begun`.
+    findings: on the calls. waived: on waivers, which come first. case: the RoPE setting of the options.
     """
     rows = [row(result) for result in results]
-    varying = {name for name in ("target", "dtype", "layer") if len(_values(rows, name)) > 1}
-    single = {"target", "dtype", "layer"} - varying
+    layers = {one["layer"] for one in rows} - {NONE}
+    varying = {name for name in ("target", "dtype") if len({one[name] for one in rows}) > 1}
+    single = {"target", "dtype", "layer"} - varying - ({"layer"} if len(layers) > 1 else set())
+    answers = [answer(own, case or Case(), [*waived, *findings]) for own in by_target(results).values()]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
         screen=list(columns or [name for name in COLUMNS.screen(rows) if name not in single]),
         dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(results, left),
+        headline=headline(answers),
         notes=[*waived, *findings, *notes(results)],
-        legend=_legend(results),
+        legend=_MARGIN if any(one.finding.unit == MARGIN for one in results) else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
-        folded=None if columns else folded(rows),
         faults=faults.of_checks(results),
+        answers=answers,
+        brief=not columns,
     )
 
 
-def _legend(results: Sequence[Checked]) -> str:
-    margins = any(one.finding.unit == MARGIN for one in results)
-    passed = any(one.finding.status == "pass" for one in results)
-    noted = any(one.finding.status == "info" for one in results)
-    second = " ".join(line for line, there in ((_MARGIN, margins), (_NOTE, noted)) if there)
-    return "\n".join(filter(None, (LEGEND if passed else "", second)))
+def by_target(results: Sequence[Checked]) -> dict[str, list[Checked]]:
+    """Return the checks of each target."""
+    targets: dict[str, list[Checked]] = {}
+    for one in results:
+        targets.setdefault(one.target, []).append(one)
+    return targets
 
 
-def _values(rows: Sequence[Row], name: str) -> set[str]:
-    """Return the values of a column; of layer types none does not count."""
-    return {row[name] for row in rows} - ({NONE} if name == "layer" else set())
-
-
-def folded(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with those that do not apply at the end of each target, one a dtype."""
-    targets: dict[str, list[Row]] = {}
-    for row in rows:
-        targets.setdefault(row["target"], []).append(row)
-    results: list[Row] = []
-    for own in targets.values():
-        results += [row for row in own if row["status"] not in _NOT_MADE]
-        missing: dict[tuple[str, str], list[Row]] = {}
-        for row in own:
-            if row["status"] in _NOT_MADE:
-                missing.setdefault((row["dtype"], row["status"]), []).append(row)
-        results += [_together(group) for group in missing.values()]
-    return results
-
-
-def _together(rows: Sequence[Row]) -> Row:
-    """Return checks that do not apply in one row."""
-    names = list(dict.fromkeys(row["check"] for row in rows))
-    listed = ", ".join(names)
-    layers = {row["layer"] for row in rows}
-    return {
-        **rows[0],
-        "check": listed if len(listed) <= _LONGEST or len(names) == 1 else f"{len(names)} checks",
-        "layer": layers.pop() if len(layers) == 1 else NONE,
-    }
+def notes(results: Sequence[Checked]) -> list[str]:
+    """Return what was seen in checks that do not pass, what was read, and why others were not made."""
+    messages, missing = list[str](), dict[str, list[str]]()
+    for one in results:
+        finding = one.finding
+        if finding.status in ("nothing to check", "left out", "not applicable"):
+            missing.setdefault(finding.detail, []).append(finding.check)
+        elif finding.status != "pass" or finding.check == "config":
+            messages.append(f"{one.target}, {one.label}: {finding.detail}")
+    last = [f"not checked: {', '.join(dict.fromkeys(names))}: {why}" for why, names in missing.items()]
+    return list(dict.fromkeys([*messages, *last]))

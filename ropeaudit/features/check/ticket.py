@@ -11,16 +11,15 @@ from dataclasses import replace
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import environments
+from ropeaudit.features.check.answer import SCORES  # they may allow less than a row's tolerance
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.report import report, row
-from ropeaudit.features.check.sentences import checks, measured_words
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 
-_OF_DRIFT = ("drift", "long sequence", "growth", "tolerance")  # they may allow less than a row's tolerance
 _TOKENS = 256  # of the sequences whose drift is measured
 
 
@@ -48,14 +47,14 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         said,
         row(first),
-        f"{finding.check}: {'; '.join(filter(None, (finding.detail, measured_words(finding))))}",
+        f"{finding.check}: {'; '.join(filter(None, (finding.detail, first.measured_words)))}",
         reproduction,
     )
 
 
 def _of_pass(results: Sequence[Checked]) -> Ticket:
     """Return the ticket of a pass: its facts are what all that was judged agrees on."""
-    judged = checks(results)
+    judged = [one for one in results if one.judged]
     rows = [row(one) for one in judged or results]
     targets = ", ".join(map(file_name, dict.fromkeys(one.target for one in results)))
     shared = {name: value for name, value in rows[0].items() if all(one[name] == value for one in rows)}
@@ -89,7 +88,7 @@ def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tupl
     if record is None:
         return [], Reproduction(missing="the drift of the scores is not known")
     notes = [f"shift, at these positions: {verdicts.sentence(record)}"]
-    if record.within_tolerance is False or any(one.finding.check in _OF_DRIFT for one in failed):
+    if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
         return notes, drift.snippet_of(record, audit.factories())
     missing = (
         f"the drift of the scores, {percent(record.drift_relative)} of their RMS at the first and the "

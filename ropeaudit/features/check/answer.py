@@ -1,0 +1,319 @@
+"""The answer of a target: whether it passes, why not, what was assumed and what was not checked."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits.cases import Case
+from ropeaudit.conformance.finding import INTERRUPTED, PAIR
+from ropeaudit.features.check import faults
+from ropeaudit.features.check.checked import NONE, Checked, listed
+from ropeaudit.features.check.config_target import LIMIT
+from ropeaudit.recognition.diagnosis import codes, kinds
+from ropeaudit.reports.answers import Answer, Cause, Status, plain
+from ropeaudit.reports.numbers import counted, percent
+from ropeaudit.rope.setting import RopeSetting
+
+SCORES = ("drift", "long sequence", "growth", "tolerance")  # wrong where the rotation is
+UNEXPLAINED = "unexplained"
+_MOST_CAUSES, _MOST_FACTS = 3, 3
+_SHORT = 150  # characters of reasons: two lines
+_LONG = 80  # characters of a title
+_CERTAIN = {
+    "to the last bit": "every number is what this cause predicts, to the last bit",
+    "within rounding": "the numbers are what this cause predicts, within rounding",
+}
+_WAIVERS = ("waived until ", "its waiver ended on ")  # how `waivers.applied` begins
+_OPTIONS = "--config, --model or --base for yours"
+_DEFAULT = Case().setting(1)  # of which a part is assumed where nobody says another
+Facts = list[tuple[str, str]]
+
+
+def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answer:
+    """Return the answer of the checks of one target.
+
+    case: the RoPE setting of the options. findings: on calls; only an answer that is alone shows them.
+    """
+    target = own[0].target
+    idle = [one.finding.detail for one in own if one.finding.status == "nothing to check"]
+    if idle:
+        return Answer("OK", target, f"nothing to check: {idle[0]}")
+    failed = [one for one in own if one.finding.failed]
+    doubtful = [one for one in own if one.finding.status == "waived" or warns(one)]
+    groups, warned = _by_cause(failed), _by_cause(doubtful)
+    causes = [cause_of(code, some, case) for code, some in groups.items()]
+    causes += [cause_of(code, some, case, warning=True) for code, some in warned.items()]
+    causes = [*causes[:1], *map(_shortened, causes[1:])]
+    facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own), *_missing(own)]
+    if rest := causes[_MOST_CAUSES:]:
+        facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
+    if failed or doubtful:
+        facts.append(("next", _next(own[0], groups if failed else {})))
+    status: Status = "FAIL" if failed else "WARN" if doubtful else "PASS"
+    return Answer(status, target, _decides(own, groups), causes[:_MOST_CAUSES], facts)
+
+
+def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
+    """Return the same as text for whoever called from Python, without what to type on a command line."""
+    plainly = [replace(one, finding=replace(one.finding, option="")) for one in own]
+    result = answer(plainly, case, findings)
+    facts = [fact for fact in result.facts if fact[0] != "next"]
+    return "\n".join(plain([replace(result, facts=facts)]))
+
+
+def warns(one: Checked) -> bool:
+    """Return whether a check that fails nothing is one to beware of."""
+    name = one.finding.check
+    return one.finding.status == "info" and (name == "config keys" or name.startswith("under "))
+
+
+def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
+    """Return what the status rests on: where it was checked, how many checks fail and why."""
+    judged = [one for one in own if one.judged]
+    dtypes = [parse(name).short for name in dict.fromkeys(one.dtype for one in judged) if name != NONE]
+    where = [listed(dtypes)] if dtypes else []
+    if judged and judged[0].kind in ("code", "case"):
+        begin = "positions of its calls up" if judged[0].kind == "case" else "positions 0"
+        where.append(f"{begin} to {judged[0].up_to - 1:,}")
+    wrong = sum(one.finding.failed for one in judged)
+    waived = sum(one.finding.status == "waived" for one in judged)
+    if groups.keys() == {UNEXPLAINED}:
+        counts = f"cause unknown, {wrong} of {counted(len(judged), 'check')}"
+    elif INTERRUPTED in groups:
+        counts = f"not checked to its end, {wrong} of {counted(len(judged), 'check')} failed"
+    elif groups:
+        counts = f"{counted(len(groups), 'cause')}, {wrong} of {counted(len(judged), 'check')}"
+    elif margin := _least(own):
+        where, counts = [], margin
+    else:
+        counts = counted(len(judged), "check") + (f", {waived} waived" if waived else "")
+    return "   ".join(filter(None, [", ".join(where), counts]))
+
+
+def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
+    """Return checks by the code of their cause, the one with most checks first.
+
+    Of codes that explain a check equally well it is the one that most checks share. Scores are wrong where
+    the rotation is, and have no cause of their own there.
+    """
+    shared = Counter(code for one in some for code in _codes(one))
+    own = {id(one): max(_codes(one), key=lambda code: shared[code]) for one in some}
+    rotation = {one.dtype: own[id(one)] for one in some if one.finding.check == "rotation"}
+    same: dict[str, str] = {}  # what was seen -> the check that saw it first, such as an error that all raise
+    groups: dict[str, list[Checked]] = {}
+    for one in some:
+        code, diagnosis = own[id(one)], one.finding.diagnosis
+        if diagnosis is None and one.finding.check in SCORES:
+            code = rotation.get(one.dtype, code)
+        if diagnosis is None and math.isnan(one.finding.measured):
+            code = same.setdefault(one.finding.detail, code)
+        groups.setdefault(code, []).append(one)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+def _codes(one: Checked) -> list[str]:
+    """Return the codes that explain a check equally well; without any, unexplained or its own name."""
+    found = one.finding.diagnosis
+    if found is not None and found.certainty != "resembles":
+        return codes(found).split("|")
+    return [UNEXPLAINED if found or one.finding.unit == PAIR else one.finding.check.replace(" ", "-")]
+
+
+def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = False) -> Cause:
+    """Return why some checks fail, or what to beware of: what it is, where, how far off, what to change."""
+    first = next((one for one in some if code in _codes(one)), some[0])
+    finding = first.finding
+    pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
+    explained = finding.diagnosis is not None and code != UNEXPLAINED
+    facts = list[str]()
+    if explained:
+        title = finding.resembles
+        if len(title) > _LONG:
+            facts.append(f"it behaves like: {title}")
+            title = " and ".join(kinds()[part].title for part in code.split("+"))
+    else:
+        title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.seen
+    if pairs:
+        worst = max(pairs, key=_excess).finding
+        size = f"rotation error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
+        title = title if explained else size
+        facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
+    else:
+        facts += [text for text in (first.seen, finding.detail) if text != title]
+    for one in some:
+        if one.finding.check == "tolerance":
+            facts.append(f"scores are {_off(one)}: {one.finding.where}")
+            break
+    if code == UNEXPLAINED and finding.diagnosis is not None and finding.diagnosis.explains:
+        facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
+    if explained and finding.diagnosis is not None:
+        facts.append(_CERTAIN.get(finding.diagnosis.certainty, ""))
+    if len(some) > 1:
+        facts.append(f"checks: {listed(list(dict.fromkeys(one.finding.check for one in some)))}")
+    facts += _advice(first, case)
+    if title != finding.detail:
+        facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
+    file, line = faults.place(first)
+    source = faults.source(file, line)
+    return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
+
+
+def _shortened(cause: Cause) -> Cause:
+    """Return a further cause: how far off it is and what to change; its place is the first one's."""
+    fixes = [fact for fact in cause.facts[1:] if fact.startswith(("fix: ", *_WAIVERS))]
+    return replace(cause, file="", source="", facts=[*cause.facts[:1], *fixes])
+
+
+def _advice(one: Checked, case: Case) -> Iterator[str]:
+    """Yield what to change, and what to type where the code is right and the question was not."""
+    finding = one.finding
+    if finding.option.startswith("--base ") and _is_default(one.setting, case):
+        yield f"your code uses {finding.option[2:]}; if that is meant, give {finding.option}"
+    elif finding.option:
+        yield f"if that is meant, give {finding.option}"
+    if finding.remedy:
+        yield f"fix: {finding.remedy}"
+
+
+def _is_default(setting: RopeSetting | None, case: Case) -> bool:
+    """Return whether nobody asked for the base."""
+    asked = (case.base, case.model, case.config)
+    return setting is not None and asked == (None,) * 3 and setting.base == _DEFAULT.base
+
+
+def _excess(one: Checked) -> float:
+    """Return the error of a rotated pair ÷ what is allowed; 0 for other checks."""
+    finding = one.finding
+    return finding.measured / finding.allowed if finding.unit == PAIR and finding.allowed > 0 else 0.0
+
+
+def _two(value: float) -> str:
+    """Return a number with two significant digits."""
+    return f"{value:#.2g}".rstrip(".")
+
+
+def _off(one: Checked) -> str:
+    return f"{percent(one.finding.measured)} off (limit {percent(one.finding.allowed)})"
+
+
+def _figures(own: Sequence[Checked]) -> Facts:
+    """Return two or three figures: of the only dtype a line each, of several a line a dtype."""
+    judged, facts = [one for one in own if one.judged], Facts()
+    dtypes = [name for name in dict.fromkeys(one.dtype for one in judged) if name != NONE]
+    for dtype in dtypes:
+        some = [one for one in judged if one.dtype == dtype]
+        if wrong := [one for one in some if one.finding.failed]:
+            lines = [("", f"{len(wrong)} of {counted(len(some), 'check')} fail")] if len(dtypes) > 1 else []
+        else:
+            lines = _passing(some)
+        if len(dtypes) > 1 and some[0].kind in ("code", "case"):
+            lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
+        facts += lines
+    return [*facts, *_limits(own)]
+
+
+def _passing(some: Sequence[Checked]) -> Facts:
+    """Return how far off rotation and scores of a dtype are."""
+    facts, by_name = Facts(), {one.finding.check: one for one in some}
+    worst = max(some, key=_excess)
+    if excess := _excess(worst):
+        size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed ({percent(excess)})"
+        facts.append(("rotation error", size))
+    if "tolerance" in by_name:
+        finding = by_name["tolerance"].finding
+        text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
+        if "growth" in by_name:
+            growth = by_name["growth"].finding
+            text += f", {_two(growth.measured)} {growth.unit}"
+        facts.append(("score error", text))
+    return facts
+
+
+def _limits(own: Sequence[Checked]) -> Facts:
+    """Return up to where each of several dtypes holds a config's setting, and what a cast module does."""
+    dtypes = dict.fromkeys(one.dtype for one in own if one.finding.check == LIMIT)
+    each = {dtype: [one for one in own if one.dtype == dtype] for dtype in dtypes}
+    facts = [("limit", _least(some)) for some in each.values()] if len(each) > 1 else []
+    casts = {one.dtype: one for one in own if one.finding.check == "cast module"}
+    sizes = [
+        f"{percent(one.finding.measured)} in {parse(dtype).short}"
+        for dtype, one in casts.items()
+        if not math.isnan(one.finding.measured)
+    ]
+    if sizes:
+        where = next(iter(casts.values())).finding.where
+        off = f"scores {', '.join(sizes)} off at {where}"
+        facts.append(("inv_freq cast", f"{off}: cast the weights alone, not the module"))
+    return facts
+
+
+def _least(some: Sequence[Checked]) -> str:
+    """Return up to where a config's setting holds, where it holds least; empty where that was not checked."""
+    limits = [one for one in some if one.finding.check == LIMIT]
+    if not limits:
+        return ""
+    least = min(limits, key=lambda one: one.finding.measured)
+    layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
+    text = f"{parse(least.dtype).short}, {least.finding.where}"
+    if math.isnan(least.finding.measured):
+        return text + layer
+    return f"{text}, {_two(least.finding.measured)} times its {least.up_to:,} positions{layer}"
+
+
+def _called(target: str, findings: Sequence[str]) -> Facts:
+    """Return how code was called, and what else is to be known of that."""
+    said = [text.removeprefix(f"{target}: ").rstrip(".") for text in findings]
+    called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
+    others = [text for text in said if not text.startswith("called as ")]
+    return [("called as", text) for text in called] + [("noted", text) for text in others[:_MOST_FACTS]]
+
+
+def _assumed(own: Sequence[Checked], case: Case) -> Facts:
+    """Return what nobody asked for and the default is taken of; of a config, what was read."""
+    setting = next((one.setting for one in own if one.setting is not None), None)
+    if own[0].kind != "code" or setting is None:
+        config = [one.finding for one in own if one.finding.check == "config"]
+        return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
+    free = case.head_dim is None and case.model is None and case.config is None
+    assumed = [f"head_dim {setting.head_dim}"] if free and setting.head_dim == _DEFAULT.head_dim else []
+    assumed += [f"base {setting.base:g}"] if _is_default(setting, case) else []
+    return [("assumed", f"{', '.join(assumed)} ({_OPTIONS})")] if assumed else []
+
+
+def _noted(own: Sequence[Checked]) -> Facts:
+    """Return what informs and decides nothing."""
+    said = ("cast module", LIMIT)  # elsewhere
+    noted = [one for one in own if one.finding.status == "info" and not warns(one)]
+    facts = {one.finding.detail: one.finding.check for one in noted if one.finding.check not in said}
+    return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
+
+
+def _missing(own: Sequence[Checked]) -> Facts:
+    """Return what was not checked, with the reasons where there is room for them."""
+    reasons: dict[str, list[str]] = {}
+    for one in own:
+        if one.finding.status in ("left out", "not applicable"):
+            why = "--thorough" if one.finding.status == "left out" else one.finding.detail
+            names = reasons.setdefault(why, [])
+            names += [one.finding.check] * (one.finding.check not in names)
+    whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+    if len(whole) > _SHORT:
+        names = [name for why, some in reasons.items() if why != "--thorough" for name in some]
+        thorough = "".join(f"{', '.join(reasons[why])} ({why}); " for why in reasons if why == "--thorough")
+        whole = f"{thorough}{listed(names)} (why: -v)"
+    return [("not checked", whole)] if whole else []
+
+
+def _next(one: Checked, groups: dict[str, list[Checked]]) -> str:
+    """Return what to type next."""
+    steps = ["all rows: -v"]
+    if groups and INTERRUPTED not in groups:
+        steps.append("bug report: --ticket FILE.md")
+        precision = [code for code in groups if code in kinds() and kinds()[code].group == "precision"]
+        if one.kind == "code" and precision:
+            steps.append(f"by stage: ropeaudit explain {one.target}")
+    return "    ".join(steps)
