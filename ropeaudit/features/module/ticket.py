@@ -8,7 +8,7 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.measurement import UP_TO
-from ropeaudit.features.module.report import buffers_report, row, runs_report
+from ropeaudit.features.module.report import report, row
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code
@@ -31,17 +31,21 @@ def module_ticket(audit: ModuleAudit) -> Ticket | None:
     if off is not None and (audit.ways or not wrong):
         called = f"{off.module} {off.way}, in eval mode, called as {off.built.call}"
         title = f"{off.module} {off.way}: {run_report.finding(off, brief=True)}"
-        said = replace(runs_report(audit, None, {}), headline=f"{called}: {run_report.finding(off)}.")
+        seen = f"{called}: {run_report.finding(off)}."
         facts, against, stored = run_report.row(off), off.built.against, ""
         diagnosis = off.diagnosis
     elif wrong:
         one = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
         cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
-        title, said = f"RoPE {audit.source.noun} {one.stored.name} {cast}", buffers_report(audit, None, {})
+        title, seen = (
+            f"RoPE {audit.source.noun} {one.stored.name} {cast}",
+            f"{one.stored.name}: {one.finding}",
+        )
         facts, against, diagnosis = row(one), one.against, one.diagnosis
         stored = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     else:
         return None
     remedy = stored or wording.remedy(diagnosis, FP32, UP_TO)
     expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
+    said = replace(report([audit], None, {}), headline=seen)
     return Ticket(f"{title}{by_code(codes(diagnosis))}", said, facts, expected, _COMMAND_ALONE)
