@@ -47,7 +47,7 @@ def answer(audit: ModuleAudit) -> Answer:
     if not buffers:
         decides = f"nothing was judged: no {noun} among {counted(audit.source.tensors, 'tensor')}"
     elif not audit.judged:
-        some = audit.source.explicit and any(one.judged for one in buffers)
+        some = audit.source.gguf is None and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
     return Answer("WARN", audit.source.spec, decides, (), _facts(audit))
 
