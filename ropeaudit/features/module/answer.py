@@ -79,15 +79,16 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause
     buffers = sorted((one for one in some if isinstance(one, Buffer)), key=_size, reverse=True)
     runs = sorted((one for one in some if isinstance(one, Run)), key=run_report.badness, reverse=True)
     worst = buffers[0] if isinstance(some[0], Buffer) else runs[0]
-    finding = worst.finding if isinstance(worst, Buffer) else run_report.finding(worst, brief=True)
-    known = worst.diagnosis is not None and worst.diagnosis.certainty != "resembles"
-    facts, fix, place = list[str](), wording.remedy(worst.diagnosis, FP32, UP_TO), ("", 0, "")
+    title, fix = _title(worst), wording.remedy(worst.diagnosis, FP32, UP_TO)
+    facts, place = list[str](), ("", 0, "")
     for first in buffers[:1]:
         more = f" and {len(buffers) - 1} more" if buffers[1:] else ""
         used = f"; used by {first.stored.use.words}" if first.stored.use is not None else ""
-        measured = first.measured if known else ""
+        measured = first.measured if first.measured not in title else ""
         facts.append(f"{first.stored.name}{more}: {_cast(first) or measured or 'off'}{used}")
         facts.append("; ".join(filter(None, [measured if _cast(first) else "", _effect(first)])))
+        others = [one for one in buffers if isinstance(worst, Buffer) and _title(one) != title]
+        facts += [f"{one.stored.name}: {_title(one)}" for one in others[:1]]
         fix = (first.remedy(audit.source.expected) if audit.source.checkpoint else "") or fix
         if audit.source.module is not None:
             holder = audit.source.module.get_submodule(first.stored.name.rpartition(".")[0])
@@ -95,15 +96,23 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause
     for run in runs[:1]:
         begin = f"{len(runs)} of {counted(len(audit.runs), 'run')} off; {run.module} {run.way}"
         facts.append(f"{begin}: {run_report.finding(run, brief=True)}")
-        if run.measured is not None and not run.measured.nonfinite:
-            scores = (
-                f"scores of the last {LAST} positions are {percent(run.measured.drift)} off by that alone"
-            )
-            facts.append(f"{short(run.measured.allowed)} is allowed; {scores}")
+        if (seen := run.measured) is not None and not seen.nonfinite:
+            scores = f"scores of the last {LAST} positions are {percent(seen.drift)} off by that alone"
+            facts.append(f"{short(seen.allowed)} is allowed; {scores}")
         place = _definition(run.built.module, "forward")
     facts.append(f"fix: {fix}" if fix else "")
-    title = wording.sentence(worst.diagnosis) if known else finding.rstrip(".")
     return Cause(code, title, *place, facts=[fact for fact in facts if fact])
+
+
+def _title(one: Buffer | Run) -> str:
+    """Return what explains that a buffer or a run is wrong, or that nothing known does."""
+    if one.diagnosis is not None and one.diagnosis.certainty != "resembles":
+        return wording.sentence(one.diagnosis)
+    if isinstance(one, Buffer):
+        return one.finding.rstrip(".")
+    if one.imaginary_lost:
+        return "the cast loses the imaginary part (sin) of a complex table"
+    return f"what {one.module} returns is off, and no known fault explains it"
 
 
 def _size(one: Buffer) -> tuple[float, float]:
