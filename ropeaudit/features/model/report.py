@@ -103,7 +103,7 @@ def _wrong(audit: ModelAudit, one: Shifted, row: Mapping[str, Any]) -> Cause:
     where, verdict, title = f"in {row['dtype']} at offset {row['offset']:,}", row["verdict"], row["resembles"]
     code = verdict if one.diagnosis is None else one.diagnosis.code
     if verdict == "wrong_frequencies":
-        facts = [f"{row['held']}: the model holds another than its config builds, in {row['dtype']}"]
+        facts = [f"{row['held']}: not what its config builds, as loaded in {row['dtype']}"]
     elif verdict == "wrong_rotation":
         excess = row["rotation_excess"]
         facts = [f"q and k are rotated wrongly by up to {short(excess)} times what is allowed, {where}"]
@@ -128,9 +128,11 @@ def _facts(
     facts, layers = [], max(row["layers_compared"] for row in summary)
     for dtype in dict.fromkeys(row["dtype"] for row in summary):
         row = max((row for row in summary if row["dtype"] == dtype), key=_change)
-        parts = [f"{short(row['change_rms'])} of {short(row['logits_rms'])} RMS at offset {row['offset']:,}"]
+        parts = [
+            f"change {short(row['change_rms'])} of {short(row['logits_rms'])} RMS at offset {row['offset']:,}"
+        ]
         if row["top1_flips"] is not None:
-            parts.append(f"{row['top1_flips']} of {counted(row['tokens'], 'likeliest token')} change")
+            parts.append(f"{row['top1_flips']} of {counted(row['tokens'], 'top token')} differ")
         if row["source"] != "random":
             parts.append(f"perplexity {row['perplexity']:.4g} by {short(row['perplexity_change'])}")
         if row["first_layer"] is not None:
@@ -143,7 +145,12 @@ def _facts(
         rotation = f"{counted(layers, 'layer')} as config.json says, error {short(excess)} of what is allowed"
         facts.append(("rotation", rotation))
     if (decoded := audit.decoded) is not None and not decoded.differs:
-        facts.append(("decode", f"with a cache it is one pass, to within {short(decoded.change)} in float64"))
+        facts.append(
+            (
+                "decode",
+                f"logits with a cache are those of one pass to within {short(decoded.change)} (float64)",
+            )
+        )
     count, seed = counted(len(audit.tokens.ids), "token"), audit.tokens.seed
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"

@@ -33,8 +33,8 @@ from ropeaudit.console.tickets import ticket_option
 @axis(
     "--loaded",
     NAMES,
-    "Loading modes to run it in: built, to (cast by .to), default-dtype (built under it), from-pretrained "
-    "(saved and loaded by transformers or diffusers).",
+    "Loading modes, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
+    "from-pretrained (saved and loaded by transformers or diffusers).",
     shown="all of a class; else built",
 )
 @axis("--dtype", NAMES, "Dtypes of those modes: bf16, fp16, fp32, fp64.", "bf16")
