@@ -71,9 +71,9 @@ def test_a_table_of_other_positions_is_not_judged_without_a_base(tmp_path, capsy
     spec, _ = HOLDERS["safetensors"](tmp_path, *DAMAGES["shifted by one"].change(*damaged_tables.tables()))
     assert main(["module", spec]) == 1
     said = capsys.readouterr().out
-    assert "Nothing was judged." in said
-    assert "they are those of base 500000, positions +1" in said
-    assert "give --config, --model or --base" in said
+    assert "nothing was judged" in said
+    assert "assumed         base 500000, positions +1, from the values" in said
+    assert "--config, --model or --base says what is right" in said
 
 
 def test_a_module_that_takes_its_tables_in_columns_is_right(tmp_path) -> None:

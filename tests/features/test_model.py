@@ -25,7 +25,7 @@ from ropeaudit.features.model.columns import COLUMNS
 from ropeaudit.features.model.forward_pass import Lookup, Lookups, check_reach
 from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, Saved, longer_queries
 from ropeaudit.features.model.logits import Change, compare
-from ropeaudit.features.model.report import headline, notes
+from ropeaudit.features.model.report import answer, notes, unchecked
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
@@ -66,13 +66,12 @@ def test_verdicts_and_the_float64_run(kind, verdict, cause, built, capsys) -> No
     if verdict == "precision":
         assert max(row["structural_max"] for row in result["records"]) < 1e-8
         assert narrow["change_rms"] > 10 * wide["change_rms"] > 0
-        assert result["headline"].startswith(
-            f"Precision, not structure: in bfloat16 at offset {narrow['offset']}"
-        ) or ("at offset 1000" in result["headline"])
+        assert result["headline"].startswith("OK ")
+        assert ": shifting the positions by " in result["headline"]
     else:
         assert wide["change_rms"] == pytest.approx(narrow["structural_rms"], rel=0.1)
         assert wide["precision_rms"] < 0.05 * wide["structural_rms"]
-        assert "the length switches the frequencies" in result["headline"]
+        assert result["headline"].endswith(" (structure)")
 
 
 def test_the_judge_has_the_frequencies_of_the_loaded_model(built) -> None:
@@ -94,7 +93,7 @@ def test_learned_positions_are_structure(built, capsys) -> None:
     assert [(row["verdict"], row["cause"]) for row in result["records"]] == [
         ("structure", "learned positions")
     ] * 2
-    assert "positions are learned" in result["headline"]
+    assert result["headline"].startswith("WARN ")
 
 
 def test_a_model_in_float64_is_none_and_the_judge_is(built, capsys) -> None:
@@ -242,10 +241,14 @@ def test_a_text_is_read_and_cut(built, tmp_path, capsys) -> None:
     (row,) = csv.DictReader(io.StringIO(seen.out))
     assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "")
     assert "the text was cut to 128 of its 240 tokens (the model's limit)" in seen.err
-    result = report(capsys, folder, "--text", text, "--tokens", "20", "--offset", "9", "--dtype", "fp32")
+    arguments = [str(folder), "--text", str(text), "--tokens", "20", "--offset", "9", "--dtype", "fp32"]
+    result = report(capsys, *arguments)
     assert result["records"][0]["tokens"] == 20
     assert "(--tokens limit)" in " ".join(result["notes"])
-    assert "perplexity" in result["headline"]
+    assert main(["model", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "perplexity" in said
+    assert "read            20 tokens of notes.txt\n" in said
 
 
 def test_a_text_has_two_tokens_at_least(copied, tmp_path) -> None:
@@ -450,21 +453,33 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
 
 
 def summary_row(**values) -> dict:
-    sizes = dict.fromkeys(("change_rms", "structural_rms", "precision_rms"), 0.0)
+    sizes = dict.fromkeys(("change_rms", "structural_rms", "precision_rms", "logits_rms"), 0.0)
+    usual_none = dict.fromkeys(("resembles", "first_layer", "rotation_excess"))
     usual = {"dtype": "bf16", "offset": 1000, "verdict": "none", "cause": "none", "source": "random"}
-    return usual | sizes | {"tokens": 24, "score_drift_max": 1.0} | values
+    counts = {"tokens": 24, "score_drift_max": 1.0, "top1_flips": 0, "layers_compared": 0}
+    return usual | sizes | usual_none | counts | values
 
 
 def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_changes() -> None:
-    audit = SimpleNamespace(decoded=None)
-    assert headline(audit, []) == "Nothing was run."
-    overflow = headline(audit, [summary_row(), summary_row(verdict="overflow", dtype="fp16", offset=7)])
-    assert overflow.startswith("Overflow: in fp16 at offset 7 some logits are nan or infinite")
-    assert headline(audit, [summary_row()]).startswith("Nothing changes: logits are the same at all offsets")
+    folder, tokens = (
+        SimpleNamespace(name="m", notes=[]),
+        SimpleNamespace(source="random", ids=[1] * 24, seed=0),
+    )
+    audit = SimpleNamespace(decoded=None, folder=folder, tokens=tokens, pairs={})
+    one = SimpleNamespace(heads=[], places={}, wrong_layers=[], diagnosis=None)
+    assert answer(audit, [], []).headline == "WARN m: nothing was run"
+    overflow = answer(
+        audit, [one] * 2, [summary_row(), summary_row(verdict="overflow", dtype="fp16", offset=7)]
+    )
+    assert (overflow.status, overflow.decides) == ("FAIL", "overflow")
+    assert overflow.causes[0].title == "some logits are nan or infinite in fp16 at offset 7"
+    same = answer(audit, [one], [summary_row()])
+    assert same.headline == "OK m: shifting the positions by 1,000 changes the logits by 0 (float64: 0)"
 
 
 def test_the_notes_of_a_model_say_what_may_mislead() -> None:
-    folder = SimpleNamespace(notes=["the folder's own"], dropped=[], path="model", maximum=4096)
+    uncompared = "decode with a cache was not compared: too few"
+    folder = SimpleNamespace(notes=["the folder's own", uncompared], dropped=[], path="model", maximum=4096)
     tokens = SimpleNamespace(source="random")
     saved = [Saved("q.safetensors", "sliding_attention", [0, 1, 2, 5], "ropeaudit shift --qk q.safetensors")]
     pairs = {0: NO_PAIRS, 1: RotatedPairs(0, "half", np.ones(2))}
@@ -481,17 +496,21 @@ def test_the_notes_of_a_model_say_what_may_mislead() -> None:
     heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (0, 1, 7)], places={1: None})]
     begins = (
         "the folder's own",
+        uncompared,
         "the float64 run still holds narrower numbers (a: fp32)",
         "random tokens",
         f"at offset {2**24} neighbouring positions share a number in float32",
-        "layer 7 was not compared with config.json",
         f"offset {2**24} is past the 4,096 positions that the model declares",
-        "pairs of dims are not seen in layer 7: ",
         "q and k of layer 0 stay when positions move",
         "q and k before RoPE of layers 0 to 2, 5 (sliding_attention) are in q.safetensors",
     )
-    said = notes(audit, [row], heads)
+    said = notes(audit, [row])
     assert [text for text, begin in zip(said, begins, strict=True) if not text.startswith(begin)] == []
+    assert unchecked(audit, heads) == [
+        "layer 7 beside config.json (a shift sees no fault that is alike at all positions)",
+        "pairs of dims of layer 7",
+        "decode with a cache (too few)",
+    ]
 
 
 @pytest.mark.parametrize(

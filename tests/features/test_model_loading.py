@@ -41,15 +41,15 @@ def frequencies(model):
 def assert_right(one, said) -> None:
     assert (one.held, one.diagnosis) == ((), None)
     assert one.word not in WRONG
-    assert said.headline.startswith("Precision, not structure")
+    assert said.answers[0].status == "OK"
 
 
 def assert_named(one, said, code) -> None:
     assert (one.word, codes(one.diagnosis)) == ("wrong_frequencies", code)
     name, sentence = one.held[0].name, wording.sentence(one.diagnosis)
     assert "inv_freq" in name
-    assert said.headline.startswith(f"The loaded frequencies are not those of its config: {sentence} (")
-    assert name in said.headline
+    assert (said.answers[0].status, said.answers[0].causes[0].title) == ("FAIL", sentence)
+    assert name in said.answers[0].causes[0].facts[0]
 
 
 # --------------------------------------------------------------- on `meta`, and memory that was never written

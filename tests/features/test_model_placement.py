@@ -108,8 +108,7 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(built, capsys, loads) -
     arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "bf16"]
     assert main([*arguments, "-f", "json"]) == 1
     said = json.loads(capsys.readouterr().out)
-    begin = "Wrong rotation in bfloat16 at offset 1000, layer 1: positions +1. "
-    assert said["headline"].startswith(begin)
+    assert said["headline"].endswith(": wrong rotation (positions-off)")
     [row] = said["records"]
     assert (row["diagnosis"], row["resembles"]) == ("positions-off", "layer 1: positions +1")
     assert row["verdict"] == "wrong_rotation"

@@ -136,10 +136,9 @@ CASES = {
 def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
     build, kind, how, used = CASES[case]
     (tmp_path / "x.onnx").write_bytes(build().SerializeToString())
-    result, err = audited(capsys, tmp_path / "x.onnx", code=0 if kind == "none" else 1)
+    result, _ = audited(capsys, tmp_path / "x.onnx", code=0 if kind == "none" else 1)
     assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
     assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
-    assert ("in several dtypes" in err) == (case == "two ways")
 
 
 def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
@@ -153,7 +152,7 @@ def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
 def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
     nodes = [cast(FLOAT), times("wide")]
     (tmp_path / "x.onnx").write_bytes(model(nodes, [tensor(THETA.astype("f2"))]).SerializeToString())
-    result, err = audited(capsys, tmp_path / "x.onnx", code=1)
+    result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
     (row,) = result["records"]
     assert row["drift_256"] == pytest.approx(drift(THETA.astype(np.float16).astype(float)), rel=1e-6)
     assert row["times_float32"] == pytest.approx(
@@ -161,7 +160,6 @@ def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
     )
     # OpenVINO 2026.4.1 on a CPU, RMS of 4 x 256² scores with gaussian q and k of RMS 1.0024: 4.777e-3
     assert row["drift_256"] == pytest.approx(4.777e-3 / 1.0024, rel=0.02)
-    assert "does not restore what was rounded away" in err
 
 
 @pytest.mark.parametrize(("dtype", "code"), [("f2", 1), ("f4", 0)])
@@ -254,7 +252,7 @@ def test_a_wrong_row_of_a_table_is_named(arguments, tmp_path, capsys) -> None:
     result, _ = audited(capsys, tmp_path / "x.onnx", *arguments, code=1)
     rows = {row["buffer"]: (row["diagnosis"], row["agrees"]) for row in result["records"]}
     assert rows == {"a": ("entries-off", "no"), "b": ("", "yes" if arguments else "unknown")}
-    assert "1 of 2 RoPE constants is off: cos alone: 1 of 300 rows off: 211; by up to" in result["headline"]
+    assert result["headline"].endswith("1 of 2 RoPE constants off (entries-off)")
 
 
 # ---------------------------------------------------------------------------- damaged at random
@@ -295,5 +293,5 @@ def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
     onnx.save(model([times()], [tensor(np.ones(64, np.float32))]), tmp_path / "none.onnx")
     assert main(["module", str(tmp_path / "none.onnx")]) == 1  # nothing was judged
     said = capsys.readouterr().out
-    assert "none of 1 constants is a RoPE frequency" in said
+    assert "no RoPE constant among 1 tensor" in said
     assert "give the module that was exported (file.py:function)" in said

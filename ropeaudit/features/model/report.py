@@ -1,36 +1,35 @@
-"""A model at shifted positions for people: whose fault the change is, in words, the rows, the notes."""
+"""A model at shifted positions, as an answer: whether the model, precision or structure is to blame."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
-from ropeaudit.features.model.columns import COLUMNS, KINDS, SCHEMA, ModelRun
+from ropeaudit.features.model.columns import COLUMNS, KINDS, SCHEMA
 from ropeaudit.features.model.columns import rows as rows_of
-from ropeaudit.reports import Report, only
-from ropeaudit.reports.numbers import short
+from ropeaudit.recognition import wording
+from ropeaudit.reports import Report, only, tabulated
+from ropeaudit.reports.answers import Answer, Cause, headline
+from ropeaudit.reports.numbers import counted, short
+from ropeaudit.reports.verdicts import words
 
-_LEGENDS = {
-    "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 "
-    "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after "
-    "RoPE, scaled, before\nsoftmax; first layer: the first where some score drifts by more than {threshold}.",
-    "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.\n"
-    "rotation excess: error of the worst rotated pair, beside the exact rotation of config.json, ÷ allowed.",
-    "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
-}
-_REMEDY = {
+_STRUCTURE = {
     "frequencies": "the length switches the frequencies (RoPE scaling)",
     "learned positions": "positions are learned, and each has another vector",
     "position table": "positions are looked up in a table, and each has another vector",
-    "mask": "the attention mask knows positions",
+    "mask": "the attention mask depends on positions",
     "query scale": "queries are multiplied by a number that depends on their position",
-    "other": "something in the model other than frequencies, position vectors and the mask knows positions",
+    "other": "something other than frequencies, position vectors and the mask depends on positions",
 }
+_FAILS = (*WRONG, "overflow")
+_UNCOMPARED = "decode with a cache was not compared: "
 
 
 def report(
@@ -49,112 +48,132 @@ def report(
     if kind not in KINDS:
         raise UnknownName("--by", kind, KINDS)
     measured = list(audit) if shifted is None else shifted
-    runs = [ModelRun(audit, one, threshold, versions) for one in measured]
-    rows = {name: [row for run in runs for row in rows_of(run, name)] for name in ("summary", "layer", kind)}
+    rows = {
+        name: [row for one in measured for row in rows_of(name, audit, one, threshold, versions)]
+        for name in ("summary", "layer", kind)
+    }
+    screen = COLUMNS[kind].screen(rows[kind]) if rows[kind] else []
+    made = tabulated(COLUMNS[kind], SCHEMA, rows[kind], screen, columns, {**metadata, "versions": versions})
     plural = {"summary": "summary", "layer": "layers"}
-    return Report(
-        rows=rows[kind],
-        columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or COLUMNS[kind].screen(rows[kind])) if rows[kind] else [],
-        dispensable=() if columns else COLUMNS[kind].dispensable,
-        headline=" ".join(filter(None, [fault(audit, rows["summary"]), headline(audit, rows["summary"])])),
-        notes=notes(audit, rows["summary"], measured),
-        legend=_LEGENDS[kind].format(threshold=short(threshold)),
-        metadata={"schema": SCHEMA, **metadata, "versions": versions},
-        declared=COLUMNS[kind],
+    told = [answer(audit, measured, rows["summary"])]
+    return replace(
+        made,
+        headline=headline(told),
+        answers=told,
+        brief=not columns and kind == "summary",
+        notes=notes(audit, rows["summary"]),
         further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
     )
 
 
-def fault(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with the model itself, which a shift leaves as it is; empty where nothing is."""
-    row = next((row for row in summary if row["verdict"] in WRONG), None)
-    if row is None:
-        return ""
-    if row["verdict"] == "wrong_frequencies":
-        what = "loaded frequencies" if "inv_freq" in row["held"] else "loaded tables or factors"
-        return f"The {what} are not those of its config: {row['resembles']} ({row['held']}, {row['dtype']})."
-    if row["verdict"] == "wrong_rotation":
-        return f"Wrong rotation {_where(row)}, {row['resembles']}."
-    if row["verdict"] == "wrong_decode":
-        apart = audit.decoded.apart if audit.decoded else ""
-        return f"Wrong positions in decode, {row['resembles']}; logits {apart}."
-    return (
-        f"Float32 is not the float64 run: {_where(row)} logits are off by {short(row['error_rms'])} RMS, at "
-        f"offset 0 by {short(row['base_error_rms'])}, of {short(row['logits_rms'])}; nothing that is known "
-        "explains it."
-    )
-
-
-def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
-    """Return the finding in a sentence: precision or structure, and what it does to the text.
-
-    Before it stands decode that is not one pass: why is not known, but none takes that for sound.
-    """
+def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]) -> Answer:
+    """Return whether the model itself is wrong, a shift changes it, or rounding alone shows."""
     if not summary:
-        return "Nothing was run."
-    if any(row["verdict"] in WRONG for row in summary):
-        return _beside(max(summary, key=lambda row: row["change_rms"]))
-    one = audit.decoded
-    if one is None or not one.differs:
-        return _of_shift(summary)
-    shift = _of_shift(summary)
-    begin = f"Decode of a row {one.way} is not one pass over its tokens"
-    off = f"float64 logits, of up to {short(one.size)}, {one.apart}"
-    return f"{begin}: {off}. Under a shift, {shift[:1].lower()}{shift[1:]}"
-
-
-def _of_shift(summary: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a shift of the positions shows of a model that is not found wrong."""
-    nonfinite = [row for row in summary if row["verdict"] == "overflow"]
-    if nonfinite:
-        return f"Overflow: {_where(nonfinite[0])} some logits are nan or infinite; give a wider --dtype."
-    structural = [row for row in summary if row["cause"] in _REMEDY]
-    if structural:
+        return Answer("WARN", audit.folder.name, "nothing was run")
+    causes = dict[str, Cause]()
+    for one, row in zip(results, summary, strict=True):
+        if row["verdict"] in _FAILS:
+            cause = _wrong(audit, one, row)
+            causes.setdefault(cause.code, cause)
+    warnings, decoded, worst = list[Cause](), audit.decoded, max(summary, key=_change)
+    structural = [row for row in summary if row["cause"] in _STRUCTURE]
+    if structural and not causes:
         worst = max(structural, key=lambda row: row["structural_rms"])
-        return (
-            f"Structure, not precision: at offset {worst['offset']} the logits change by "
-            f"{short(worst['structural_rms'])} RMS in float64 too: {_REMEDY[worst['cause']]}; rounding "
-            f"adds {short(worst['precision_rms'])} in {worst['dtype']}{_text(worst)}."
+        size = f"float64 logits change too; rounding adds {short(worst['precision_rms'])} in {worst['dtype']}"
+        warnings.append(Cause("structure", _STRUCTURE[worst["cause"]], facts=[size], warning=True))
+    if decoded is not None and decoded.differs and decoded.diagnosis is None:
+        size = f"the largest float64 logit is {short(decoded.size)}"
+        warnings.append(Cause("decode", decoded.words, facts=[size], warning=True))
+    found, facts = [*causes.values(), *warnings], _facts(audit, results, summary)
+    if causes:
+        verdict = next(row["verdict"] for row in summary if row["verdict"] in _FAILS)
+        return Answer("FAIL", audit.folder.name, words(verdict), found, facts)
+    shift, change = f"shifting the positions by {worst['offset']:,}", short(worst["change_rms"])
+    decides = f"{shift} changes the logits by {change} (float64: {short(worst['structural_rms'])})"
+    return Answer("WARN" if warnings else "OK", audit.folder.name, decides, found, facts)
+
+
+def _change(row: Mapping[str, Any]) -> float:
+    """Return how much logits change; what is nan is more than any number."""
+    return math.inf if math.isnan(row["change_rms"]) else float(row["change_rms"])
+
+
+def _wrong(audit: ModelAudit, one: Shifted, row: Mapping[str, Any]) -> Cause:
+    """Return why a model is wrong in a dtype at an offset."""
+    where, verdict, title = f"in {row['dtype']} at offset {row['offset']:,}", row["verdict"], row["resembles"]
+    code = verdict if one.diagnosis is None else one.diagnosis.code
+    if verdict == "wrong_frequencies":
+        facts = [f"{row['held']}: not what its config builds, as loaded in {row['dtype']}"]
+    elif verdict == "wrong_rotation":
+        excess = row["rotation_excess"]
+        facts = [f"q and k are rotated wrongly by up to {short(excess)} times what is allowed, {where}"]
+    elif verdict == "wrong_decode":
+        apart = audit.decoded.apart if audit.decoded is not None else ""
+        facts = [f"decode with a cache is not one pass: float64 logits {apart}"]
+    elif verdict == "overflow":
+        title, facts = f"some logits are nan or infinite {where}", ["fix: give a wider --dtype"]
+    else:
+        title = (
+            f"float32 logits are off from those of the float64 run by {short(row['error_rms'])} RMS {where}"
         )
-    worst = max(summary, key=lambda row: row["change_rms"])
-    if worst["cause"] == "none":
-        return f"Nothing changes: logits are the same at all offsets ({_where(worst)} and in the others)."
-    least = min(
-        (row for row in summary if row["offset"] == worst["offset"]), key=lambda row: row["change_rms"]
-    )
-    narrower = "" if least is worst else f", {short(least['change_rms'])} in {least['dtype']}"
-    layer = worst["first_layer"]
-    first = (
-        ""
-        if layer is None
-        else f"; scores first drift by more than {short(worst['threshold'])} in layer {layer}"
-    )
-    return (
-        f"Precision, not structure: {_where(worst)} the logits change by {short(worst['change_rms'])} RMS"
-        f"{narrower} and {short(worst['structural_rms'])} in float64{_text(worst)}{first}."
-    )
+        facts = [f"by {short(row['base_error_rms'])} at offset 0, of {short(row['logits_rms'])}; unexplained"]
+    fix = wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])
+    return Cause(code, title, facts=[*facts, *([f"fix: {fix}"] if fix else [])])
 
 
-def _beside(row: Mapping[str, Any]) -> str:
-    """Return what a shift shows of a model that is wrong."""
-    if row["verdict"] == "overflow" or math.isnan(row["change_rms"]):
-        return f"Some logits are nan or infinite {_where(row)}."
-    return (
-        f"A shift of the positions shows no more of it than a change of {short(row['change_rms'])} RMS "
-        f"{_where(row)}, {short(row['structural_rms'])} in float64{_text(row)}."
-    )
+def _facts(
+    audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """Return what a shift changes in each dtype, what was read, what was not checked, what to type next."""
+    facts, layers = [], max(row["layers_compared"] for row in summary)
+    for dtype in dict.fromkeys(row["dtype"] for row in summary):
+        row = max((row for row in summary if row["dtype"] == dtype), key=_change)
+        parts = [
+            f"change {short(row['change_rms'])} of {short(row['logits_rms'])} RMS at offset {row['offset']:,}"
+        ]
+        if row["top1_flips"] is not None:
+            parts.append(f"{row['top1_flips']} of {counted(row['tokens'], 'top token')} differ")
+        if row["source"] != "random":
+            parts.append(f"perplexity {row['perplexity']:.4g} by {short(row['perplexity_change'])}")
+        if row["first_layer"] is not None:
+            parts.append(f"score drift exceeds {row['threshold']:g} first in layer {row['first_layer']}")
+        facts.append((dtype, "; ".join(parts)))
+    if layers and not any(one.wrong_layers for one in results):
+        excess = max(
+            (row["rotation_excess"] for row in summary if row["rotation_excess"] is not None), default=0
+        )
+        rotation = f"{counted(layers, 'layer')} as config.json says, error {short(excess)} of what is allowed"
+        facts.append(("rotation", rotation))
+    if (decoded := audit.decoded) is not None and not decoded.differs:
+        facts.append(
+            (
+                "decode",
+                f"logits with a cache are those of one pass to within {short(decoded.change)} (float64)",
+            )
+        )
+    count, seed = counted(len(audit.tokens.ids), "token"), audit.tokens.seed
+    random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
+    given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
+    facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
+    facts.append(("not checked", "; ".join(unchecked(audit, results))))
+    facts.append(("next", "by layer: --by layer    all rows: -v"))
+    return [fact for fact in facts if fact[1]]
 
 
-def _where(row: Mapping[str, Any]) -> str:
-    return f"in {row['dtype']} at offset {row['offset']}"
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    message = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
-    if row["source"] == "random":
-        return message
-    return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
+def unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
+    """Return what was not checked: layers that rotate and were not compared with the config, decode."""
+    still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
+    seen = {head.layer for one in results for head in one.heads}
+    compared = {layer for one in results for layer in one.places}
+    parts = [] if seen else ["q and k, which are not seen, and with them the rotation of all layers"]
+    if left := sorted(seen - still - compared):
+        parts.append(
+            f"{runs(left)} beside config.json (a shift sees no fault that is alike at all positions)"
+        )
+    if unknown := sorted(seen - set(audit.pairs)):
+        parts.append(f"pairs of dims of {runs(unknown)}")
+    reasons = [note.removeprefix(_UNCOMPARED) for note in audit.folder.notes if note.startswith(_UNCOMPARED)]
+    return parts + [f"decode with a cache ({reason})" for reason in reasons]
 
 
 def runs(numbers: Sequence[int]) -> str:
@@ -169,24 +188,8 @@ def runs(numbers: Sequence[int]) -> str:
     return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
 
 
-def unseen(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
-    """Return what a shift does not see in layers that rotate and were not compared with their config."""
-    still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
-    seen = {head.layer for one in results for head in one.heads} - still
-    compared = {layer for one in results for layer in one.places}
-    if not (left := sorted(seen - compared)):
-        return []
-    verb = "was" if len(left) == 1 else "were"
-    return [
-        f"{runs(left)} {verb} not compared with config.json, and a shift does not see what is wrong alike at "
-        "all positions: another base, positions off by one, cos and sin swapped"
-    ]
-
-
-def notes(
-    audit: ModelAudit, summary: Sequence[Mapping[str, Any]], results: Sequence[Shifted] = ()
-) -> list[str]:
-    """Return what the reader must know about how this was run."""
+def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what else the reader must know about how this was run."""
     message = list(audit.folder.notes)
     if dropped := audit.folder.dropped:
         message.append(
@@ -194,33 +197,22 @@ def notes(
             f"in all); `ropeaudit check {shlex.quote(str(audit.folder.path))}` judges them"
         )
     if audit.narrow:
+        narrow = ", ".join(audit.narrow[:3])
         message.append(
-            f"the float64 run still holds narrower numbers ({', '.join(audit.narrow[:3])}): small changes of "
-            "it may be rounding"
+            f"the float64 run still holds narrower numbers ({narrow}): small changes may be rounding"
         )
     if audit.tokens.source == "random":
+        message.append("random tokens: loss and perplexity are those of noise")
+    ends = [(row["offset"], row["offset"] + row["tokens"]) for row in summary]
+    for offset in [offset for offset, end in ends if end > 2**24][:1]:
         message.append(
-            "random tokens: loss and perplexity are those of noise; --text gives the model something to read"
+            f"at offset {offset} neighbouring positions share a number in float32, as models hold them"
         )
-    beyond = [row["offset"] for row in summary if row["offset"] + row["tokens"] > 2**24]
-    if beyond:
-        message.append(
-            f"at offset {beyond[0]} neighbouring positions share a number in float32, as models hold them"
-        )
-    if not any(row["verdict"] in WRONG for row in summary):
-        message += unseen(audit, results)
     maximum = audit.folder.maximum
-    beyond = [row["offset"] for row in summary if maximum and row["offset"] + row["tokens"] > maximum]
-    if beyond:
-        message.append(f"offset {beyond[0]} is past the {maximum:,} positions that the model declares")
-    if audit.decoded is not None and audit.decoded.way:
+    for offset in [offset for offset, end in ends if maximum and end > maximum][:1]:
+        message.append(f"offset {offset} is past the {maximum:,} positions that the model declares")
+    if audit.decoded is not None and audit.decoded.way and not audit.decoded.differs:
         message.append(audit.decoded.words)
-    unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
-    if unknown:
-        message.append(
-            f"pairs of dims are not seen in {runs(unknown)}: q and k do not move as the model's frequencies "
-            "say"
-        )
     still = sorted(n for n, pairs in audit.pairs.items() if not pairs.frequencies.size)
     if still and len(still) < len(audit.pairs):
         message.append(

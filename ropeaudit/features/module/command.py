@@ -33,11 +33,11 @@ from ropeaudit.console.tickets import ticket_option
 @axis(
     "--loaded",
     NAMES,
-    "Ways of loading, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
+    "Loading modes, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
     "from-pretrained (saved and loaded by transformers or diffusers).",
     shown="all of a class; else built",
 )
-@axis("--dtype", NAMES, "Dtypes of those ways: bf16, fp16, fp32, fp64.", "bf16")
+@axis("--dtype", NAMES, "Dtypes of those modes: bf16, fp16, fp32, fp64.", "bf16")
 @click.option(
     "--up-to", type=INTEGER, metavar="N", help="Positions that modules are run at, from 0.  [default: 4096]"
 )
@@ -69,16 +69,17 @@ def module(
     output: ReportOptions,
     ticket: str | None,
 ) -> int:
-    """Find RoPE buffers that were cast, and run RoPE modules in the ways in which they may be loaded.
+    """Find RoPE buffers that were cast, and run RoPE modules in their loading modes.
 
     SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
     inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; an .onnx
     graph, whose constants are read and which is never executed; a .gguf file, whose metadata is held against
     the config that it was converted with; or a function that returns a module, or the class of one:
     file.py:name or package.module:name, which is called; a class is built from its default config or usual
-    sizes. Buffers and constants are known by their values: frequencies, periods, angles, cos and sin. Without
-    a config, a model or --base nothing says what their frequencies should be, and the base is guessed from
-    the values. Modules run in eval mode.
+    sizes. Loading modes are .to(dtype), from_pretrained(dtype) and the default dtype. Buffers and constants
+    are known by their values: frequencies, periods, angles, cos and sin. Without a config, a model or --base
+    nothing says what their frequencies should be, and the base is guessed from the values. Modules run in
+    eval mode.
     """
     from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from ropeaudit.features.module.measurement import LAST, Measurement
+from ropeaudit.features.module.measurement import Measurement
 from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import table
-from ropeaudit.subjects.calling.forwards import NotFitted
 
 SCHEMA = 1
 _SHOWN = 0.01  # share of what is allowed, above which a part of it is named
-
-
-def _ran(one: Run) -> bool:
-    return one.measured is not None
 
 
 def row(one: Run) -> dict[str, Any]:
@@ -67,12 +61,6 @@ def _of(one: Run, name: str) -> object:
 
 
 COLUMNS = table("module-runs")
-LEGEND = (
-    "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
-    "float32 angles at the last position, and rounding to the dtype as built, explain; drift: of scores\n"
-    f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k);\n"
-    "against: whose frequencies, in float64, cos and sin are held to."
-)
 
 
 def finding(one: Run, *, brief: bool = False) -> str:
@@ -127,41 +115,6 @@ def explained(seen: Measurement) -> str:
     if seen.uncertain > _SHOWN * seen.allowed:
         parts.append(f"frequencies that are inferred from it (up to {short(seen.uncertain)})")
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def unjudged(why: NotFitted) -> str:
-    """Return in a clause that a module was not run, or that it was called, and not understood."""
-    return f"was {'called, and' if why.why == 'not seen' else 'not run:'} {why.reason}"
-
-
-def headline(runs: Sequence[Run]) -> str:
-    """Return the finding in a sentence: in how many ways it is off, and what the worst of them does."""
-    off = [one for one in runs if one.wrong]
-    ran = [one for one in runs if one.measured is not None]
-    if off:
-        worst = max(off, key=badness)
-        if len(runs) == 1:
-            return f"Off: {worst.module} {worst.way}: {finding(worst)}."
-        listed = ", ".join(dict.fromkeys(one.loaded for one in off))
-        count = f"{len(off)} of {len(runs)} rows ({listed})"
-        return f"Off in {count}: {worst.module} {worst.way}: {finding(worst)}."
-    if not ran:
-        return f"{runs[0].module} was not run ({runs[0].reason}), and no buffer of it changed."
-    silent = list(dict.fromkeys(one.module for one in runs if one.measured is None))
-    rest = f"; not judged by a run: {', '.join(silent)}" if silent else ""
-    rounded = [one for one in ran if one.measured is not None and one.measured.rounded]
-    worst = max(rounded or ran, key=badness)
-    if rounded:
-        count = (
-            f"{len(rounded)} of {len(runs)} rows ({', '.join(dict.fromkeys(one.loaded for one in rounded))})"
-        )
-        begin = f"Beyond what is allowed, by one rounding, in {count}{rest}"
-        return f"{begin}: {worst.module} {worst.way}: {finding(worst)}."
-    many = f"in {len(ran)} of {len(runs)} rows" if len(runs) > 1 else worst.way
-    return (
-        f"Within what float32 angles and rounding of the result explain {many}{rest}; furthest off is "
-        f"{worst.module} {worst.way}: {finding(worst)}."
-    )
 
 
 def badness(one: Run) -> tuple[float, float]:

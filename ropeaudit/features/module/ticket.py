@@ -8,7 +8,7 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.measurement import UP_TO
-from ropeaudit.features.module.report import buffers_report, row, runs_report
+from ropeaudit.features.module.report import report, row
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
@@ -30,20 +30,22 @@ def module_ticket(audit: ModuleAudit) -> Ticket:
     wrong = [buffer for buffer in audit.buffers if buffer.wrong]
     if off is not None and (audit.ways or not wrong):
         called = f"{off.module} {off.way}, in eval mode, called as {off.built.call}"
-        said = replace(runs_report(audit, None, {}), headline=f"{called}: {run_report.finding(off)}.")
         title = f"{off.module} {off.way}: {run_report.finding(off, brief=True)}"
+        seen = f"{called}: {run_report.finding(off)}."
         facts, against, diagnosis = run_report.row(off), off.built.against, off.diagnosis
         remedy = ""
     elif wrong:
         one = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
         cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
-        said, title = buffers_report(audit, None, {}), f"RoPE {audit.source.noun} {one.stored.name} {cast}"
+        title = f"RoPE {audit.source.noun} {one.stored.name} {cast}"
+        seen = f"{one.stored.name}: {one.finding}"
         facts, against, diagnosis = row(one), one.against, one.diagnosis
         remedy = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
     else:
         return _of_nothing_wrong(audit)
     remedy = remedy or wording.remedy(diagnosis, FP32, UP_TO)
     expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
+    said = replace(report([audit], None, {}), headline=seen)
     return Ticket(f"{title}{by_code(codes(diagnosis))}", said, facts, expected, _COMMAND_ALONE)
 
 
@@ -52,6 +54,6 @@ def _of_nothing_wrong(audit: ModuleAudit) -> Ticket:
     buffers = len(audit.buffers)
     title = f"RoPE of {file_name(audit.source.spec)}: {'nothing is wrong' if audit.judged else 'not judged'}"
     facts = {"source": audit.source.spec, "buffers": buffers, "runs": len(audit.runs)}
-    said = (runs_report if audit.runs else buffers_report)(audit, None, {})
+    said = report([audit], None, {})
     expected = _EXPECTED.format(audit.buffers[0].against) if buffers else "Nothing says what is right."
     return Ticket(title, said, facts, expected, _COMMAND_ALONE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ropeaudit.reports import Report, ReportForm, Row
@@ -17,6 +18,8 @@ def render(report: Report) -> str:
     whole: dict[str, Any] = dict(report.metadata)
     if report.headline:
         whole["headline"] = report.headline
+    if report.answers:
+        whole["answers"] = [asdict(one) for one in report.answers]
     if report.notes:
         whole["notes"] = list(report.notes)
     whole["records"] = [plain_row(report, row) for row in report.rows]
