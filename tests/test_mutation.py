@@ -79,7 +79,7 @@ def test_code_that_runs_at_import_belongs_to_what_uses_it() -> None:
 
 def test_the_core_is_what_computes_decides_and_reads() -> None:
     results = set(mutate.core())
-    names = "reference/exact_scores arithmetic/rounding recipes bounds/terms engine/scores rope/scaled"
+    names = "reference/exact_scores arithmetic/rounding recipes bounds/terms engine/kernel rope/scaled"
     assert {
         f"ropeaudit/{name}.py" for name in [*names.split(), "console/gates", "reports/reading"]
     } <= results
