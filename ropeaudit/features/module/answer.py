@@ -13,9 +13,8 @@ from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.buffers import FREQUENCIES, ROWS, Buffer
 from ropeaudit.features.module.expected import FAR, NEAR
-from ropeaudit.features.module.loading import WAYS
 from ropeaudit.features.module.measurement import LAST, UP_TO
-from ropeaudit.features.module.runs import Run
+from ropeaudit.features.module.runs import WAYS, Run
 from ropeaudit.recognition import wording
 from ropeaudit.reports.answers import Answer, Cause
 from ropeaudit.reports.model_notes import setting_words
