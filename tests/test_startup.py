@@ -50,7 +50,7 @@ def test_a_command_is_imported_when_it_is_called() -> None:
 def test_the_default_shift_loads_neither_torch_nor_pandas() -> None:
     shift = "shift --offset 1000 --dtype fp16 -f"
     few = loaded_by("\n".join(command(*shift.split(), form) for form in ("table", "csv")))
-    assert not few & (HEAVY | {"jinja2", "logging", "shutil", "tempfile", "zipfile"})
+    assert not few & (HEAVY | {"jinja2", "rich", "logging", "shutil", "tempfile", "zipfile"})
     assert not HEAVY & loaded_by(
         "\n".join(command(*shift.split(), form) for form in ("json", "jsonl", "markdown"))
     )
