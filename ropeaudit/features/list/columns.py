@@ -18,7 +18,7 @@ from ropeaudit.rope.presets import all_presets
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import Column
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.third_party import Entry
+from ropeaudit.subjects.third_party.entries import Entry
 
 
 @dataclass(frozen=True, slots=True)
