@@ -7,8 +7,8 @@ import numpy as np
 
 from ropeaudit import RopeSetting
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.third_party import Entry
 from ropeaudit.subjects.third_party.adapter import Adapter
+from ropeaudit.subjects.third_party.entries import Entry
 
 
 def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:
@@ -26,8 +26,6 @@ def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.nd
 class Planted(Adapter):
     """A right rotation of half-split pairs that says that it is interleaved."""
 
-    engine = "numpy"
-
     def instance(self, setting, dtype):
         half = RopeSetting.of(setting.head_dim)
         return lambda x, positions, fmt: rotated(x, positions, half).astype(np.float32)
@@ -36,8 +34,9 @@ class Planted(Adapter):
 def plant(monkeypatch, kind, name="planted", **entry) -> None:
     """Register an implementation under a name."""
     module = types.ModuleType("ropeaudit.subjects.third_party.planted_rope")
-    module.IMPLEMENTATIONS = {name: kind}
+    module.adapter = kind
     monkeypatch.setitem(sys.modules, module.__name__, module)
     given = {"needs": ("numpy",), "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
-    built = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
+    given = {"engine": "numpy", "package": "numpy", "extra": "planted", "calls": "nothing"} | given
+    built = Entry(name, "planted_rope", **given)
     monkeypatch.setitem(third_party.ENTRIES, name, built)

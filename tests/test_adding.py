@@ -89,47 +89,24 @@ source = "nobody"
 verified = "source"
 """
 
-IMPLEMENTATION = '''"""NumPy, which everybody has: RoPE in float32."""
-
-from __future__ import annotations
-
+IMPLEMENTATION = """
+[toy]
+engine = "numpy"
+package = "numpy"
+needs = ["numpy"]
+layouts = ["half"]
+dtypes = ["float32"]
+whole_base = true
+calls = "numpy.cos"
+code = '''
 import numpy as np
-
-from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
-
-ENTRIES: tuple[EntryFields, ...] = (
-    {"name": "toy", "package": "numpy", "layouts": ("half",), "dtypes": ("float32",), "calls": "numpy.cos"},
-)
-
-
-class Toy(Adapter):
-    """Halves of a head are rotated."""
-
-    engine = "numpy"
-
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
-        """Return the rotation."""
-
-        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
-            powers = np.arange(setting.pairs, dtype=np.float32) / setting.pairs
-            frequencies = np.float32(setting.base) ** -powers
-            angles = positions[:, None].astype(np.float32) * frequencies
-            cos, sin, (a, b) = np.cos(angles), np.sin(angles), np.split(x, 2, axis=-1)
-            return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-
-        return rotate
-
-    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Say why a setting is not taken: a whole base alone."""
-        return "its base is whole" if setting.base % 1 else super().refuses(setting, dtype)
-
-
-IMPLEMENTATIONS = {"toy": Toy}
+frequencies = np.float32(base) ** -(np.arange(head_dim // 2, dtype=np.float32) / (head_dim // 2))
+def rotate(x, at):
+    angles = at[:, None].astype(np.float32) * frequencies
+    cos, sin, (a, b) = np.cos(angles), np.sin(angles), np.split(x, 2, axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 '''
+"""
 
 FORM = '''"""TSV: the columns of CSV, parted by tabs; no text of ours holds one."""
 
@@ -239,7 +216,7 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
         },
     ),
     "third-party implementation": (
-        (Place("subjects/third_party/toy_rope.py", IMPLEMENTATION),),
+        (Place("data/adapters.toml", IMPLEMENTATION),),
         {
             "list implementations -f csv": "\ntoy,numpy,",
             f"shift --impl toy {SMALL} -f csv": ",sound,,,",

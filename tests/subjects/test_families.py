@@ -116,7 +116,7 @@ def test_what_of_all_cannot_be_loaded_stops_no_other(monkeypatch) -> None:
     monkeypatch.setattr(third_party, "FAMILIES", {})
     plant(monkeypatch, Planted, "broken", needs=("there_is_no_such_package",))
     monkeypatch.setattr(Entry, "installed", True)
-    monkeypatch.setitem(third_party.ENTRIES, "broken", replace(third_party.ENTRIES["broken"], module="gone"))
+    monkeypatch.setitem(third_party.ENTRIES, "broken", replace(third_party.ENTRIES["broken"], file="gone"))
     plant(monkeypatch, Planted, "planted", layouts=("half",))
     broken, right = factories.implementations(["all"])
     assert "--impl broken cannot be imported: No module named" in broken.refuses(RopeSetting(), BF16)

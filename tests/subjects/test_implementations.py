@@ -119,8 +119,8 @@ def test_positions_may_be_anything_in_every_layout(name: str) -> None:
     x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
     one = third_party.implementation(installed(name))
     for layout in ENTRIES[name].layouts:
-        for part in (8, 4) if one.partial else (8,):
-            for text in one.scalings[:2]:
+        for part in (8, 4) if one.entry.partial else (8,):
+            for text in one.entry.scalings[:2]:
                 scaling = third_party_scaling(text)
                 setting = RopeSetting.of(8, rotary_dim=part, layout=layout, scaling=scaling)
                 result = called(name, x, POSITIONS, setting)

@@ -1,6 +1,6 @@
 """The ticket of rows of code: the one that is worst out of tolerance, as the report says it.
 
-Its snippet, `data/templates/snippet.py.j2`, calls own code as it was fitted, third-party code as its file
+Its snippet, `data/templates/snippet.py.j2`, calls own code as it was fitted, third-party code as its row
 says, and prints the RMS of scores minus exact ones.
 """
 
@@ -29,10 +29,10 @@ from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.anew import is_module
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
+from ropeaudit.subjects.third_party import rows
 
 # what the template knows: masks, axes of x
 _MASKS, _ORDERS = ("causal", "full", "window"), ("bhsd", "bshd", "sbhd", "hsd", "shd")
@@ -123,7 +123,7 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
         place, _, name = code.name.rpartition(":")
         lines, file = _imported(place)
     else:
-        lines = _third_party(record, code)
+        lines = _third_party(record, subject)
     scaled, usual = setting.scaling.kind != "default", setting.scale == 1.0 / math.sqrt(setting.head_dim)
     factor = attention_factor(setting.scaling)
     text = templates.render(
@@ -148,24 +148,15 @@ def _refuse(*reasons: tuple[object, str]) -> None:
             raise NoSnippet(why)
 
 
-def _third_party(record: Record, code: Code) -> list[str]:
+def _third_party(record: Record, subject: Called) -> list[str]:
     """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
-    entry, setting = third_party.entry_of(code.name), record.setting
-    scaling = setting.scaling.kind
+    entry, scaling = third_party.entry_of(subject.name), record.setting.scaling.kind
     _refuse(
-        (not entry.snippet, f"{code.name} is called by more than a few lines"),
-        (scaling != "default", f"{code.name} with the scaling {scaling} takes more than a few lines"),
+        (not entry.snippet, f"{entry.name} is called by more than a few lines"),
+        (scaling != "default", f"{entry.name} with the scaling {scaling} takes more than a few lines"),
     )
-    text = "\n".join(entry.snippet)
-    for key, value in {
-        "head_dim": setting.head_dim,
-        "rotary_dim": setting.rotary_dim,
-        "base": setting.base,
-        "dtype": f"torch.{record.dtype}",
-        "end": record.offset + record.seq_len,
-    }.items():
-        text = text.replace(f"<{key}>", str(value))
-    return text.split("\n")
+    end = record.offset + record.seq_len
+    return rows.snippet(entry, record.setting, subject.dtype, end).splitlines()
 
 
 def _convention(record: Record, code: OwnCode) -> Convention:

@@ -1,58 +1,32 @@
-"""Other people's implementations, one small file each; nothing of theirs is imported until it is audited.
+"""Other people's implementations, each a table of `data/adapters.toml`; none is imported until it is audited.
 
-Each file describes what it calls in a literal, `ENTRIES` or `FAMILY`, which is read without running the file,
-and holds the classes that call it in `IMPLEMENTATIONS`, by name.
+Most are called by the code of their table, see `rows.py`; others by a file of this folder that the table
+names, whose `adapter` is constructed with its entry.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
+import tomllib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from importlib import import_module, resources
+from importlib import import_module
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, check_usable, required_packages
 from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.third_party.entries import Entry as Entry
-from ropeaudit.subjects.third_party.entries import EntryFields as EntryFields
-from ropeaudit.subjects.third_party.entries import Family as Family
-from ropeaudit.subjects.third_party.entries import FamilyFields as FamilyFields
+from ropeaudit.subjects.third_party.entries import Entry, Family
 
 ALL = "all"  # that is installed
-# the first files that are listed; others follow by name
-_FIRST = (
-    *("transformers_rope", "rotary_torch", "xtransformers_rope", "curated_rope", "diffusers_rope"),
-    *("freqs_cis", "litgpt_rope", "megatron_rope", "onnxruntime_rope", "mlx_rope", "ggml_rope"),
-)
-
-
-def _declared(source: str, name: str) -> Any:
-    """Return the value of a literal in the text of a file; None where there is none."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == name:
-            return ast.literal_eval(node.value)
-    return None
-
-
-def _files() -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of the files of this folder, those of `_FIRST` before the others."""
-    folder = resources.files(__name__)
-    files = {file.name.removesuffix(".py"): file for file in folder.iterdir() if file.name.endswith(".py")}
-    for name in [*_FIRST, *sorted(files.keys() - {*_FIRST, "__init__"})]:
-        yield name, files[name].read_text(encoding="utf-8")
-
-
-_TEXTS = tuple(_files())
-ENTRIES: dict[str, Entry] = {
-    entry.name: entry
-    for module, text in _TEXTS
-    for entry in (Entry.of(module, given) for given in _declared(text, "ENTRIES") or ())
-}
-FAMILIES: dict[str, Family] = {
-    given["name"]: Family.of(module, given) for module, text in _TEXTS if (given := _declared(text, "FAMILY"))
+_TABLES = tomllib.loads(data.text("adapters.toml"))
+ENTRIES = {name: Entry.of(name, table) for name, table in _TABLES.items() if ":" not in name}
+FAMILIES = {
+    family: Family.of(family, table)
+    for name, table in _TABLES.items()
+    for family, colon, _ in (name.partition(":"),)
+    if colon
 }
 
 
@@ -166,14 +140,12 @@ def _loaded(entry: Entry, device: str | None) -> Code:
     try:
         with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
-            adapters: Any = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS
+            adapter: Any = import_module(f"{__name__}.{entry.file}").adapter(entry)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"--impl {entry.name} cannot be imported: {reason}; {entry.install}") from error
-    family = entry.name.partition(":")[0] if entry.target else ""
-    adapter = adapters[family or entry.name](entry)
     if adapter.engine == "torch":
         check_usable("torch", f"--impl {entry.name}")
     loaded: Code = adapter.on(device)

@@ -20,7 +20,7 @@ from ropeaudit.subjects.calling.code import Rotation as Rotation
 from ropeaudit.subjects.calling.code import runs as runs
 from ropeaudit.subjects.calling.devices import of_torch
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.third_party import Entry
+from ropeaudit.subjects.third_party.entries import Entry
 
 if TYPE_CHECKING:
     import torch
@@ -33,15 +33,12 @@ _STEP = 2**14
 
 
 class Adapter(Code):
-    """Code as its entry describes it.
+    """Code as its entry describes it."""
 
-    partial: whether it rotates a part of the head. scalings: those that can be requested. movable: whether it
-    can be called elsewhere than on the CPU.
-    """
-
-    partial = False
-    scalings: tuple[str, ...] = ("default",)
-    movable = False
+    def __init__(self, entry: Entry) -> None:
+        self.entry, self.name, self.engine = entry, entry.name, entry.engine
+        self.layouts, self._version = entry.layouts, entry.version
+        self.movable = entry.movable and entry.engine == "torch"
 
     def on(self, device: str | None) -> Self:
         """Return it, to be called on a device. Raises: UsageError where it cannot be, or there is none."""
@@ -50,10 +47,6 @@ class Adapter(Code):
         self.device = of_torch(device)
         return self
 
-    def __init__(self, entry: Entry) -> None:
-        self.name, self.layouts = entry.name, entry.layouts
-        self.dtypes, self._version = entry.dtypes, entry.version
-
     @property
     def version(self) -> str:
         """That of its package."""
@@ -61,12 +54,14 @@ class Adapter(Code):
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not taken; empty where it is."""
-        if dtype.name not in self.dtypes:
-            return f"it is audited in {', '.join(self.dtypes)}"
-        if setting.rotary_dim != setting.head_dim and not (self.partial and setting.rotary_dim):
+        if self.entry.whole_base and setting.base != int(setting.base):
+            return f"its base is a whole number, and {setting.base} is not"
+        if dtype.name not in self.entry.dtypes:
+            return f"it is audited in {', '.join(self.entry.dtypes)}"
+        if setting.rotary_dim != setting.head_dim and not (self.entry.partial and setting.rotary_dim):
             return "it is audited over the whole head; leave out --rotary-dim"
-        if setting.scaling.kind not in self.scalings:
-            return f"it is audited with the scaling {' or '.join(self.scalings)}"
+        if setting.scaling.kind not in self.entry.scalings:
+            return f"it is audited with the scaling {' or '.join(self.entry.scalings)}"
         return ""
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
@@ -84,9 +79,6 @@ class Adapter(Code):
 
 class TorchAdapter(Adapter):
     """An implementation that takes and returns tensors."""
-
-    engine = "torch"
-    movable = True
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new module."""

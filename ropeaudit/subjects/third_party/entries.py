@@ -1,4 +1,4 @@
-"""What the files of this folder say of the implementations that they call: entries, and families of them."""
+"""What `data/adapters.toml` says of the implementations that can be called: entries, and families of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata, util
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any
 
 from ropeaudit.rope.setting import Layout
 
@@ -17,63 +17,58 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16")
 LAYOUTS: tuple[Layout, ...] = ("half", "interleaved")
 
 
-class EntryFields(TypedDict):
-    """What a file says of an implementation: the fields of `Entry`, some of which may be left out.
-
-    snippet: lines that define rotate(x, at), of x (h, s, d) and positions (s,), for a ticket; <head_dim>,
-    <rotary_dim>, <base>, <dtype> and <end> stand for values. package: `name` unless given.
-    needs: the package's name with underscores. extra: the package's name.
-    dtypes: float64, float32, float16 and bfloat16.
-    """
-
-    name: str
-    layouts: tuple[Layout, ...]
-    calls: str
-    package: NotRequired[str]
-    needs: NotRequired[tuple[str, ...]]
-    extra: NotRequired[str]
-    dtypes: NotRequired[tuple[str, ...]]
-    snippet: NotRequired[tuple[str, ...]]
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An implementation that can be requested by name.
+    """An implementation that can be requested by name: a table of `data/adapters.toml`.
 
-    module: the file here that calls it, whose `IMPLEMENTATIONS[name]` is constructed with this entry.
+    file: the one here that calls it, whose `adapter` is constructed with this entry.
     needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
-    layouts, dtypes: those that can be requested, the default layout first.
-    calls: what is called. snippet: how, in a ticket, see `EntryFields`; empty where it is not said.
+    layouts, dtypes: those that can be requested, the default layout first. calls: what is called.
+    code: lines that call it, empty where its file does. engine: what computes. partial: whether it rotates a
+    part of the head. scalings: those that can be requested. movable: whether it can be called elsewhere than
+    on the CPU. table: whether it has one from position 0. runs: whether it takes consecutive positions alone.
+    int32: whether its positions are. whole_base: whether its base is a whole number.
     target: of a member of a family, its class as package.module:CLASS. classes: how many it stands for.
     """
 
     name: str
-    module: str
+    file: str
     needs: tuple[str, ...]
     package: str
     extra: str
     layouts: tuple[Layout, ...]
     dtypes: tuple[str, ...]
     calls: str
-    snippet: tuple[str, ...] = ()
+    code: str = ""
+    engine: str = "torch"
+    partial: bool = False
+    scalings: tuple[str, ...] = ("default",)
+    movable: bool = True
+    table: bool = False
+    runs: bool = False
+    int32: bool = False
+    whole_base: bool = False
     target: str = ""
     classes: int = 1
 
     @classmethod
-    def of(cls, module: str, given: EntryFields) -> Entry:
-        """Return the entry of what a file says, with what it leaves out."""
-        package = given.get("package", given["name"])
-        return cls(
-            name=given["name"],
-            module=module,
-            needs=given.get("needs", (package.replace("-", "_"),)),
-            package=package,
-            extra=given.get("extra", package),
-            layouts=given["layouts"],
-            dtypes=given.get("dtypes", _DTYPES),
-            calls=given["calls"],
-            snippet=given.get("snippet", ()),
-        )
+    def of(cls, name: str, table: Mapping[str, Any]) -> Entry:
+        """Return the entry of a table, with what it leaves out."""
+        package = table.get("package", name)
+        usual = {
+            "file": "rows",
+            "needs": (package.replace("-", "_"),),
+            "package": package,
+            "extra": package,
+            "dtypes": _DTYPES,
+        }
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        return cls(name, **{**usual, **given})
+
+    @property
+    def snippet(self) -> str:
+        """Its code, where tensors and its package are all that it takes; empty elsewhere."""
+        return self.code if self.engine == "torch" and "ropeaudit" not in self.code else ""
 
     @property
     def installed(self) -> bool:
@@ -94,28 +89,15 @@ class Entry:
         return f"pip install 'ropeaudit[{self.extra}]'"
 
 
-class FamilyFields(TypedDict):
-    """What a file says of a package's many classes, each of which is an implementation: see `Family`."""
-
-    name: str
-    folder: str
-    files: str
-    named: str
-    classes: str
-    calls: str
-    extra: NotRequired[str]
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """Classes of a package, each an implementation: NAME of a file, NAME.CLASS where a file has several.
 
-    module: the file here that calls them. folder: of the package, as a module. files: a pattern of those that
-    are searched. named: a pattern of a file's place, whose group is its name. classes: one of class names.
+    A table NAME:* of `data/adapters.toml`. folder: of the package, as a module. files: a pattern of those
+    that are searched. named: one of a file's place, whose group is its name. classes: one of class names.
     """
 
     name: str
-    module: str
     folder: str
     files: str
     named: str
@@ -124,11 +106,9 @@ class Family:
     extra: str
 
     @classmethod
-    def of(cls, module: str, given: FamilyFields) -> Family:
-        """Return the family of what a file says."""
-        extra = given.get("extra", given["name"])
-        places = given["folder"], given["files"], given["named"], given["classes"]
-        return cls(given["name"], module, *places, given["calls"], extra)
+    def of(cls, name: str, table: Mapping[str, str]) -> Family:
+        """Return the family of a table."""
+        return cls(name, **{"extra": name, **table})
 
     @property
     def installed(self) -> bool:
@@ -149,8 +129,8 @@ class Family:
         return replace(self._entry(name), calls=f"{cls}, {self.calls}", target=f"{module}:{cls}")
 
     def _entry(self, name: str) -> Entry:
-        place = f"{self.name}:{name}", self.module, (self.name,), self.name, self.extra
-        return Entry(*place, LAYOUTS, _DTYPES, self.calls)
+        place = f"{self.name}:{name}", "module_rope", (self.name,), self.name, self.extra
+        return Entry(*place, LAYOUTS, _DTYPES, self.calls, partial=True, movable=False)
 
 
 @functools.cache

@@ -1,4 +1,7 @@
-"""ggml: ggml_rope_ext on the CPU, called through ctypes in the library that pywhispercpp's wheel carries."""
+"""ggml: ggml_rope_ext on the CPU, called through ctypes in the library that pywhispercpp's wheel carries.
+
+It is no row of `data/adapters.toml`, as the library's functions have to be declared one by one.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
-
-ENTRIES: tuple[EntryFields, ...] = (
-    {
-        "name": "ggml",
-        "package": "pywhispercpp",
-        "extra": "ggml",
-        "layouts": ("half", "interleaved"),
-        "dtypes": ("float32", "float16"),
-        "calls": "ggml_rope_ext of the library in pywhispercpp's wheel, modes 2 (half) and 0 (interleaved)",
-    },
-)
 
 _TYPES: dict[str, tuple[int, type[Any]]] = {"float32": (0, np.float32), "float16": (1, np.float16)}
 _I32 = 26
@@ -41,10 +32,6 @@ class _Memory(ctypes.Structure):
 
 class Ggml(Adapter):
     """ggml_rope_ext without YaRN: positions are an int32 tensor, angles a recurrence in float32."""
-
-    engine = "ggml"
-    partial = True
-    scalings = ("default", "linear")
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function; each call has a graph of its own."""
@@ -116,4 +103,4 @@ def _load(part: str) -> Any:
     return ctypes.CDLL((bundled or named)[0], mode=ctypes.RTLD_GLOBAL)
 
 
-IMPLEMENTATIONS = {"ggml": Ggml}
+adapter = Ggml

@@ -22,9 +22,10 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import forwards
 from ropeaudit.subjects.calling.forwards import Call
-from ropeaudit.subjects.third_party import Entry, applying, structure
+from ropeaudit.subjects.third_party import applying, structure
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 from ropeaudit.subjects.third_party.applying import Apply
+from ropeaudit.subjects.third_party.entries import Entry
 from ropeaudit.subjects.third_party.structure import NoRotation, Structure
 
 _AXES = (1, 2, 3, 4)  # heads of so many times the dims that rotate are tried: other axes take the rest
@@ -53,11 +54,8 @@ class ModuleRope(TorchAdapter):
     Dims that rotate are handed to it, in a head as large as it needs for them; others are left alone.
     """
 
-    partial = True
-    movable = False
-
     def __init__(self, entry: Entry) -> None:
-        self._entry, self._fits = entry, dict[tuple[int, float], Fit | str]()
+        self._fits: dict[tuple[int, float], Fit | str] = {}
         self.findings: list[str] = []
         super().__init__(entry)
 
@@ -65,7 +63,7 @@ class ModuleRope(TorchAdapter):
     def layouts(self) -> tuple[Layout, ...]:
         """The layout that it is seen to have."""
         fit = self._fit(RopeSetting())
-        return self._entry.layouts if isinstance(fit, str) else (fit.pairs.layout,)
+        return self.entry.layouts if isinstance(fit, str) else (fit.pairs.layout,)
 
     @layouts.setter
     def layouts(self, value: tuple[Layout, ...]) -> None:
@@ -88,13 +86,13 @@ class ModuleRope(TorchAdapter):
     def _new(self, fit: Fit, setting: RopeSetting) -> Any:
         """Return a new module, of those that the class is built as the one that fits."""
         cls = self._class()
-        with _quiet(self._entry.package):
+        with _quiet(self.entry.package):
             return cls(
                 **structure.variants_of_arguments(cls, fit.dims, fit.axes, setting.base)[fit.number]
             ).eval()
 
     def _class(self) -> Any:
-        place, _, name = self._entry.target.partition(":")
+        place, _, name = self.entry.target.partition(":")
         return getattr(import_module(place), name)
 
     def _fit(self, setting: RopeSetting) -> Fit | str:
@@ -103,7 +101,7 @@ class ModuleRope(TorchAdapter):
         if key not in self._fits:
             try:
                 earlier = next((fit for fit in self._fits.values() if isinstance(fit, Fit)), None)
-                with _quiet(self._entry.package):
+                with _quiet(self.entry.package):
                     fit = found(self._class(), *key, earlier)
             except Exception as error:  # whatever a module raises when it is imported
                 fit = f"it cannot be imported: {one_line(error)}"
@@ -111,6 +109,9 @@ class ModuleRope(TorchAdapter):
             if isinstance(fit, Fit) and (note := _note(self.name, fit, setting.rotary_dim)):
                 self.findings.append(note)
         return self._fits[key]
+
+
+adapter = ModuleRope
 
 
 @contextlib.contextmanager

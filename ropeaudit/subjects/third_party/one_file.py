@@ -53,3 +53,14 @@ def definitions(package: str, place: str, names: Sequence[str], given: Mapping[s
     space: dict[str, Any] = {"__name__": f"_ropeaudit_{package}", **given}
     exec(code, space)  # noqa: S102  # as an import would
     return space
+
+
+def definition(package: str, place: str, name: str, given: Mapping[str, Any]) -> Any:
+    """Return one of the definitions of a file. Raises: see `definitions`."""
+    return definitions(package, place, [name], given)[name]
+
+
+def bare(package: str, place: str, name: str, given: Mapping[str, Any]) -> Any:
+    """Return an instance of a class whose __init__, which needs the whole package, was not called."""
+    cls = definition(package, place, name, given)
+    return cls.__new__(cls)

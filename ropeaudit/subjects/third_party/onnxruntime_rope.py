@@ -2,6 +2,7 @@
 
 They are made here as a careful exporter would: cos and sin of float64 angles, rounded once to the dtype. So
 what is audited is the operator; nothing can be wrong with its positions or angles.
+It is no row of `data/adapters.toml`, as a graph and a session for each dtype take more than twelve lines.
 """
 
 from __future__ import annotations
@@ -15,18 +16,7 @@ from onnx import TensorProto, helper
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
-
-ENTRIES: tuple[EntryFields, ...] = (
-    {
-        "name": "onnxruntime",
-        "needs": ("onnxruntime", "onnx"),
-        "layouts": ("half", "interleaved"),
-        "dtypes": ("float32", "float16"),
-        "calls": "RotaryEmbedding of opset 23, with tables of the caller: float64 cos and sin, rounded once",
-    },
-)
 
 _TYPES: dict[str, tuple[Any, type[Any]]] = {
     "float32": (TensorProto.FLOAT, np.float32),
@@ -36,9 +26,6 @@ _TYPES: dict[str, tuple[Any, type[Any]]] = {
 
 class OnnxRuntime(Adapter):
     """A graph of one node; the table holds the rows of the requested positions."""
-
-    engine = "onnxruntime"
-    partial = True
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of new sessions, one a dtype."""
@@ -80,4 +67,4 @@ def _session(setting: RopeSetting, kind: Any) -> Any:
     )
 
 
-IMPLEMENTATIONS = {"onnxruntime": OnnxRuntime}
+adapter = OnnxRuntime
