@@ -30,6 +30,7 @@ _LEGENDS = {
 }
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
 _READERS = table("shift-readers")
+_SHOWN = table("shift", "shift-readers")
 # what must agree for two rows to be of the same case but for their subject
 _BESIDE = (
     *(name for name in settings.NAMES if name != "layout"),
@@ -77,7 +78,7 @@ def report(
         legend=legend(columns if chosen else seen, results),
         header=header,
         refusals=drift_notes.refusals(results),
-        dispensable=() if chosen else settings.dispensable(wide, records.COLUMNS.dispensable, "excess"),
+        dispensable=() if chosen else settings.dispensable(wide, _SHOWN.dispensable, "excess"),
         constant=("implementation", "dtype", "offset") if "model" in wide else (),
     )
 
