@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ropeaudit.reports import Report, ReportForm, Row, answers
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.reports.verdicts import quality
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _notes(report: Report) -> str:
     shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
     more = len(report.notes) - len(shown)
     lines = [f"note: {printable(note)}" for note in shown]
-    return "".join(f"{line}\n" for line in [*lines, *([f"{more} more notes: -v"] if more else [])])
+    return "".join(f"{line}\n" for line in [*lines, *([f"{counted(more, 'more note')}: -v"] if more else [])])
 
 
 def _plain_table(report: Report) -> list[str]:
@@ -121,7 +121,7 @@ def show(report: Report, console: Console) -> None:
         table, hidden = fitted(report, rows, console)
         console.print(table)
         more = len(report.rows) - len(rows)
-        below = [f"{more:,} more rows: -v, or through a pipe" if more else "", report.full_legend()]
+        below = [f"{counted(more, 'more row')}: -v, or through a pipe" if more else "", report.full_legend()]
         titles = ", ".join(map(report.title, hidden))
         below.append(f"Hidden (terminal too narrow): {titles}" if hidden else "")
         if report.header and any(below):
