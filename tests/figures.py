@@ -14,20 +14,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w|\.\d)")
-DTYPE = re.compile(r"\b(?:float64|float32|float16|bfloat16|float8_\w+)\b")
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?:(?=x\b)|(?!\w|\.\d))")
+DTYPE = re.compile(r"\b(?:float64|float32|float16|bfloat16|float8_\w+|fp64|fp32|fp16|bf16|fp8_\w+)\b")
 MEASURED = re.compile(r"\b(?:drift|change|floor|attention|parity|worst|median|measured|value)\b(?! \d)")
-DERIVED = re.compile(r"^(?:excess|allowed)$")  # moves with what was measured, but is not a drift's size
+# moves with what was measured, but is not a drift's size
+DERIVED = re.compile(r"^(?:excess|allowed|vs best|vs offset 0)$")
 LARGEST = re.compile(r"\b(?:max|worst|measured|allowed)\b")
 WHERE = re.compile(
     r"\b(?:where|worst (?:head|query|key)|top1 flips)\b"
 )  # the largest is elsewhere, words and all
 FLOOR = "floor rms"  # the drift of another row, which has its own size
-CRITERION = re.compile(r"(?:tolerance|allowed|[≤≥<>=]) *$")  # what stands before a number that was requested
+CRITERION = re.compile(r"(?:tolerance|limit|allowed|[≤≥<>=]) *$")  # before a number that was requested
 PIXELS = Decimal(2)  # of a drawing in which a factor of ten has 31
 
 # By dtype: the unit in which two orders of a sum differ, and the spacing of the scores that are stored.
 ORDERS = {"float64": (2.0**-52, 2.0**-52), "float32": (2.0**-23, 2.0**-23), "float16": (2.0**-23, 2.0**-10)}
+ORDERS |= {name.replace("float", "fp"): order for name, order in ORDERS.items()}
 FURTHEST = 0.35  # of a mean of squares over 136 scores, 4 standard deviations
 EXACT = 1e-12  # sums in float64 of what is the same everywhere
 ROUNDED_ALIKE = 1e-5  # scores that are stored to fewer bits than their sums differ in
@@ -140,7 +142,7 @@ def lines(text: str) -> Iterator[Line]:
     headings: list[re.Match[str]] = []
     cell = PROSE
     for row, after in itertools.pairwise([*text.splitlines(), ""]):
-        form = next((form for form, header in TABLES.items() if header(row, after)), None)
+        form = next((one for one, header in TABLES.items() if not headings and header(row, after)), None)
         if form or not row.strip():
             cell = form or PROSE
             headings = list(re.finditer(cell, row)) if form else []
@@ -154,7 +156,7 @@ def lines(text: str) -> Iterator[Line]:
 PROSE = r".+"
 # The cells of each form of table, and whether a line, with the one after it, is its header.
 TABLES = {
-    r"\S+(?: \S+)*": lambda row, after: "──" in after and not after.strip(" ─'\","),
+    r"\S+(?: \S+)*": lambda row, after: re.match(r" *[a-z][^A-Z.=]* {3,}[a-z]", row) and after.strip(" '\","),
     r"[^|]+": lambda row, after: after.lstrip().startswith("| ---"),
     r"[^,]+": lambda row, after: bool(re.fullmatch(r" *\w+(?:,\w+)+", row)),
 }
@@ -219,4 +221,4 @@ def _prose(row: str) -> Line:
 
 
 def _words(row: str) -> str:
-    return re.sub(r"─+", "─", " ".join(NUMBER.sub("#", row).split()))
+    return " ".join(NUMBER.sub("#", row).split())

@@ -10,7 +10,6 @@ TABLE = """\
 Out of tolerance (1 of 4 cases): hf in bfloat16 at offset 1000 drifts by 0.531 RMS, 52 % (tolerance 0.1 %).
 
 dtype      offset   drift max   drift rms   drift relative   excess   predicted rms   top1 flips   verdict
-──────────────────────────────────────────────────────────────────────────────────────────────────────────
 float32         0    1.70e-06    3.08e-07        3.0e-05 %     1.09        2.83e-07            1   sound
 float32      1000    3.63e-05    7.83e-06        7.7e-04 %     27.7        7.90e-06            1   growing
 float16      1000     0.00352    5.69e-04          0.057 %     1.60        5.81e-04            1   sound
@@ -34,17 +33,14 @@ UNNAMED = """\
 Within tolerance (1 of 1 cases): dinov3 hf in float32 at offset 32 drifts by 2.09e-07 RMS.
 
 offset   offset w   drift rms
-─────────────────────────────
     32       2.00    2.09e-07
 """
 FLOORS = """\
 dtype      offset   drift rms   floor rms   verdict
-───────────────────────────────────────────────────
 float32      4096    2.96e-05    6.93e-07   growing
 """
 CHECKS = """\
 dtype      check         status   measured    allowed   where
-───────────────────────────────────────────────────────────────────────────
 float64    short calls   pass     2.20e-16   2.15e-15   k, position 1, pair 3
 float64    places        fail        0.959   5.35e-13   q, position 300, pair 0
 """
@@ -134,7 +130,7 @@ def test_no_number_of_a_stored_output_is_free() -> None:
             for figure in (figure for one in lines(line) for figure in one.figures):
                 seen[figure.moves and figure.dtype in ORDERS] += 1
                 assert float(figure.allowed) <= abs(float(figure.text)) or figure.heading == "coordinate"
-    assert min(seen.values()) > 100
+    assert min(seen.values()) > 50
 
 
 def test_snapshots_are_compared_so(snapshot: SnapshotAssertion) -> None:

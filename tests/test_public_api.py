@@ -147,7 +147,7 @@ def assert_framed(results, name: str, **given) -> None:
     report = ropeaudit.report(results, metadata={}, **given)
     frame = ropeaudit.to_frame(results, **given)
     assert list(frame) == list(report.columns), name
-    kinds = {int: "Int64", float: "float64", str: "string"}
+    kinds = {int: "Int64", float: "float64", str: "string", bool: "boolean"}
     for column in report.columns:
         declared = report.declared.get(column)
         kind = declared.kind if declared is not None else type(report.rows[0][column])
@@ -235,7 +235,7 @@ def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
 
 def test_a_report_is_that_of_the_command(capsys, monkeypatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    sizes = ["--heads", "1", "--seq-len", "16", "--head-dim", "8", "-q"]
+    sizes = ["--heads", "1", "--seq-len", "16", "--head-dim", "8"]
     assert main(["parity", "hf", "uniform", "--offset", "1000", *sizes]) == 0
     results = ropeaudit.parity("hf", "uniform", 1000, **SMALL)
     assert capsys.readouterr().out == ropeaudit.render("table", ropeaudit.report(results))

@@ -63,6 +63,10 @@ def _columns(context: click.Context) -> list[str]:
     for known in tables():
         if known in (name, f"list-{name}") or known.startswith(f"{name}-"):
             own += list(table(known))
+    if name == "report":  # rows of `shift`, as they were and in comparison
+        from ropeaudit.reports.comparison import COLUMNS
+
+        own += [*table("shift"), "file", *COLUMNS]
     return list(dict.fromkeys(own)) or list(table("shift"))
 
 

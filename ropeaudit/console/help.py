@@ -23,7 +23,6 @@ EXAMPLES = {
         ("shift --model llama-3.1-8b,qwen3-8b --offset 128k", "drift at 128k, by model"),
         ("shift --impl rope.py:apply_rope --dtype bf16", "own code"),
         ("shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'", "exit code 1 above 1 %"),
-        ("shift --rerotate 0,10,100 --offset 0 --model llama-3.1-8b", "a cache that is shifted"),
     ),
     "check": (
         ("check rope.py:apply_rope", "own code, at each of 128k positions"),

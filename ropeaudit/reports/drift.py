@@ -18,7 +18,8 @@ from ropeaudit.runtime.columns import Column, table
 
 # of the columns that are shown only where something is asked for
 _LEGENDS = {
-    "drift_relative": "drift = RMS(score - exact) / RMS(exact); vs best: ÷ the best achievable in the dtype",
+    "drift_relative": "drift = RMS(score - exact) / RMS(exact)",
+    "excess": "vs best = drift ÷ the best achievable in the dtype",
     "change_": "change: score at the offset minus the same implementation's at offset 0",
     "rotation_excess": "rotation excess: rotation error ÷ allowed; above 1 a pair is rotated wrongly",
     "drift_rms_low": "low, high: 95 % interval of drift rms over all scores; a fault at one position of "
@@ -30,6 +31,7 @@ _LEGENDS = {
 }
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
 _READERS = table("shift-readers")
+_SHOWN = table("shift", "shift-readers")
 # what must agree for two rows to be of the same case but for their subject
 _BESIDE = (
     *(name for name in settings.NAMES if name != "layout"),
@@ -77,7 +79,7 @@ def report(
         legend=legend(columns if chosen else seen, results),
         header=header,
         refusals=drift_notes.refusals(results),
-        dispensable=() if chosen else settings.dispensable(wide, records.COLUMNS.dispensable, "excess"),
+        dispensable=() if chosen else settings.dispensable(wide, _SHOWN.dispensable, "excess"),
         constant=("implementation", "dtype", "offset") if "model" in wide else (),
     )
 
@@ -220,7 +222,7 @@ def _causes(worst: Record) -> list[Cause]:
     code = worst.diagnosis or ("nonfinite" if worst.nonfinite else "unexplained")
     known = kinds().get(code.partition("+")[0].partition("|")[0])
     title = printable(worst.resembles or (known.title if known else "nothing that was tried explains it"))
-    facts = [verdicts.wrong_pair(worst)] if not worst.rotation_excess <= 1 else []
+    facts = [f"rotates {verdicts.wrong_pair(worst)}"] if not worst.rotation_excess <= 1 else []
     return [Cause(code, title, facts=facts)]
 
 

@@ -177,8 +177,8 @@ def test_what_is_lossy_but_possible_is_a_finding(capsys) -> None:
     assert main([*TINY, *line]) == 0
     seen = capsys.readouterr()
     assert len(json.loads(seen.out)["records"]) == 3
-    assert "positions stay distinct" in seen.err
-    assert "nan or infinite" in seen.err
+    assert "positions stay distinct" in seen.out
+    assert "nan or infinite" in seen.out
 
 
 # ---------------------------------------------------------------------------- captured q and k

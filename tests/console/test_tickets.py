@@ -76,7 +76,7 @@ def test_a_ticket_holds_facts_snippet_command_and_versions(here, believed, capsy
         assert f"\n{line}" in text
     assert "| implementation | kernel.py:careless |" in text
     assert "adding an integer to every position changes nothing" in text
-    assert "FAIL  kernel.py:careless   out of tolerance in bf16 at offset 1,000: scores 38 % off" in text
+    assert "drift 38 % of the scores' RMS" in title
     assert "| distinct positions | 7 |" in text
     assert "| diagnosis | narrow-positions |" in text
     assert f"ticket written to 't.md': its snippet printed drift_rms {snippet.value:.3g} here" in err

@@ -415,12 +415,12 @@ def test_title_and_size_are_those_requested(folder, tmp_path, capsys) -> None:
     assert main([*line, "--title", "My own title"]) == 0
     seen = capsys.readouterr().err  # the file and the finding: the title is known to who typed it
     assert seen.startswith(f"ropeaudit: wrote {str(target)!r}: ")
-    assert "from distance" in seen
+    assert "first negative at 1,707" in seen
     text = target.read_text(encoding="utf-8")
     assert 'width="360pt" height="288pt"' in text  # 72 points an inch
     assert "My own title" in text
     assert main([*line, "--title", "", "-q"]) == 0
-    assert "from distance" not in target.read_text(encoding="utf-8")
+    assert "is first negative at" not in target.read_text(encoding="utf-8")
     assert main([*line[:-1], "5"]) == 2
     assert "--size '5' is not WIDTHxHEIGHT" in capsys.readouterr().err
 

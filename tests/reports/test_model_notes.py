@@ -15,7 +15,7 @@ CONFIG = {
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
 WORDS = (
-    "note: m: read: base 10000, head_dim 16, all dims rotated (dims i and i + 8 a pair), linear scaling "
+    "base 10000, head_dim 16, all dims rotated (dims i and i + 8 a pair), linear scaling "
     "(factor 4), softmax scale 0.25, 1,024 positions"
 )
 
@@ -25,7 +25,7 @@ WORDS = (
     [
         ["shift", "--recipe", "hf", "--offset", "2000"],
         ["explain", "--recipe", "hf", "--offset", "2000"],
-        ["parity", "hf", "uniform", "--offset", "2000"],
+        ["parity", "hf", "uniform", "--offset", "2000", "-v"],
         ["plot", "--kind", "heatmap", "--offset", "2000", "-o", "p.svg"],
     ],
     ids=lambda words: words[0],

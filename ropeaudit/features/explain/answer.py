@@ -130,7 +130,9 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     if assumed and case.model is None and case.config is None:
         facts.append(("assumed", f"{', '.join(assumed)} (--config, --model or --base for yours)"))
     read = model_notes([case], [one.offset])  # what a config says, and what of it is not looked at
-    facts += [("" if number else "read", text) for number, text in enumerate(read)]
+    facts += [
+        ("" if number else "read", text.partition(": read: ")[2] or text) for number, text in enumerate(read)
+    ]
     (heads, size, _), seed = one.inputs.q.shape, f" (seed {one.inputs.seed})" if case.qk == "gaussian" else ""
     taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
     left = "" if sampled.covers(one.inputs) else taken

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ropeaudit.reports import Report, ReportForm, Row, answers
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.reports.verdicts import quality
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _BY_STATUS = {
 WHOLE = 10_000  # columns: no table is wider
 NARROWEST = 20  # columns: COLUMNS=0 would show nothing
 MOST_ROWS, MOST_NOTES = 40, 3  # on a terminal, and beneath rows, without -v
+_WRAPPED = 20  # columns to which texts of several words are wrapped before columns leave
 _LONGEST = 40  # characters of a word from which on it may be cut: paths, not names
 _GAP = "   "
 
@@ -60,7 +61,7 @@ def _notes(report: Report) -> str:
     shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
     more = len(report.notes) - len(shown)
     lines = [f"note: {printable(note)}" for note in shown]
-    return "".join(f"{line}\n" for line in [*lines, *([f"{more} more notes: -v"] if more else [])])
+    return "".join(f"{line}\n" for line in [*lines, *([f"{counted(more, 'more note')}: -v"] if more else [])])
 
 
 def _plain_table(report: Report) -> list[str]:
@@ -120,12 +121,12 @@ def show(report: Report, console: Console) -> None:
         table, hidden = fitted(report, rows, console)
         console.print(table)
         more = len(report.rows) - len(rows)
-        below = [f"{more:,} more rows: -v, or through a pipe" if more else "", report.full_legend()]
-        below.append(f"Hidden (terminal too narrow): {', '.join(hidden)}." if hidden else "")
+        below = [f"{counted(more, 'more row')}: -v, or through a pipe" if more else "", report.full_legend()]
+        titles = ", ".join(map(report.title, hidden))
+        below.append(f"Hidden (terminal too narrow): {titles}" if hidden else "")
         if report.header and any(below):
-            text = "\n".join(filter(None, below))
             console.print()
-            console.print(Text(text if piped else text.replace("\n", " "), style="dim"), soft_wrap=piped)
+            console.print(Text("\n".join(filter(None, below)), style="dim"), soft_wrap=piped)
     if report.header and (notes := _notes(report)):
         console.print()
         console.print(Text(notes.rstrip("\n"), style="dim"), soft_wrap=piped)
@@ -138,32 +139,40 @@ def show(report: Report, console: Console) -> None:
 def fitted(report: Report, rows: Sequence[Row], console: Console) -> tuple[Table, list[str]]:
     """Return the table that a console has room for, and the columns that were left out for it."""
     names, hidden = list(report.screen), list[str]()
-    table = _table(report, rows, names)
+    options = console.options.update(max_width=WHOLE)
     for name in report.dispensable:
-        if console.measure(table, options=console.options.update(max_width=WHOLE)).maximum <= console.width:
+        if console.measure(_table(report, rows, names, _WRAPPED), options=options).maximum <= console.width:
             break
         if name in names:
             names.remove(name)
             hidden.append(name)
-            table = _table(report, rows, names)
-    return table, hidden
+    return _table(report, rows, names), hidden
 
 
-def _table(report: Report, rows: Sequence[Row], names: Sequence[str]) -> Table:
+def _table(report: Report, rows: Sequence[Row], names: Sequence[str], widest: int | None = None) -> Table:
+    """Return the table of some columns. widest: columns of a text whose words need no more."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, len(_GAP), 0, 0), show_header=report.header, header_style="bold")
+    table = Table(
+        box=None,
+        padding=(0, len(_GAP), 0, 0),
+        pad_edge=False,
+        show_header=report.header,
+        header_style="bold",
+    )
     for name in names:
         number = report.numeric(name)
         words = [word for row in rows for word in report.shown(name, row[name]).split()]
-        words += report.title(name).split()
+        words += report.title(name).split() if report.header else []
+        least = min(max(map(len, words), default=1), _LONGEST)
         table.add_column(
             Text(report.title(name)),
             justify="right" if number else "left",
             no_wrap=number,
             overflow="fold",
-            min_width=min(max(map(len, words), default=1), _LONGEST),
+            min_width=least,
+            max_width=None if number or widest is None else max(least, widest),
         )
     for row in rows:
         table.add_row(*(Text(report.shown(name, row[name]), style=_style(name, row)) for name in names))
