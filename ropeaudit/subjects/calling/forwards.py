@@ -14,37 +14,15 @@ from ropeaudit.subjects.calling.timeout import patiently
 
 Argument: TypeAlias = Callable[[Any, Any], Any]
 DIMS = 64  # of vectors whose values do not matter
-_LENGTHS = ("seq_len", "seqlen", "seq_length", "sequence_length", "length", "num_positions")
-_POSITIONS = (
-    *signatures.ROLES["positions"],
-    *("ids", "coords", "timestamps", "frame_indices"),
-)
-VECTORS = (
-    *signatures.ROLES["x"],
-    *signatures.ROLES["q"],
-    *signatures.ROLES["k"],
-    *("value", "value_states", "device_ref"),
-)
-_ROLES = {
-    "positions": _POSITIONS,
-    "length": (*_LENGTHS, "num_frames", "max_txt_seq_len"),
-    "x": VECTORS,
-    "layer": ("layer_type",),
-    "offset": signatures.ROLES["offset"],
-    "device": ("device",),
-    "dtype": ("dtype",),
-    "height": ("height",),
-    "width": ("width",),
-    "shape": ("shape",),
-    "sizes": ("fhw", "thw", "grid_size", "grid_sizes", "sizes"),
-    "list of sizes": ("video_fhw", "img_shapes", "grid_thw", "image_sizes"),
-}
+_LIKE = {role: signatures.ROLES[role] for role in ("positions", "offset", "x")}
+_LIKE["x"] += signatures.ROLES["q"] + signatures.ROLES["k"]
+_ROLES = {name: role for part in (_LIKE, signatures.FORWARD) for role in part for name in part[role]}
 SIZES = {"height", "width", "shape", "sizes", "list of sizes"}
 
 
 def role(name: str) -> str:
     """Return what an argument is; nothing where its name does not say."""
-    return next((role for role, names in _ROLES.items() if name.lower() in names), "")
+    return _ROLES.get(name.lower(), "")
 
 
 def constant(value: object) -> Argument:
