@@ -122,7 +122,8 @@ class _Parameters:
 def possible_signatures(function: Any, name: str) -> list[Signature]:
     """Return the ways in which a function may be called, likeliest first. Raises: UsageError."""
     parameters = _parameters(function)
-    by_number = _positional_signatures(_argument_counts(parameters))
+    numbered = [roles for count in _argument_counts(parameters) for roles in _BY_NUMBER.get(count, ())]
+    by_number = [Signature(tuple((None, role) for role in roles)) for roles in numbered]
     likely = [*_named_signatures(parameters), *(one for one in by_number if not _denied(one, parameters))]
     if not likely:
         names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
@@ -266,15 +267,6 @@ def _argument_counts(parameters: _Parameters) -> list[int]:
     # a default of 0 or "half" is no place for an array
     arrays = [parameter for parameter in fixed if parameter in needed or parameter.default is None]
     return list(dict.fromkeys((len(needed), len(arrays))))
-
-
-def _positional_signatures(counts: list[int]) -> list[Signature]:
-    """Return the signatures with these numbers of arguments, all of them positional."""
-    return [
-        Signature(tuple((None, role) for role in roles))
-        for count in counts
-        for roles in _BY_NUMBER.get(count, ())
-    ]
 
 
 def _named_signatures(parameters: _Parameters) -> list[Signature]:
