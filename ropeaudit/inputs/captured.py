@@ -8,7 +8,6 @@ Letters: b batch, h heads, g key-value heads, s positions, d head_dim.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,7 @@ def read(spec: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
                 f"--qk {str(path)!r}: {wrong}; {_REMEDIES.get(wrong, 'give a file that can be read')}"
             )
     tensors = tensorfiles.guarded(f"--qk {spec!r}", paths[0], lambda: _tensors(paths))
-    q, k = (_heads(spec, name, _pick(spec, tensors, name)) for name in ("q", "k"))
+    q, k = (_heads(spec, which, tensors) for which in _NAMES)
     if q.shape[1:] != k.shape[1:]:
         raise BadInput(
             f"--qk {spec!r}: q has shape {q.shape} and k {k.shape}; they must agree in positions and head_dim"
@@ -57,27 +56,20 @@ def _tensors(paths: list[Path]) -> Tensors:
         seen = "one .npy file holds one tensor" if path.suffix == ".npy" else "unknown kind of file"
         raise BadInput(f"--qk {str(path)!r}: {seen}; give one of {', '.join(known)}, or a pair q.npy,k.npy")
     try:
-        return tensorfiles.read(path, lambda names: [name for name in names if _is_q_or_k(name)], ("q", "k"))
+        wanted = {name for names in _NAMES.values() for name in names}
+        return tensorfiles.read(path, lambda names: [name for name in names if name in wanted], ("q", "k"))
     except Unnamed as other:
         what = "an archive with" if path.suffix.lower() == ".npz" else "a dict of"
         raise BadInput(f"--qk {str(path)!r}: holds {other.args[0]}; give {what} q and k") from None
 
 
-def _is_q_or_k(name: str) -> bool:
-    return any(name in names for names in _NAMES.values())
-
-
-def _pick(spec: str, tensors: Tensors, which: str) -> NDArray[Any]:
-    for name in _NAMES[which]:
-        if name in tensors:
-            return tensors[name]
-    seen = f"no tensor called {' or '.join(_NAMES[which])}; it holds {tensorfiles.listed(tensors)}"
-    raise BadInput(f"--qk {spec!r}: {seen}")
-
-
-def _heads(spec: str, name: str, tensor: NDArray[Any]) -> NDArray[np.float64]:
+def _heads(spec: str, name: str, tensors: Tensors) -> NDArray[np.float64]:
     """Check one tensor and bring it to (h, s, d) in float64."""
-    tensor = tensorfiles.real(f"--qk {spec!r}: {name}", tensor)
+    called = next((one for one in _NAMES[name] if one in tensors), None)
+    if called is None:
+        seen = f"no tensor called {' or '.join(_NAMES[name])}; it holds {tensorfiles.listed(tensors)}"
+        raise BadInput(f"--qk {spec!r}: {seen}")
+    tensor = tensorfiles.real(f"--qk {spec!r}: {name}", tensors[called])
     if tensor.ndim not in (3, 4) or 0 in tensor.shape or tensor.shape[-1] % 2:
         raise BadInput(
             f"--qk {spec!r}: {name} has shape {tensor.shape}; give (heads, seq, head_dim) or "

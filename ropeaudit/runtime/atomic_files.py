@@ -6,7 +6,6 @@ While such a file is open it is locked. One that nobody has locked was left by a
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import stat
@@ -46,7 +45,7 @@ def opened(target: Path) -> IO[bytes]:
     while True:
         number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
         number = paths.out_of_reach(number)
-        file = open(name, "w+b", opener=functools.partial(_given, number))  # noqa: SIM115 it is handed over
+        file = open(name, "w+b", opener=lambda *_, number=number: number)  # noqa: SIM115 it is handed over
         if lock(file.fileno()) is not False and os.path.exists(file.name):
             return file
         file.close()  # another run took it for one that was left, in the moment before it was locked
@@ -55,10 +54,6 @@ def opened(target: Path) -> IO[bytes]:
 def may_be_cleared(name: str) -> bool:
     """Return whether a file of this name looks like one that a killed run left."""
     return re.fullmatch(r"\..+\." + _RANDOM + re.escape(_SUFFIX), name) is not None
-
-
-def _given(number: int, *_: object) -> int:
-    return number
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:

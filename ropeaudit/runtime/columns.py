@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Literal
 
@@ -19,9 +19,8 @@ Row = Mapping[str, Any]
 # case, setting: what was requested, which identifies a row. drift: what a fault that shifts q and k alike
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
-Style = Literal[
-    "short", "setting", "times", "percent", "part", "short or empty", "part or empty"
-]  # how a screen shows a value; see `reports.numbers`
+# how a screen shows a value; see `reports.numbers`
+Style = Literal["short", "setting", "times", "percent", "part", "short or empty", "part or empty"]
 _KINDS: dict[str, type[Any]] = {"text": str, "integer": int, "number": float, "boolean": bool}
 
 
@@ -80,27 +79,15 @@ def has_value(value: Any) -> bool:
     return value is not None and value == value and value not in ("", "none")
 
 
-class Columns(Mapping[str, Column]):
+class Columns(dict[str, Column]):
     """The columns of a report by name, in the order in which files have them."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
         """Raise ValueError if two columns have one name."""
         listed = list(columns)
-        self._columns = {column.name: column for column in listed}
-        if len(self._columns) < len(listed):
+        super().__init__((column.name, column) for column in listed)
+        if len(self) < len(listed):
             raise ValueError(f"a column is declared twice: {[column.name for column in listed]}")
-
-    def __getitem__(self, name: str) -> Column:
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._columns
 
     def names(self, test: Callable[[Column], bool]) -> tuple[str, ...]:
         """Return the columns of which something holds."""

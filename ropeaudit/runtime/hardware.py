@@ -78,20 +78,14 @@ def _blas(with_torch: bool) -> str:
     import numpy  # noqa: F401
     from threadpoolctl import threadpool_info
 
-    loaded = [
-        f"{one['internal_api']} {one.get('version') or ''}".strip() + f" ({_counted(one['num_threads'])})"
-        for one in threadpool_info()
-        if one["user_api"] == "blas"
-    ]
-    return ", ".join([*([f"torch: {_blas_of_torch()}"] if with_torch else []), *dict.fromkeys(loaded)])
+    found: dict[str, None] = {}
+    if with_torch:
+        import torch
 
-
-def _blas_of_torch() -> str:
-    import torch
-
-    built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return built[1] if built else "unknown"
-
-
-def _counted(threads: int) -> str:
-    return f"{threads} thread{'s' * (threads != 1)}"
+        built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+        found[f"torch: {built[1] if built else 'unknown'}"] = None
+    for one in threadpool_info():
+        if one["user_api"] == "blas":
+            name, count = f"{one['internal_api']} {one.get('version') or ''}".strip(), one["num_threads"]
+            found[f"{name} ({count} thread{'s' * (count != 1)})"] = None
+    return ", ".join(found)

@@ -284,14 +284,12 @@ class OwnModules:
                 if root not in self._roots and root in sys.modules and self._offers(root):
                     self._put_aside(root)
                     self._roots.add(root)
-            elif root in self._roots and root not in self._hidden and self._elsewhere(root):
+            elif root in self._roots - self._hidden and (
+                root in self._others or PathFinder.find_spec(root, self._path_before) is not None
+            ):
                 with self._hiding(root):
                     return self._import_before(name, globals, locals, fromlist, level)
         return self._import_before(name, globals, locals, fromlist, level)
-
-    def _elsewhere(self, root: str) -> bool:
-        """Return whether there is something else of this name."""
-        return root in self._others or PathFinder.find_spec(root, self._path_before) is not None
 
     @contextlib.contextmanager
     def _hiding(self, root: str) -> Iterator[None]:
@@ -322,7 +320,8 @@ class OwnModules:
     def _follow(self) -> None:
         """Read what the files read so far may import from the folder later, within their functions."""
         package = {name: str(getattr(module, "__package__", None) or "") for name, module in self._loaded()}
-        names = {file: package[name] for name, module in self._loaded() if (file := _file_of(module))}
+        files = {name: getattr(module, "__file__", None) for name, module in self._loaded()}
+        names = {file: package[name] for name, file in files.items() if isinstance(file, str)}
         left = [(file, names.get(file, "")) for file in sorted(self.sources)]
         for file, parent in left:
             if len(left) > _MOST_FOLLOWED:
@@ -373,15 +372,13 @@ def _imports(source: bytes) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
         return ()
-    plain = [(0, one.name, ()) for node in nodes if isinstance(node, ast.Import) for one in node.names]
-    return (
-        *plain,
-        *(
-            (node.level, node.module or "", tuple(one.name for one in node.names))
-            for node in nodes
-            if isinstance(node, ast.ImportFrom)
-        ),
-    )
+    found: list[tuple[int, str, tuple[str, ...]]] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [(0, one.name, ()) for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((node.level, node.module or "", tuple(one.name for one in node.names)))
+    return tuple(found)
 
 
 def _absolute(imports: Iterable[tuple[int, str, tuple[str, ...]]], package: str) -> Iterator[str]:
@@ -415,15 +412,9 @@ def _importing() -> dict[str, Any] | None:
 
 
 def _beneath(root: str) -> list[tuple[str, ModuleType]]:
-    modules = sys.modules
-    return [(name, modules[name]) for name in _named(root, modules)]
+    return [(name, sys.modules[name]) for name in _named(root, sys.modules)]
 
 
 def _named(root: str, modules: Iterable[str]) -> list[str]:
     start = f"{root}."
     return [name for name in list(modules) if name == root or name.startswith(start)]
-
-
-def _file_of(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) else None

@@ -31,14 +31,8 @@ State: TypeAlias = dict[str, Any]
 _GUARDED = ("math", "numpy", "numpy.linalg", "torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
 _REPLACED_BY_TORCH = {"manual_seed"}  # when it compiles for the first time
 # each thread has its own of these
-OF_THREADS = {
-    "decimal",
-    "numpy.errors",
-    "torch.grad",
-    "torch.denormal",
-    "torch.autocast cpu",
-    "torch.autocast cuda",
-}
+OF_THREADS = {"decimal", "numpy.errors", "torch.grad", "torch.denormal"}
+OF_THREADS |= {"torch.autocast cpu", "torch.autocast cuda"}
 _AS_LOADED: dict[str, _Functions] = {}  # of each of them: its functions before other people's code ran
 _SEED = 0
 _SEEDS = 2**32  # those that people give are below it; one that torch begins with is hardly ever
@@ -87,13 +81,12 @@ def home() -> State | None:
     return _home.get()
 
 
-def _says_nothing(error: BaseException) -> bool:
-    """Return whether the text of an exception cannot be had: reading it raises, or leaves."""
+def _text(error: BaseException) -> str | None:
+    """Return the text of an exception; None where it cannot be had: reading it raises, or leaves."""
     try:
-        str(error)
+        return str(error)
     except BaseException:
-        return True
-    return False
+        return None
 
 
 class _Left(SystemExit):
@@ -122,15 +115,16 @@ def contained() -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        if _says_nothing(error):
+        if _text(error) is None:
             raise RuntimeError(f"it raises {type(error).__name__}, whose text cannot be read") from None
         raise
     except SystemExit as stop:
         how = "os._exit" if isinstance(stop, _Left) else "sys.exit"
         raise RuntimeError(f"it calls {how}({'' if stop.code is None else stop.code})") from None
     except BaseException as stop:
-        text = "" if _says_nothing(stop) else str(stop)
-        raise RuntimeError(f"it raises {type(stop).__name__}: {text}".removesuffix(": ")) from None
+        raise RuntimeError(
+            f"it raises {type(stop).__name__}: {_text(stop) or ''}".removesuffix(": ")
+        ) from None
 
 
 @contextlib.contextmanager
@@ -195,7 +189,10 @@ def aspects() -> dict[str, Aspect]:
             readable[f"signal {number}"] = _handler(number)
     readable["functions"] = (_replaced, _replace)
     if "numpy" in sys.modules:
-        readable |= _numpy()
+        import numpy as np
+
+        readable["numpy.errors"] = (np.geterr, lambda kinds: np.seterr(**kinds))
+        readable["numpy.random"] = (np.random.get_state, np.random.set_state)
     torch = sys.modules.get("torch")
     if hasattr(torch, "default_generator"):  # else it is not loaded, or not yet
         readable |= _torch(torch)
@@ -226,10 +223,6 @@ def _set_environment(variables: dict[str, str]) -> None:
     for name in set(os.environ) - set(variables):
         del os.environ[name]
     os.environ.update(variables)
-
-
-def _set_path(folders: list[str]) -> None:
-    sys.path[:] = folders
 
 
 def _set_filters(state: tuple[list[Any], Any]) -> None:
@@ -306,7 +299,7 @@ _PYTHON: dict[str, Aspect] = {
     "modules": (own_modules.current, own_modules.enter),  # before "path", which they have on them
     "folder": (_folder, _go),
     "environment": (lambda: dict(os.environ), _set_environment),
-    "path": (lambda: list(sys.path), _set_path),
+    "path": (lambda: list(sys.path), lambda folders: operator.setitem(sys.path, slice(None), folders)),
     "builtins": (_builtins, lambda names: vars(builtins).update(names)),
     "filters": (lambda: (list(warnings.filters), warnings.showwarning), _set_filters),
     "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -316,15 +309,6 @@ _PYTHON: dict[str, Aspect] = {
     "decimal": (lambda: decimal.getcontext().copy(), lambda to: decimal.setcontext(to.copy())),
     "random": (random.getstate, random.setstate),
 }
-
-
-def _numpy() -> dict[str, Aspect]:
-    import numpy as np
-
-    return {
-        "numpy.errors": (np.geterr, lambda kinds: np.seterr(**kinds)),
-        "numpy.random": (np.random.get_state, np.random.set_state),
-    }
 
 
 def _torch(torch: Any) -> dict[str, Aspect]:

@@ -52,17 +52,13 @@ def mapping(threads: int) -> Iterator[Map]:
         from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
 
         ended = threading.Event()
-        with ThreadPoolExecutor(threads, initializer=_work_until, initargs=(ended,)) as pool:
+        with ThreadPoolExecutor(threads, initializer=setattr, initargs=(_here, "ended", ended)) as pool:
             try:
                 yield pool.map
             except BaseException:
                 ended.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-
-
-def _work_until(ended: threading.Event) -> None:
-    _here.ended = ended
 
 
 def dropped() -> bool:

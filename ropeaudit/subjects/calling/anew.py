@@ -51,9 +51,7 @@ class Source:
         if self.usable is None:
             self.usable, began = True, (time.process_time(), time.perf_counter())
             first = self.thing(call)
-            with contextlib.suppress(
-                Exception
-            ):  # whatever other people's code raises: the checks will show it
+            with contextlib.suppress(Exception):  # whatever it raises: the checks will show it
                 if first is not None:
                     call(first)
             busy, waited = time.process_time() - began[0], time.perf_counter() - began[1]

@@ -16,6 +16,7 @@ from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.process_state import State
+from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.timeout import patiently
 
@@ -206,31 +207,22 @@ def building_argument(
     number where they are not known.
     Raises: UsageError for a scaling that no config can say.
     """
+    # of dynamic scaling a config says the length before the extension as its largest position
+    before = setting.scaling.maximum if setting.scaling.kind == "dynamic" else None
     values: dict[str, Callable[[], Any]] = {
         "base": lambda: setting.base,
         "dim": lambda: setting.rotary_dim,
         "head_size": lambda: setting.head_dim,
         "fraction": lambda: setting.rotary_dim / setting.head_dim,
-        "length": lambda: int(_before(setting) or served or signatures.LENGTH),
+        "length": lambda: int(before or served or signatures.LENGTH),
         "half_flag": lambda: setting.layout == "half",
         "interleaved_flag": lambda: setting.layout == "interleaved",
         "scaling": lambda: _scaling_dict(setting),
         "rope_parameters": lambda: _rope_parameters(setting),
         "config": lambda: _config(setting, target, name, declared),
-        "dtype": lambda: _torch_dtype(dtype),
+        "dtype": lambda: torch_arrays.dtype(dtype),
     }
     return values[role]()
-
-
-def _torch_dtype(dtype: Format) -> Any:
-    from ropeaudit.subjects import torch_arrays  # in-function: importing torch takes seconds
-
-    return torch_arrays.dtype(dtype)
-
-
-def _before(setting: RopeSetting) -> float | None:
-    """Return the length before the extension where a config says it as its largest position (dynamic)."""
-    return setting.scaling.maximum if setting.scaling.kind == "dynamic" else None
 
 
 def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:

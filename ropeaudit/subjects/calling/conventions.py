@@ -69,14 +69,12 @@ class Answer:
     @staticmethod
     def joined(answers: list[Answer], values: FloatArray, keys: FloatArray | None) -> Answer:
         """Return what several calls came to as one answer, with these values and keys."""
-        first, changed = answers[0], any(answer.changed for answer in answers)
-        in_place = all(answer.in_place for answer in answers)
         return replace(
-            first,
+            answers[0],
             values=values,
             keys=keys,
-            changed=changed,
-            in_place=in_place,
+            changed=any(answer.changed for answer in answers),
+            in_place=all(answer.in_place for answer in answers),
             changed_beside=tuple(dict.fromkeys(role for one in answers for role in one.changed_beside)),
             held=tuple(array for one in answers for array in one.held),
         )
@@ -162,14 +160,14 @@ class Convention:
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
         if "t" in self.order:
             return self._tokens(call, x, k, positions)
-        if self.signature.unplaced:
-            parts = [self._padded(call, x[:, :, run], k[:, :, run], first) for run, first in runs(positions)]
-        elif "offset" not in self.signature.roles:
+        if not self.signature.unplaced and "offset" not in self.signature.roles:
             return self._run(call, x, k, positions)
-        else:
-            parts = [
-                self._run(call, x[:, :, run], k[:, :, run], positions[run]) for run, _ in runs(positions)
-            ]
+        parts = [
+            self._padded(call, x[:, :, run], k[:, :, run], first)
+            if self.signature.unplaced
+            else self._run(call, x[:, :, run], k[:, :, run], positions[run])
+            for run, first in runs(positions)
+        ]
         keys = [part.keys for part in parts if part.keys is not None]
         return Answer.joined(
             parts,
@@ -266,13 +264,9 @@ class Convention:
 
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
         """Call with all axes that the function has. Shapes: x and k have the axes `letters`."""
-        heads = (
-            ((*x.shape, 1)[letters.index("h")], (*k.shape, 1)[letters.index("h")])
-            if "h" in letters
-            else (1, 1)
-        )
-        call, sizes = replace(call, heads=heads), dict(zip(letters, x.shape, strict=True))
-        of_keys = {**sizes, "h": heads[1]}
+        sizes = dict(zip(letters, x.shape, strict=True))
+        of_keys = {**sizes, "h": dict(zip(letters, k.shape, strict=True)).get("h", 1)}
+        call = replace(call, heads=(sizes.get("h", 1), of_keys["h"]))
         roles = self.signature.roles
         v = np.ascontiguousarray(k[..., ::-1]) if {"v", "qkv"} & set(roles) else k
         given = {role: self._vector(role, (x, k, v), letters) for role in roles if role in (*_ROTATED, "v")}
@@ -280,30 +274,36 @@ class Convention:
         buffer = None
         if self.strides in arrays.IN_BUFFER:
             buffer = arrays.Buffer(given, call.dtype, self.engine, self.strides, plain, self.device)
-        views = buffer.views if buffer else {role: self._array(each, call) for role, each in given.items()}
+            views = buffer.views
+        else:
+            new = {
+                role: arrays.new_array(x, call.dtype, self.engine, self.device) for role, x in given.items()
+            }
+            views = {role: arrays.strided(one, self.strides, plain) for role, one in new.items()}
         arguments = {
             role: views[role] if role in views else self._argument(role, first_given, at, call)
             for role in roles
         }
-        watched = _Watched(arguments)
+        vectors = [arguments[role] for role in _ROTATED if role in arguments]
+        before = [arrays.content(vector) for vector in vectors]
+        beside = {role: tables.content(arguments[role]) for role in _BESIDE if role in arguments}
         returned = self._returned(call, arguments)
         if buffer:
             buffer.check_around()
-        changed, changed_beside = watched.changed()
-        vectors = watched.vectors
+        changed = any(arrays.content(x) != old for x, old in zip(vectors, before, strict=True))
+        changed_beside = tuple(r for r, old in beside.items() if tables.content(arguments[r]) != old)
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
             returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
         if self.composed:
             returned = tables.applied(returned, x, letters, call.setting, call.dtype, self.width)
-            return Answer(
-                returned, None, torch_arrays.spelled(call.dtype), changed, "", False, changed_beside
-            )
+            dtype = torch_arrays.spelled(call.dtype)
+            return Answer(returned, None, dtype, changed, "", False, changed_beside)
         parts = arrays.parts(returned, self.takes_keys)
         first, second = parts[:2]
         if "qkv" in arguments and second is None:
             results, dtype = arrays.values(first)
-            self._check_shape(results, self.order, shapes.packed_sizes(self.order, sizes, heads[1]))
-            values, keys, third = shapes.unpacked(results, self.order, letters, sizes, heads[1])
+            self._check_shape(results, self.order, shapes.packed_sizes(self.order, sizes, of_keys["h"]))
+            values, keys, third = shapes.unpacked(results, self.order, letters, sizes, of_keys["h"])
             keys_dtype = dtype
         else:
             values, dtype = self._rotated(first, sizes, letters)
@@ -325,11 +325,6 @@ class Convention:
             device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
             held=(first,) if second is None else (first, second),
         )
-
-    def _array(self, x: FloatArray, call: _Call) -> Any:
-        """Return a new array of its own that holds a vector."""
-        vector = arrays.new_array(x, call.dtype, self.engine, self.device)
-        return arrays.strided(vector, self.strides, shapes.plain(self.order))
 
     def _vector(
         self, role: str, three: tuple[FloatArray, FloatArray, FloatArray], letters: str
@@ -435,23 +430,6 @@ class Convention:
                 table = table.swapaxes(0, 1)
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
         return tables.given(table, call.dtype if self.narrow else held, self.engine, self.device)
-
-
-class _Watched:
-    """The arguments of a call, and what they hold before it."""
-
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self.arguments = arguments
-        self.vectors = [arguments[role] for role in _ROTATED if role in arguments]
-        self._before = [arrays.content(vector) for vector in self.vectors]
-        self._beside = {role: tables.content(arguments[role]) for role in _BESIDE if role in arguments}
-
-    def changed(self) -> tuple[bool, tuple[str, ...]]:
-        """Return whether the call changed q, k or x, and the roles of other arrays that it changed."""
-        same = (arrays.content(x) == old for x, old in zip(self.vectors, self._before, strict=True))
-        beside = self._beside.items()
-        roles = tuple(role for role, old in beside if tables.content(self.arguments[role]) != old)
-        return not all(same), roles
 
 
 _Piece = tuple[Positions, int]  # which tokens are a run, and its first position

@@ -218,11 +218,12 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
 
 def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
     """Return what may make its arrays, likeliest first; arrays of NumPy lie on the CPU."""
+    engines: tuple[Engine, ...] = ("torch", "numpy")
     if signatures.wants_jax(function):
-        return ("jax", "numpy") if device.is_cpu else ("jax",)
-    if not device.is_cpu:
-        return ("torch",)
-    return ("numpy", "torch") if signatures.wants_numpy(function) else ("torch", "numpy")
+        engines = ("jax", "numpy")
+    elif signatures.wants_numpy(function) and device.is_cpu:
+        engines = ("numpy", "torch")
+    return engines if device.is_cpu else engines[:1]
 
 
 def _headless(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Fit | None:
@@ -272,19 +273,13 @@ def _conventions(
         if signature.tables or signature.unplaced or not (signature.vectorless or two):
             continue
         for order in orders or (("bhsd",) if signature.vectorless else ("bhsd", "bshd", "hsd")):
-            yield from (
-                Convention(signature, order, engine, rank, width, device=device, composed=True)
-                for rank in (2, 1)
-                for width in ("half", "interleaved", "pairs")
-            )
+            for rank, width in itertools.product((2, 1), ("half", "interleaved", "pairs")):
+                yield Convention(signature, order, engine, rank, width, device=device, composed=True)
+    apart = tuple(order for order in orders or _HEADLESS if order in _HEADLESS)
     for signature in signatures:
         if {"q", "k"} <= set(signature.roles):
-            apart = orders or _HEADLESS
-            yield from (
-                replace(one, headless=True)
-                for one in _of_signature(signature, apart, engine, device)
-                if one.order in _HEADLESS
-            )
+            for one in _of_signature(signature, apart, engine, device):
+                yield replace(one, headless=True)
 
 
 def _of_signature(
@@ -309,11 +304,10 @@ def _of_signature(
     for order in orders:
         ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
         ranks = (*ranks, 4) if tables and tokens else ranks  # as Megatron has them
-        for rank in ranks if order[0] != "t" or tables else (1,):
-            for width in widths:
-                backs: tuple[str, ...] = shapes.backs(order) if packed else ("",)
-                for back in backs:
-                    yield Convention(signature, order, engine, rank, width, device=device, back=back)
+        ranks = ranks if order[0] != "t" or tables else (1,)
+        backs = shapes.backs(order) if packed else ("",)
+        for rank, width, back in itertools.product(ranks, widths, backs):
+            yield Convention(signature, order, engine, rank, width, device=device, back=back)
 
 
 def _nearest_layout(
@@ -359,12 +353,10 @@ def _nearest_layout(
     if best.sure or not np.isfinite(best.error):
         return best
     placed = not convention.signature.unplaced
-    with_reasons = (
-        replace(candidate, misfit=misfit(x64, values, one, candidate.permuted, placed=placed))
-        for candidate in fits
-        for one in (replace(setting, layout=candidate.layout),)
-    )
-    return min(with_reasons, key=lambda candidate: candidate.rank)
+    for number, one in enumerate(fits):
+        of = replace(setting, layout=one.layout)
+        fits[number] = replace(one, misfit=misfit(x64, values, of, one.permuted, placed=placed))
+    return min(fits, key=lambda candidate: candidate.rank)
 
 
 def sureness(fit: Fit) -> str:
@@ -435,11 +427,8 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
         return 1.0
     z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
     (batch, heads), everything = z.shape[:2], np.ones(z.shape[:2], bool)
-    subsets = [everything]
-    for index in range(heads):
-        subsets.append(everything & (np.arange(heads) != index))
-    for index in range(batch):
-        subsets.append(everything & (np.arange(batch)[:, None] != index))
+    subsets = [everything, *(everything & (np.arange(heads) != index) for index in range(heads))]
+    subsets += [everything & (np.arange(batch)[:, None] != index) for index in range(batch)]
     stray = min(_sinusoid_residual(z[subset], w[subset]) for subset in subsets)
     return 0.0 if heads > 1 and stray > _STRAY and _heads_differ(z, w) else stray
 

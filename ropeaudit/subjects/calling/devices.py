@@ -83,10 +83,8 @@ def of_jax(name: str | None) -> Device:
     try:
         place = jax.devices(kind or None)[int(number or 0)]
     except (RuntimeError, ValueError, IndexError) as error:
-        seen = ", ".join(map(str, jax.devices()))
-        raise UsageError(
-            f"--device {name}: jax has no such device ({_short(error)}); it has {seen}"
-        ) from None
+        seen, reason = ", ".join(map(str, jax.devices())), " ".join(str(error).split())[:120]
+        raise UsageError(f"--device {name}: jax has no such device ({reason}); it has {seen}") from None
     if place.platform == "cpu":
         return Device("cpu", "cpu", place)
     return Device(str(place), f"{place} ({place.device_kind})", place)
@@ -127,7 +125,3 @@ def advice(message: str, device: Device) -> str:
             "moves parameters and buffers alone): make them on the device of x, or give --device cpu"
         )
     return ""
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120]

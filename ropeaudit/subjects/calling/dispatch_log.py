@@ -6,7 +6,7 @@ the table, x times the table the rotation. Letters: h heads, s positions, d head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import timeout
 from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.torch_native import Numbers
 
 STAGES = ("position", "frequency", "angle", "trig", "table", "input", "rotation", "output")
-_ORDER = {stage: number for number, stage in enumerate(STAGES)}
 _VECTORS = frozenset(("input", "rotation", "output"))  # stages of what is rotated
 _TRIG = ("cos", "sin", "polar", "exp")
 PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "mv", "addmv", "linear", "einsum", "dot")
@@ -31,60 +31,10 @@ _VIEWS: tuple[str, ...] = ("view", "slice", "select", "expand", "transpose", "pe
 _VIEWS += ("squeeze", "alias", "detach", "unbind", "split", "chunk", "reshape", "clone", "_unsafe_view")
 _VIEWS += ("as_strided", "neg", "cat", "stack", "repeat", "split_with_sizes", "_conj", "lift_fresh", "index")
 _VIEWS += ("empty_like", "view_as_real", "view_as_complex", "_reshape_alias", "unfold")
+# operations that cuBLAS computes in TF32 where that is allowed -> the first of their two factors
+_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_TF32 = parse("tf32")
 _SUMS = ("add", "sub", "rsub", "addcmul")
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """An operation: its name, the stages of its arguments, the arguments themselves, and one result."""
-
-    name: str
-    stages: frozenset[str]
-    given: Sequence[torch.Tensor]
-    out: torch.Tensor
-
-    def makes_angles(self) -> bool:
-        """Return whether positions are multiplied by frequencies, or by one other tensor."""
-        return "frequency" in self.stages or len(self.given) == 2
-
-    def changes_dtype(self) -> bool:
-        """Return whether the result has another dtype than the first argument."""
-        return self.out.dtype != self.given[0].dtype
-
-    def without_vectors(self) -> bool:
-        """Return whether no argument is a vector that is rotated."""
-        return not self.stages & _VECTORS
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """One of `operations`, on tensors of each set of stages in `on`, belongs to `stage` if `when` holds."""
-
-    stage: str
-    operations: tuple[str, ...]
-    on: tuple[frozenset[str], ...]
-    when: Callable[[_Operation], bool] = lambda operation: True
-
-    def holds(self, operation: _Operation) -> bool:
-        """Return whether the rule covers an operation."""
-        known = operation.name in self.operations and all(operation.stages & stages for stages in self.on)
-        return known and self.when(operation)
-
-
-def _any(*stages: str) -> frozenset[str]:
-    return frozenset(stages)
-
-
-# The first rule that holds gives the stage; where none does, it is the latest stage of the arguments.
-_RULES = (
-    _Rule("trig", _TRIG, (_any("angle", "trig"),)),
-    _Rule("trig", ("complex",), (_any("trig"),)),
-    _Rule("angle", _TIMES, (_any("position"),), _Operation.makes_angles),
-    _Rule("output", _CASTS, (_any("rotation"),), _Operation.changes_dtype),
-    _Rule("rotation", _TIMES, (_VECTORS, _any("trig", "table"))),
-    _Rule("rotation", _SUMS, (_any("rotation", "output"),)),
-    _Rule("table", _CASTS + _TIMES, (_any("trig"),), _Operation.without_vectors),
-)
 
 
 @dataclass(slots=True)
@@ -99,13 +49,35 @@ class StageLog:
     products: dict[str, str] = field(default_factory=dict)
 
 
-class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what happens to x (h, s, d) and positions (s,) while it is entered."""
-
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Keep torch from loading its compiler, which takes longer than all checks together."""
         return False
+
+
+class Tf32Products(_Mode):
+    """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
+
+    TF32 where no hardware has it: products and sums are float32, as on tensor cores; operands are rounded to
+    nearest, ties to even, as in the recipe `hf-tf32-matmul`.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Run an operation, a product of rounded factors."""
+        first = _FACTORS.get(str(func.overloadpacket).rpartition(".")[2])
+        if first is not None:
+            args = [
+                Numbers(one.device).keep(one, _TF32)
+                if number in (first, first + 1) and one.dtype == torch.float32
+                else one
+                for number, one in enumerate(args)
+            ]
+        return func(*args, **(kwargs or {}))
+
+
+class DispatchLog(_Mode):
+    """Notes what happens to x (h, s, d) and positions (s,) while it is entered."""
 
     def __init__(self, heads: int, length: int, head_dim: int, pairs: int) -> None:
         """Keep the sizes by which arrays are recognised; they should differ from each other."""
@@ -131,8 +103,7 @@ class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.logs["output"].dtypes = [_dtype_name(tensor)]
 
     def _note(self, name: str, given: list[torch.Tensor], out: torch.Tensor) -> None:
-        stages = frozenset(self._tag(tensor) for tensor in given) - {""}
-        stage = self._stage(_Operation(name, stages, given, out))
+        stage = self._stage(name, {self._tag(tensor) for tensor in given} - {""}, given, out)
         self.tagged[id(out)] = (stage, out)
         if not stage or not _is_real(out):
             return
@@ -148,19 +119,27 @@ class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in PRODUCTS:
             log.products.setdefault(name, _dtype_name(given[-1]))
 
-    def _stage(self, operation: _Operation) -> str:
-        """Return the stage that an operation belongs to; empty where it is unknown."""
-        numbers = operation.out.numel()
-        if not operation.given:  # arange, zeros, a constant
-            if operation.name != "arange":
+    def _stage(self, name: str, stages: set[str], given: list[torch.Tensor], out: torch.Tensor) -> str:
+        """Return the stage of an operation, from those of its arguments; empty where it is unknown."""
+        numbers, times = out.numel(), name in _TIMES
+        if not given:  # arange, zeros, a constant
+            if name != "arange":
                 return ""
             return "frequency" if numbers in (self.pairs, 2 * self.pairs) else "position"
-        rule = next((rule for rule in _RULES if rule.holds(operation)), None)
-        if rule is None:
-            return max(operation.stages, key=_ORDER.__getitem__, default="")
-        if rule.stage == "angle" and numbers == self.length:  # positions times a number are positions
-            return "position"
-        return rule.stage
+        if (name in _TRIG and stages & {"angle", "trig"}) or (name == "complex" and "trig" in stages):
+            return "trig"
+        if times and "position" in stages and ("frequency" in stages or len(given) == 2):
+            # positions times a number are positions
+            return "position" if numbers == self.length else "angle"
+        if name in _CASTS and "rotation" in stages and out.dtype != given[0].dtype:
+            return "output"
+        if times and stages & _VECTORS and stages & {"trig", "table"}:
+            return "rotation"
+        if name in _SUMS and stages & {"rotation", "output"}:
+            return "rotation"
+        if (times or name in _CASTS) and "trig" in stages and not stages & _VECTORS:
+            return "table"
+        return max(stages, key=STAGES.index, default="")
 
     def _tag(self, tensor: torch.Tensor) -> str:
         """Return the stage of a tensor; one that was made outside is recognised by its size."""
@@ -200,7 +179,6 @@ def logged(
     Raises: whatever the code raises; UsageError where it takes too long.
     """
     log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
-
     fresh = code.uncalled(setting, dtype)  # a table that is cached is made in the first call
 
     def called() -> FloatArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -98,7 +98,15 @@ class Environment:
                     return compiled(*plain, **named)
 
             return called
-        return _with_tf32(function) if self._emulated(device) else function
+        if not self._emulated(device):
+            return function
+        from ropeaudit.subjects.calling.dispatch_log import Tf32Products
+
+        def emulated(*plain: Any, **named: Any) -> Any:
+            with Tf32Products():  # type: ignore[no-untyped-call]
+                return function(*plain, **named)
+
+        return emulated
 
     def _emulated(self, device: str) -> bool:
         if self.kind != "tf32":
@@ -116,21 +124,17 @@ def _torch_dtype(fmt: Format | None) -> Any:
     return getattr(torch, fmt.name) if fmt else torch.float32
 
 
-def _all() -> Iterator[Environment]:
-    yield Environment(NONE, "none", "nothing is changed")
-    for short in ("bf16", "fp16"):
-        fmt = parse(short)
-        does = f"matrix products of the device are computed in {fmt}, as torch.autocast does"
-        yield Environment(f"autocast:{short}", "autocast", does, fmt)
-    yield Environment("tf32", "tf32", "operands of float32 matrix products have 11 bits", parse("tf32"))
-    for short in ("bf16", "fp16"):
-        fmt = parse(short)
-        does = f"tensors that are made without a dtype are {fmt}, when code is built and when it is called"
-        yield Environment(f"default-dtype:{short}", "default-dtype", does, fmt)
-    yield Environment("compile", "compile", "it is compiled by torch.compile")
-
-
-ENVIRONMENTS = {one.name: one for one in _all()}
+_SIXTEEN = (parse("bf16"), parse("fp16"))
+_PRODUCTS = "matrix products of the device are computed in {}, as torch.autocast does"
+_MADE = "tensors that are made without a dtype are {}, when code is built and when it is called"
+_ALL = (
+    Environment(NONE, "none", "nothing is changed"),
+    *(Environment(f"autocast:{fmt.short}", "autocast", _PRODUCTS.format(fmt), fmt) for fmt in _SIXTEEN),
+    Environment("tf32", "tf32", "operands of float32 matrix products have 11 bits", parse("tf32")),
+    *(Environment(f"default-dtype:{fmt.short}", "default-dtype", _MADE.format(fmt), fmt) for fmt in _SIXTEEN),
+    Environment("compile", "compile", "it is compiled by torch.compile"),
+)
+ENVIRONMENTS = {one.name: one for one in _ALL}
 CLEAN = ENVIRONMENTS[NONE]
 NAMES = tuple(name for name in ENVIRONMENTS if name != NONE)
 
@@ -170,14 +174,3 @@ def silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _with_tf32(function: Any) -> Callable[..., Any]:
-    """Return what calls a function whose float32 matrix products are emulated in TF32."""
-    from ropeaudit.subjects.calling.tf32_products import Tf32Products
-
-    def called(*plain: Any, **named: Any) -> Any:
-        with Tf32Products():  # type: ignore[no-untyped-call]
-            return function(*plain, **named)
-
-    return called

@@ -93,19 +93,15 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
         exposed = product in TF32_PRODUCTS and dtype_of_it == "float32"
         return f"the angle is a matrix product ({product}), of factors rounded to 11 bits" if exposed else ""
     own = _stages(code, setting, dtype)
-    narrower = {
-        stage: (narrowest(own[stage].dtypes), narrowest(clean[stage].dtypes))
-        for stage in _STAGES
-        if stage in own
-        and stage in clean
-        and (_width(narrowest(own[stage].dtypes)) < _width(narrowest(clean[stage].dtypes)))
-    }
     product, here = angle_product(own)
     there = angle_product(clean)[1]
     if product and there and _width(here) < _width(there):
         return f"the angle is a matrix product ({product}), computed in {here} (clean: {there})"
-    for stage, (here, there) in narrower.items():
-        return f"{_STAGES[stage]} computed in {here} (clean: {there})"
+    for stage, what in _STAGES.items():
+        if stage in own and stage in clean:
+            here, there = narrowest(own[stage].dtypes), narrowest(clean[stage].dtypes)
+            if _width(here) < _width(there):
+                return f"{what} computed in {here} (clean: {there})"
     return ""
 
 

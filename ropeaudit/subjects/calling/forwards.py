@@ -14,37 +14,15 @@ from ropeaudit.subjects.calling.timeout import patiently
 
 Argument: TypeAlias = Callable[[Any, Any], Any]
 DIMS = 64  # of vectors whose values do not matter
-_LENGTHS = ("seq_len", "seqlen", "seq_length", "sequence_length", "length", "num_positions")
-_POSITIONS = (
-    *signatures.ROLES["positions"],
-    *("ids", "coords", "timestamps", "frame_indices"),
-)
-VECTORS = (
-    *signatures.ROLES["x"],
-    *signatures.ROLES["q"],
-    *signatures.ROLES["k"],
-    *("value", "value_states", "device_ref"),
-)
-_ROLES = {
-    "positions": _POSITIONS,
-    "length": (*_LENGTHS, "num_frames", "max_txt_seq_len"),
-    "x": VECTORS,
-    "layer": ("layer_type",),
-    "offset": signatures.ROLES["offset"],
-    "device": ("device",),
-    "dtype": ("dtype",),
-    "height": ("height",),
-    "width": ("width",),
-    "shape": ("shape",),
-    "sizes": ("fhw", "thw", "grid_size", "grid_sizes", "sizes"),
-    "list of sizes": ("video_fhw", "img_shapes", "grid_thw", "image_sizes"),
-}
+_LIKE = {role: signatures.ROLES[role] for role in ("positions", "offset", "x")}
+_LIKE["x"] += signatures.ROLES["q"] + signatures.ROLES["k"]
+_ROLES = {name: role for part in (_LIKE, signatures.FORWARD) for role in part for name in part[role]}
 SIZES = {"height", "width", "shape", "sizes", "list of sizes"}
 
 
 def role(name: str) -> str:
     """Return what an argument is; nothing where its name does not say."""
-    return next((role for role, names in _ROLES.items() if name.lower() in names), "")
+    return _ROLES.get(name.lower(), "")
 
 
 def constant(value: object) -> Argument:
@@ -225,24 +203,23 @@ def fitted(
         return wrong
     seen: NotFitted | None = None
     moved: Fitted[Where] | None = None
-    for signature, more, axes, free, arguments in _argument_lists(parameters):
-        calls = tuple(
-            _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
-        )
+    for calls in _calls(module, parameters, device):
+        first = calls[0]
         try:
-            returned = calls[0].run(module, 0, PROBE, dtype)
+            returned = first.run(module, 0, PROBE, dtype)
             where = read(returned, PROBE)
-            if where is None and free and not more and (elsewhere := misplaced(returned, PROBE)):
-                moved = moved or Fitted(calls, elsewhere)
+            if where is None and first.free and not first.given:
+                elsewhere = misplaced(returned, PROBE)
+                moved = moved or (Fitted(calls, elsewhere) if elsewhere else None)
         except RopeAuditError as error:
             return NotFitted(str(error))
         except Exception as error:  # whatever other people's code raises
             seen = seen or NotFitted(f"raised {one_line(error)}", "raised")
             continue
         if where is not None:
-            return moved if moved is not None and axes else Fitted(calls, where)
+            return moved if moved is not None and first.axes else Fitted(calls, where)
         if seen is None or seen.why == "raised":  # the likeliest of the calls that it takes
-            seen = NotFitted.unseen(f", called as {calls[0].words}")
+            seen = NotFitted.unseen(f", called as {first.words}")
     return moved or seen or NotFitted.unseen("")
 
 
@@ -251,9 +228,8 @@ def possible(module: Any, device: str) -> Iterator[Call]:
 
     Among them are calls with a grid or a video that is one token high and wide.
     """
-    parameters = _parameters(module, grids=True)[0]
-    for signature, more, axes, free, arguments in _argument_lists(parameters, grids=True):
-        yield from _per_layer_type(module, parameters, Call(signature, more, free, arguments, device, axes))
+    for calls in _calls(module, _parameters(module, grids=True)[0], device, grids=True):
+        yield from calls
 
 
 def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Parameter], NotFitted | None]:
@@ -276,44 +252,33 @@ def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Paramete
     return [one for one in fixed if one.name in known - stays], None
 
 
-# signature, what is given, whether positions have several axes, whether they are free, arguments
-_Lists = Iterator[tuple[str, str, bool, bool, dict[str, Argument]]]
-
-
-def _filled(named: Mapping[str, str], place: Argument, x: Argument) -> dict[str, Argument]:
-    """Return what builds each argument, by its name; of a layer type that is filled in later."""
-    builders = {**PLAIN, "positions": place, "x": x}
-    return {name: builders[role] for name, role in named.items() if role != "layer"}
-
-
-def _argument_lists(parameters: list[inspect.Parameter], grids: bool = False) -> _Lists:
-    """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
+def _calls(
+    module: Any, parameters: list[inspect.Parameter], device: str, grids: bool = False
+) -> Iterator[tuple[Call, ...]]:
+    """Yield calls, likeliest first, one a layer type; none where no argument says where tokens stand."""
     named = {one.name: role(one.name) for one in parameters}
-    has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
+    free, has_x = "positions" in named.values(), "x" in named.values()
     places = MORE_POSITIONS if grids else POSITIONS
     vectors = [*VECTOR_SHAPES]
-    if not has_positions:
+    if not free:
         vectors += [*([VIDEO] if grids else []), AS_POSITIONS]
+    layer = next((name for name, one in named.items() if one == "layer"), None)
+    buffers = [str(key) for key, _ in module.named_buffers(recurse=False)]
+    ends = [key.removesuffix("_inv_freq") for key in buffers if key.endswith("_inv_freq")]
+    types = [one for one in ends if one and not one.endswith("original")]
     for (axes, place), (form, vector) in itertools.product(
-        places if has_positions else places[:1], vectors if has_x else vectors[:1]
+        places if free else places[:1], vectors if has_x else vectors[:1]
     ):
         first = "the first of 3 axes, the others of size 1"
         sizes = first if SIZES & set(named.values()) and not axes else ""
-        more = ", ".join(filter(None, (axes, sizes, form)))
+        builders = {**PLAIN, "positions": place, "x": vector}
+        arguments = {name: builders[one] for name, one in named.items() if one != "layer"}
         several = bool(axes or sizes or vector is VIDEO[1])
-        yield f"forward({', '.join(named)})", more, several, has_positions, _filled(named, place, vector)
-
-
-def _per_layer_type(module: Any, parameters: list[inspect.Parameter], call: Call) -> Iterator[Call]:
-    """Yield a call for each layer type, where forward takes one; else the only one."""
-    name = next((one.name for one in parameters if role(one.name) == "layer"), None)
-    names = [str(key) for key, _ in module.named_buffers(recurse=False)]
-    ends = [key.removesuffix("_inv_freq") for key in names if key.endswith("_inv_freq")]
-    types = [one for one in ends if one and not one.endswith("original")]
-    if name is None or not types:
-        yield call
-        return
-    for one in types:
-        yield replace(call, arguments={**call.arguments, name: constant(one)})
+        given = ", ".join(filter(None, (axes, sizes, form)))
+        call = Call(f"forward({', '.join(named)})", given, free, arguments, device, several)
+        if layer is None or not types:
+            yield (call,)
+        else:
+            yield tuple(replace(call, arguments={**arguments, layer: constant(one)}) for one in types)

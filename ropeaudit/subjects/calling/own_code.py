@@ -26,7 +26,6 @@ from ropeaudit.subjects.calling.arrays import Refilling, Strides
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code, Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
-from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.timeout import patiently, together
 from ropeaudit.subjects.exact_rotation import half_split
@@ -84,7 +83,11 @@ class OwnCode(Code):
         if self.engine == "torch" and signatures.wants_numpy(thing):
             self.engine = "numpy"
         self._follows = device is None  # the module that is made
-        self.device = self._device(device)
+        if self.engine == "numpy" and device is not None and device.strip().lower() != "cpu":
+            raise UsageError(
+                f"--device {device}: {self.name} takes NumPy arrays, which lie on the CPU; leave it out"
+            )
+        self.device = devices.of_jax(device) if self.engine == "jax" else devices.of_torch(device)
 
     @property
     def version(self) -> str:
@@ -96,16 +99,6 @@ class OwnCode(Code):
     def loaded_version(self) -> str:
         """What `version` was before any call."""
         return self._loaded
-
-    def _device(self, requested: str | None) -> Device:
-        """Return where it is called. Raises: UsageError."""
-        if self.engine == "jax":
-            return devices.of_jax(requested)
-        if self.engine == "numpy" and requested is not None and requested.strip().lower() != "cpu":
-            raise UsageError(
-                f"--device {requested}: {self.name} takes NumPy arrays, which lie on the CPU; leave it out"
-            )
-        return devices.of_torch(requested)
 
     def under(self, environment: Environment) -> OwnCode:
         """Return the same code in an environment; how it is called is found out without it."""
@@ -130,16 +123,13 @@ class OwnCode(Code):
                 )
             self.engine, self._fits[key] = fit.convention.engine, fit
             tables = fit.convention.signature.tables
-            if not tables:
-                self.changes = {}
+            what, reach = "computes the rest itself", ""
+            if tables:
+                reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed"
+            else:
+                self.changes, what = {}, f"takes no tables from here ({fit.convention.signature})"
             ignored = [stage for stage in self._requested if stage not in self.changes]
-            what = (
-                f"takes no tables from here ({fit.convention.signature})"
-                if not tables
-                else "computes the rest itself"
-            )
             if ignored and self._alone:
-                reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed" if tables else ""
                 raise UsageError(
                     f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out"
                 )
@@ -267,10 +257,6 @@ class OwnCode(Code):
             return renewed.rotator(setting, dtype)
         instance = self.instance(setting) if instance is None else instance
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
-
-    def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
-        """Return an instance of the file executed anew, a new one where that cannot be or is dear."""
-        return self.uncalled(setting, dtype).rotator(setting, dtype)
 
     def uncalled(self, setting: RopeSetting, dtype: Format) -> OwnCode:
         """Return the same of the file executed anew, which nothing has called; itself where there is none."""

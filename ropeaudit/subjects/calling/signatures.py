@@ -6,10 +6,12 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import inspect
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.errors import UsageError
 
 WRAP = (
@@ -22,52 +24,12 @@ class NotUnderstood(UsageError):
     """What to give code is not known: a wrapper has to say it."""
 
 
+_NAMES = tomllib.loads(data.text("arguments.toml"))
 # names of how many tokens a sequence has with this one: its position + 1
-LENGTHS = ("context_lens", "context_lengths", "seq_lens", "kv_lens", "kv_seq_lens", "sequence_lengths")
+LENGTHS = tuple(_NAMES["lengths"])
 # what an argument is -> names by which it is recognised
-ROLES: dict[str, tuple[str, ...]] = {
-    "q": ("q", "query", "query_states", "query_layer", "xq", "q_embed", "queries", "q_pe", "q_rope", "q_rot"),
-    "k": ("k", "key", "key_states", "key_layer", "xk", "k_embed", "keys", "k_pe", "k_rope", "k_rot"),
-    "v": ("v", "value", "value_states", "value_layer", "xv", "values"),
-    "x": ("x", "t", "tensor", "input", "inputs", "hidden_states", "states", "arr", "array", "x_in"),
-    "qkv": ("qkv", "qkv_states", "mixed_qkv", "fused_qkv", "packed_qkv", "mixed_x_layer", "query_key_value"),
-    "positions": (
-        *("positions", "position", "position_ids", "positions_ids", "pos", "pos_ids", "input_pos"),
-        *("seq_pos", "token_positions", "input_positions", "idx", "cache_position", "p"),
-        *LENGTHS,
-    ),
-    "offset": (
-        *("offset", "start_pos", "start", "seqlen_offset", "seq_offset", "pos_offset", "position_offset"),
-        *("positions_offset", "start_position", "start_index", "past_length", "past_len"),
-        *("past_key_values_length", "seqlen_offsets"),
-    ),
-    "cu_seqlens": ("cu_seqlens", "cu_seq_lens", "cu_seqlens_q", "cu_lens", "cumulative_seqlens"),
-    "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_in_batch"),
-    "cos": ("cos", "cos_table", "cos_cached", "cos_cache", "freqs_cos"),
-    "sin": ("sin", "sin_table", "sin_cached", "sin_cache", "freqs_sin"),
-    "cos_sin": ("cos_sin_cache", "cos_sin", "cos_sin_cached", "cos_sin_table", "rope_cache"),
-    "sin_cos": ("sincos", "sin_cos", "sinusoidal_pos", "sin_cos_cache", "sincos_cache"),
-    "freqs": ("freqs_cis", "freq_cis", "freqs_complex"),
-    "angles": ("freqs", "angles", "rotary_pos_emb"),
-    "seq_dim": ("seq_dim", "seq_dimension", "sequence_dim"),
-    "head_axis": ("unsqueeze_dim",),
-    "heads": ("num_heads", "n_heads", "num_attention_heads", "num_q_heads", "num_heads_q", "nheads"),
-    "kv_heads": ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "num_heads_k", "num_query_groups"),
-    "half_flag": ("is_neox_style", "is_neox", "neox_style"),
-    "interleaved_flag": ("interleaved", "rotary_interleaved", "is_interleaved", "traditional"),
-    "base": ("base", "theta", "rope_theta", "rotary_base"),
-    "dim": ("dim", "head_dim", "rotary_dim", "dims", "d_head", "d"),
-    "head_size": ("head_size",),
-    "fraction": ("partial_rotary_factor", "rotary_percent", "rotary_pct", "rotary_fraction"),
-    "length": (
-        *("max_seq_len", "max_position_embeddings", "max_len", "max_positions", "n_positions"),
-        *("max_position", "max_seq_length"),
-    ),
-    "scaling": ("rope_scaling",),
-    "rope_parameters": ("rope_parameters",),
-    "config": ("config", "cfg", "model_config", "hf_config", "text_config", "model_args"),
-    "dtype": ("dtype",),
-}
+ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
+FORWARD: dict[str, list[str]] = _NAMES["forward"]  # the same of a module's forward, beside some of these
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
 BUILDING = (  # what an instance is built from; the first line wherever it is taken, the others where needed
     *("base", "dim", "head_size", "fraction", "half_flag", "interleaved_flag"),
@@ -130,13 +92,18 @@ class Signature:
         """Whether tables hold all positions from 0, for others among the arguments say which are meant."""
         return bool(self.tables) and bool({"positions", "offset"} & set(self.roles))
 
+    def called(self, role: str, otherwise: str, doubtful: bool = False) -> Signature:
+        """Return the same with one role for another."""
+        arguments = ((name, otherwise if one == role else one) for name, one in self.arguments)
+        return Signature(tuple(arguments), doubtful)
+
     def __str__(self) -> str:
         return f"f({', '.join(name or role for name, role in self.arguments)})"
 
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """The parameters of a function, without *args and **kwargs; `variadic`: it takes *args."""
+    """The parameters of a function, without *args and **kwargs; `variadic`: it takes *args, or any."""
 
     fixed: tuple[inspect.Parameter, ...]
     variadic: bool
@@ -155,9 +122,8 @@ class _Parameters:
 def possible_signatures(function: Any, name: str) -> list[Signature]:
     """Return the ways in which a function may be called, likeliest first. Raises: UsageError."""
     parameters = _parameters(function)
-    if parameters is None:
-        return _positional_signatures(list(_BY_NUMBER))
-    by_number = _positional_signatures(_argument_counts(parameters))
+    numbered = [roles for count in _argument_counts(parameters) for roles in _BY_NUMBER.get(count, ())]
+    by_number = [Signature(tuple((None, role) for role in roles)) for roles in numbered]
     likely = [*_named_signatures(parameters), *(one for one in by_number if not _denied(one, parameters))]
     if not likely:
         names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
@@ -187,7 +153,7 @@ def left_out(function: Any, signature: Signature) -> list[str]:
     """Return the names of arguments that say where tokens stand, and that a signature leaves out."""
     parameters = _parameters(function)
     given = {name for name, _ in signature.arguments}
-    if parameters is None or None in given:
+    if None in given:
         return []
     return [name for name, role in parameters.roles.items() if role in _PLACING and name not in given]
 
@@ -197,12 +163,10 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
 
     scaled: whether the setting has a scaling, which is given wherever it is taken.
     """
-    parameters = _parameters(function)
-    if parameters is None:
-        return {}
-    roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
     if not_for_building(function):
         return None
+    parameters = _parameters(function)
+    roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
     given = (*_ALWAYS, "scaling", "rope_parameters") if scaled else _ALWAYS
     partial = "rotary_dim" in roles or "fraction" in roles.values()  # then the other dim is that of a head
     return {
@@ -215,37 +179,33 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
 def not_for_building(function: Any) -> list[str]:
     """Return the names of the needed arguments of which is not known what a class or a factory is given."""
     parameters = _parameters(function)
-    if parameters is None:
-        return []
     return [one.name for one in parameters.needed if parameters.roles[one.name] not in BUILDING]
 
 
 def flag(function: Any) -> str | None:
     """Return the layout that a function or a class has by itself, where an argument says which; else None."""
     for one in (function, getattr(function, "forward", None)):
-        parameters = None if one is None else _parameters(one)
-        for parameter in () if parameters is None else parameters.fixed:
+        for parameter in () if one is None else _parameters(one).fixed:
             layout = FLAGS.get(_ROLE.get(parameter.name.lower(), ""))
             if layout is not None:
-                meant = parameter.default is parameter.empty and layout == "half"
-                on = meant or (parameter.default is not parameter.empty and bool(parameter.default))
-                return layout if on else ("interleaved" if layout == "half" else "half")
+                needed = parameter.default is parameter.empty
+                if layout == "half" if needed else bool(parameter.default):
+                    return layout
+                return "interleaved" if layout == "half" else "half"
     return None
 
 
 def is_factory(function: Any) -> bool:
     """Return whether a function takes no vectors, so that it must be one that returns what does."""
     parameters = _parameters(function)
-    if parameters is None or parameters.variadic or building(function) is None:
+    if parameters.variadic or building(function) is None:
         return False
-    roles = set(parameters.roles.values())
-    return not {*_VECTORS, "positions"} & roles
+    return {*_VECTORS, "positions"}.isdisjoint(parameters.roles.values())
 
 
 def takes_keys(function: Any) -> bool:
     """Return whether one of the arguments is called as keys are: then two results are no tables."""
-    parameters = _parameters(function)
-    return parameters is not None and "k" in parameters.roles.values()
+    return "k" in _parameters(function).roles.values()
 
 
 def wants_jax(function: Any) -> bool:
@@ -272,27 +232,22 @@ def _roots(called: Any) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-def _parameters(function: Callable[..., Any]) -> _Parameters | None:
-    """Return those of a function, of a module's forward, of a class's __init__; None if nobody knows."""
-    if (schema := _schema(function)) is not None:
-        return _Parameters(tuple(map(_parameter, schema.arguments)), False)
+def _parameters(function: Callable[..., Any]) -> _Parameters:
+    """Return those of a function, of a module's forward, of a class's __init__; if nobody knows, any."""
+    # an operator of torch, be it defined in Python or in C++, has a schema
+    overload = getattr(function, "_opoverload", None) or getattr(function, "default", function)
+    if type(overload).__module__ == "torch._ops" and hasattr(overload, "_schema"):
+        return _Parameters(tuple(map(_parameter, overload._schema.arguments)), False)
     forward = getattr(function, "forward", None)
     if forward is not None and not inspect.isclass(function):
         function = forward
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return None
+        return _Parameters((), True)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     fixed = tuple(parameter for parameter in parameters if parameter.kind not in variadic)
     return _Parameters(fixed, any(parameter.kind is variadic[0] for parameter in parameters))
-
-
-def _schema(function: Any) -> Any:
-    """Return the schema of an operator of torch, be it defined in Python or in C++; None for other code."""
-    overload = getattr(function, "_opoverload", None) or getattr(function, "default", function)
-    known = type(overload).__module__ == "torch._ops"
-    return getattr(overload, "_schema", None) if known else None
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
@@ -309,19 +264,9 @@ def _argument_counts(parameters: _Parameters) -> list[int]:
         return []
     if parameters.variadic:
         return [count for count in _BY_NUMBER if count >= len(needed)]
+    # a default of 0 or "half" is no place for an array
     arrays = [parameter for parameter in fixed if parameter in needed or parameter.default is None]
-    return list(
-        dict.fromkeys((len(needed), len(arrays)))
-    )  # a default of 0 or "half" is no place for an array
-
-
-def _positional_signatures(counts: list[int]) -> list[Signature]:
-    """Return the signatures with these numbers of arguments, all of them positional."""
-    return [
-        Signature(tuple((None, role) for role in roles))
-        for count in counts
-        for roles in _BY_NUMBER.get(count, ())
-    ]
+    return list(dict.fromkeys((len(needed), len(arrays))))
 
 
 def _named_signatures(parameters: _Parameters) -> list[Signature]:
@@ -352,28 +297,18 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
                 keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
                 arguments.setdefault(role, (keyword, role))
         results.append(Signature(tuple(arguments.values()), doubtful=not placing))
-    others = [
-        Signature(tuple((name, "freqs" if role == "angles" else role) for name, role in one.arguments))
-        for one in results
-        if one.tables
-    ]
+    others = [one.called("angles", "freqs") for one in results if one.tables]
+    plain = [one for one in results if "positions" in one.roles and not one.tables and not one.counts]
     # some call angles positions, and mean no numbers of tokens
-    angles = [
-        Signature(
-            tuple((name, "angles" if role == "positions" else role) for name, role in one.arguments), True
-        )
-        for one in results
-        if "positions" in one.roles and not one.tables and not one.counts
-    ]
-    return [*results, *others, *angles]
+    return [*results, *others, *(one.called("positions", "angles", doubtful=True) for one in plain)]
 
 
 def described(attempts: Iterator[tuple[Signature, str]]) -> str:
     """Return what was tried and what became of it, in a line."""
-    reasons: dict[str, list[str]] = {}
-    seen: set[str] = set()
+    first: dict[str, str] = {}
     for signature, reason in attempts:
-        if str(signature) not in seen:
-            reasons.setdefault(reason, []).append(str(signature))
-            seen.add(str(signature))
-    return "; ".join(f"{', '.join(called)}: {reason}" for reason, called in list(reasons.items())[:4])
+        first.setdefault(str(signature), reason)
+    reasons: dict[str, list[str]] = {}
+    for called, reason in first.items():
+        reasons.setdefault(reason, []).append(called)
+    return "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in list(reasons.items())[:4])

@@ -50,14 +50,10 @@ def table(
         result.real, result.imag = cos, sin
         return result, None
     parts = {"cos": (cos,), "sin": (sin,), "angles": (angle,), "cos_sin": both, "sin_cos": both}[role]
-    repeated = [_repeated(part.astype(wide), width) for part in parts]
+    repeated = [part.astype(wide) for part in parts]
+    if width != "pairs":
+        repeated = [np.tile(one, 2) if width == "half" else np.repeat(one, 2, axis=1) for one in repeated]
     return (repeated[0] if len(repeated) == 1 else np.concatenate(repeated, axis=1)), held
-
-
-def _repeated(part: FloatArray, width: str) -> FloatArray:
-    if width == "pairs":
-        return part
-    return np.tile(part, 2) if width == "half" else np.repeat(part, 2, axis=1)
 
 
 def given(table: Any, held: Format | None, engine: Engine, device: Device) -> Any:
