@@ -89,9 +89,8 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         if key and part.get(key) != value:
             raise NotRotated.because(f"{key} = {shown(part.get(key))}")
         if flag(part, "position_encoding_2d"):  # the first ChatGLM
-            raise BadInput(
-                "position_encoding_2d = true (halves of a head have own positions) is not supported"
-            )
+            own = "halves of a head have own positions"
+            raise BadInput(f"position_encoding_2d = true ({own}) is not supported")
         if "global_config" in part and "encoder_config" in part:
             raise BadInput(
                 "the model is of several parts that rotate (encoder_config, global_config, decoder_config); "
@@ -358,22 +357,17 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
             raise BadInput("mrope_section is missing beside mrope_interleaved; add it to the RoPE parameters")
         return None
     fits = isinstance(sections, list) and len(sections) == 3
-    if not fits or any(
-        isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 2**15 for n in sections
-    ):
-        raise BadInput(
-            f"mrope_section = {shown(sections)} is not three counts of pairs, such as [16, 24, 24]"
-        )
-    if hf_models.is_one(model, "axes_otherwise") or (
-        interleaved_key is False and hf_models.is_one(model, "axes_interleaved")
-    ):
-        raise BadInput(
-            f"mrope_section of model_type {shown(model)} is arranged in a way that is not understood"
-        )
+    if not fits or not all(type(n) is int and 0 <= n <= 2**15 for n in sections):
+        example = "three counts of pairs, such as [16, 24, 24]"
+        raise BadInput(f"mrope_section = {shown(sections)} is not {example}")
+    by_code = hf_models.is_one(model, "axes_interleaved")
+    if hf_models.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
+        arranged = "is arranged in a way that is not understood"
+        raise BadInput(f"mrope_section of model_type {shown(model)} {arranged}")
     if sum(sections) != setting.pairs:
         raise BadInput(f"mrope_section sums to {sum(sections)} pairs and there are {setting.pairs}")
-    interleaved = interleaved_key or hf_models.is_one(model, "axes_interleaved")
-    return Axes((sections[0], sections[1], sections[2]), "interleaved" if interleaved else "split")
+    t, h, w = sections
+    return Axes((t, h, w), "interleaved" if interleaved_key or by_code else "split")
 
 
 # key -> what code does by it. Source: Qwen2.5-1M (arXiv 2501.15383); transformers 5.23.0, models/qwen2_5_vl
