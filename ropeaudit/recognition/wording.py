@@ -78,11 +78,6 @@ def template(text: str) -> str:
     return "".join(before + (f"<{name}>" if name not in (None, "more") else "") for before, name in named)
 
 
-def title(code: str) -> str:
-    """Return a kind of diagnosis in a few words."""
-    return kinds()[code].title
-
-
 def arithmetic(values: Mapping[str, Any]) -> str:
     """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
 
