@@ -145,7 +145,7 @@ class _Run:
         cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
         unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
         strips = [(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
-        yield from self.map(lambda strip: self._strip(*strip, rows.start, cols), strips)
+        yield from self.map(lambda strip: self._strip(*strip, first_row=rows.start, cols=cols), strips)
 
     def _rotate_all(self, jobs: list[_Job]) -> list[_Rotated]:
         """Rotate every head for every cell and for the reference, all in parallel."""

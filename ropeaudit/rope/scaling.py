@@ -34,7 +34,8 @@ class Kind:
 
 
 def _kind(row: Mapping[str, Any]) -> Kind:
-    return Kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return Kind(**{**row, **lists})
 
 
 KINDS = {name: _kind(row) for name, row in tomllib.loads(data.text("scalings.toml")).items()}

@@ -117,11 +117,11 @@ def _unscaled(rope: Any) -> Any:
     return {**kept, "rope_type": "default"}
 
 
-def _numbers(setting: RopeSetting, lengths: list[int]) -> tuple[float, float, list[list[float]]]:
+def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
     """Return what a scaling may change of a layer: softmax scale, attention factor, frequencies by length."""
     served = [setting.for_positions(n) for n in lengths]
-    of_length: list[list[float]] = [frequencies(one, "inverse_power", FP64).tolist() for one in served]
-    return setting.scale, scaled.attention_factor(setting.scaling), of_length
+    of_length = [frequencies(one, "inverse_power", FP64).tolist() for one in served]
+    return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 
 def about_rope(name: str) -> bool:
