@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +20,12 @@ from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies
-from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.grids import Grid
 
 _SLACK = 2.0**-50  # of a few float64 operations
 _PARTS = ("known", "worst", "variance")

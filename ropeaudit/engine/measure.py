@@ -145,7 +145,7 @@ class _Run:
         cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
         unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
         strips = [(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
-        yield from self.map(lambda strip: self._strip(*strip, first_row=rows.start, cols=cols), strips)
+        yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
     def _rotate_all(self, jobs: list[_Job]) -> list[_Rotated]:
         """Rotate every head for every cell and for the reference, all in parallel."""
@@ -196,9 +196,10 @@ class _Run:
         return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
 
     def _strip(
-        self, head: int, q: _Rotated, k: _Rotated, rows: slice, first_row: int, cols: slice
+        self, strip: tuple[int, _Rotated, _Rotated, slice], first_row: int, cols: slice
     ) -> dict[CellIndex, CellStatistics]:
         """Measure all tiles of some rows of a head against one panel of keys."""
+        head, q, k, rows = strip
         results = {cell: CellStatistics() for cell in self.plan.cells()}
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
