@@ -96,17 +96,8 @@ class Case:
     turn: int | None = None
 
     def __post_init__(self) -> None:
-        whole = (
-            "heads",
-            "kv_heads",
-            "seq_len",
-            "head_dim",
-            "seed",
-            "rotary_dim",
-            "sample",
-            "rerotate",
-            "turn",
-        )
+        sizes = ("heads", "kv_heads", "seq_len", "head_dim", "rotary_dim")
+        whole = (*sizes, "seed", "sample", "rerotate", "turn")
         for name in whole:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):

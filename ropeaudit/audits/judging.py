@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from typing import Literal
 
-# Thresholds of verdicts, here and in the documentation of `verdict` and `within_tolerance` alone.
+from ropeaudit import data
+
+# Thresholds of verdicts, here and in the words of verdicts.toml and columns.toml alone.
 TOLERANCE = 0.01  # of drift_relative
 EXCESS = 3.0  # "growing", "coarse": drift_rms > EXCESS * attainable_rms
 GROWTH = 2.0  # "growing": drift_rms > GROWTH * floor_rms
 BROKEN_SHARE = 0.5  # "broken": drift_rms >= BROKEN_SHARE * reference_rms
 FEWEST = 100  # scores below which no drift is called good enough
 
-# worst cases last; of those that hold, the last but refused is the verdict
-VERDICTS: dict[str, str] = {
-    "sound": f"drift at most {EXCESS:g} times the best achievable in the dtype",
-    "exact": "drift within the certified error of the reference",
-    "coarse": f"drift over {EXCESS:g} times the best achievable in the dtype, and at most {GROWTH:g} "
-    f"times that "
-    "at offset 0; typical causes: rounded table, wrong base, narrow accumulator",
-    "growing": f"drift over {EXCESS:g} times the best achievable in the dtype, and over {GROWTH:g} "
-    f"times that "
-    "at offset 0",
-    "broken": f"drift at least {100 * BROKEN_SHARE:.0f} % of the exact scores, in RMS",
-    "wrong_rotation": "a rotated pair is not where its position says, beyond what any known recipe rounds",
-    "overflow": "some scores are nan or infinite",
-    "refused": "the implementation does not take this dtype, setting or position",
-}
+_WORDS = tomllib.loads(data.text("verdicts.toml"))
+VERDICTS: dict[str, str] = _WORDS["verdicts"]
 Verdict = Literal["sound", "exact", "coarse", "growing", "broken", "wrong_rotation", "overflow", "refused"]
 Refused = Literal["unsupported", "raises"]
-REFUSALS: dict[Refused, str] = {
-    "unsupported": "it does not take this dtype, setting or position",
-    "raises": "a call failed",
-}
+REFUSALS: dict[Refused, str] = _WORDS["refusals"]
 
 
 def judge(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.grids import Grid
 
 _SLACK = 2.0**-50  # of a few float64 operations
 _PARTS = ("known", "worst", "variance")
@@ -91,7 +95,7 @@ def aliasing(subject: Emulated, seq_len: int, offset: int) -> Array:
     grid = subject.setting.grid
     if grid is not None:
         steps = np.arange(seq_len, dtype=np.int64)
-        return _moved_by_rounding(subject, steps, offset)[:, grid.of_pairs()]
+        return _moved_by_rounding(subject, grid, steps, offset)[:, grid.of_pairs()]
     exact = np.arange(seq_len, dtype=np.float64) + offset
     return round_to(exact, subject.recipe.position).astype(np.float64) - exact
 
@@ -105,7 +109,7 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
         # along an axis of one token all angles are the same number, and so are their errors: they cancel
         _, theta, error = stored_frequencies(subject)
         of_pairs = grid.of_pairs()
-        from_position = _moved_by_rounding(subject, steps, offset)[:, of_pairs] * theta
+        from_position = _moved_by_rounding(subject, grid, steps, offset)[:, of_pairs] * theta
         from_frequency = grid.per_pair(steps) * error
         held = subject.on_grid(steps, offset).astype(np.float64)
         worst, variance = _roundings(subject, held[:, of_pairs])
@@ -120,11 +124,8 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
     return Phase(*(np.where(moved, getattr(shifted, name), getattr(unshifted, name)) for name in _PARTS))
 
 
-def _moved_by_rounding(subject: Emulated, steps: Positions, offset: int) -> Array:
+def _moved_by_rounding(subject: Emulated, grid: Grid, steps: Positions, offset: int) -> Array:
     """Return by how much the position stage moves tokens of a grid. Shapes: (s,) -> (s, a)."""
-    grid = subject.setting.grid
-    if grid is None:
-        raise ValueError("a sequence is no grid")
     high, low = dd.two_sum(grid.positions(steps), grid.shift(offset))
     return np.asarray((subject.on_grid(steps, offset) - high) - low)
 

@@ -45,25 +45,14 @@ class PairError:
     bias: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _TableError:
-    """cos and sin as they are multiplied: `grown` times their size at most, and `small` from underflow."""
-
-    weight: float
-    grown: float
-    small: float
-    noise: float
-    bias: float
-
-
 def rotated_pair(subject: Emulated) -> PairError:
     """Return the errors of a rotated pair; (1 + sqrt 2) u of a rotation holds for operands of any width.
 
     Each product adds u times itself and the sum u times itself; products of |x| |cos| and |y| |sin| are
     sqrt 2 |x + iy| at most.
     """
-    recipe, table = subject.recipe, _table_error(subject)
-    rotation, output, noise = recipe.rotation, recipe.output, table.noise
+    recipe, (weight, grown, table_small, noise, bias) = subject.recipe, _table_error(subject)
+    rotation, output = recipe.rotation, recipe.output
     u, each = rotation.unit_roundoff, recipe.recipe.rotation_rounding == "each"
     rotate, noise = (u * (math.sqrt(2) * (1 + u) + 1), noise + 2 * u * u) if each else (u, noise + u * u)
     small = rotation.smallest_subnormal * (1.5 if each else 0.5) * math.sqrt(2) * (1 + u)
@@ -72,12 +61,15 @@ def rotated_pair(subject: Emulated) -> PairError:
         rotate = (1 + rotate) * (1 + v) - 1
         small = small * (1 + v) + output.smallest_subnormal / math.sqrt(2)
         noise += v * v if output.precision < rotation.precision else 0.0
-    worst = table.grown * (1 + rotate) - 1 + table.small / table.weight * (1 + rotate)
-    return PairError(table.weight, worst, small, NOISE * noise, table.bias)
+    worst = grown * (1 + rotate) - 1 + table_small / weight * (1 + rotate)
+    return PairError(weight, worst, small, NOISE * noise, bias)
 
 
-def _table_error(subject: Emulated) -> _TableError:
-    """Return the errors of cos and sin: computed, multiplied by the attention factor, stored."""
+def _table_error(subject: Emulated) -> tuple[float, float, float, float, float]:
+    """Return the errors of cos and sin: computed, multiplied by the attention factor, stored.
+
+    weight, by how much they grow at most, what underflow adds, noise and bias: see `PairError`.
+    """
     trig, table = subject.recipe.trig, subject.recipe.table
     u, weight, bias = trig.unit_roundoff, 1.0, 0.0
     grown, small = (1 + u) * (1 + _COSINE), trig.smallest_subnormal / math.sqrt(2)
@@ -92,7 +84,7 @@ def _table_error(subject: Emulated) -> _TableError:
         v = table.unit_roundoff
         grown, small = grown * (1 + v), small * (1 + v) + table.smallest_subnormal / math.sqrt(2)
         noise += v * v if table.precision < trig.precision else 0.0
-    return _TableError(weight, grown, small, noise, bias)
+    return weight, grown, small, noise, bias
 
 
 def unrotated_dim(subject: Emulated, inputs: Inputs | SampledInputs) -> PairError:
@@ -142,25 +134,16 @@ class ScoreError:
     largest: float
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundingStep:
-    """A step from the accumulated score to the stored one: it is multiplied by `factor` and rounded."""
-
-    factor: float
-    relative: float
-    absolute: float
-
-
 def score(subject: Emulated) -> ScoreError:
     """Return what scaling and storing do to a score. A scale that is a power of two rounds nothing."""
     scale, store, accumulate = subject.setting.scale, subject.score, subject.accumulate
     multiply = _multiplier_format(subject)
     grows, adds, small, size, squares = 1.0, 0.0, 0.0, 1.0, 0.0
-    for step in _rounding_steps(subject):
-        size *= step.factor
-        grows, adds, small = (x * step.factor * (1 + step.relative) for x in (grows, adds, small))
-        adds, small = adds + step.relative * size, small + step.absolute
-        squares += step.relative * step.relative
+    for factor, relative, absolute in _rounding_steps(subject):
+        size *= factor
+        grows, adds, small = (x * factor * (1 + relative) for x in (grows, adds, small))
+        adds, small = adds + relative * size, small + absolute
+        squares += relative * relative
     stored_unscaled = scale != 1.0 and subject.scale_after_store
     largest_stored = store.largest / (max(1.0, scale) if stored_unscaled else scale)
     largest = min(accumulate.largest, largest_stored, multiply.largest / max(1.0, scale))
@@ -172,24 +155,27 @@ def _multiplier_format(subject: Emulated) -> Format:
     return FP64 if subject.accumulate is FP64 else FP32
 
 
-def _rounding_steps(subject: Emulated) -> list[_RoundingStep]:
-    """Return the roundings of a score, in their order: store, scale, multiply, store."""
+def _rounding_steps(subject: Emulated) -> list[tuple[float, float, float]]:
+    """Return the steps to a stored score, in their order: store, scale, multiply, store.
+
+    Each multiplies by a factor, and rounds with a relative and an absolute error.
+    """
     scale, store, multiply = subject.setting.scale, subject.score, _multiplier_format(subject)
     scaled, power_of_two = scale != 1.0, math.frexp(scale)[0] == 0.5
     u, tiny = store.unit_roundoff, store.smallest_subnormal / 2
     steps = []
     stored_unscaled = scaled and subject.scale_after_store
     if stored_unscaled and store.precision < subject.accumulate.precision:
-        steps.append(_RoundingStep(1.0, u, tiny))
+        steps.append((1.0, u, tiny))
     if scaled:
         rounded_scale = 0.0 if multiply is FP64 else abs(float(np.float32(scale)) / scale - 1)
-        steps.append(_RoundingStep(scale, rounded_scale, 0.0))
+        steps.append((scale, rounded_scale, 0.0))
         product = 0.0 if power_of_two else multiply.unit_roundoff
-        steps.append(_RoundingStep(1.0, product, multiply.smallest_subnormal))
+        steps.append((1.0, product, multiply.smallest_subnormal))
     before = multiply if scaled else subject.accumulate
     if store.precision < before.precision:
         unchanged = power_of_two and stored_unscaled  # it was stored already
-        steps.append(_RoundingStep(1.0, 0.0 if unchanged else u, tiny))
+        steps.append((1.0, 0.0 if unchanged else u, tiny))
     return steps
 
 

@@ -80,13 +80,6 @@ class _Job(NamedTuple):
     panel: slice
 
 
-class _Tables(NamedTuple):
-    """What rotating a panel of positions needs: of the reference, and of each cell."""
-
-    reference: Any
-    cells: dict[CellIndex, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class _Rotated:
     """q or k of one head and one panel, rotated by every subject and by the reference.
@@ -100,22 +93,13 @@ class _Rotated:
     nonfinite: set[CellIndex] = field(default_factory=set)
 
 
-class _Strip(NamedTuple):
-    """Some rows of a head against a panel of keys."""
-
-    head: int
-    q: _Rotated
-    k: _Rotated
-    rows: slice
-
-
 class _Run:
     """One pass over all heads and panels of a plan."""
 
     def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
         self.plan, self.map = cases, mapped
         self.groups, self.workspace = cases.keys(), Workspace()
-        self.tables: dict[int, _Tables] = {}
+        self.tables: dict[int, dict[CellIndex | None, Any]] = {}  # by panel; None for the reference
 
     def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
@@ -138,17 +122,16 @@ class _Run:
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
         return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.seq_len)
 
-    def _panel_tables(self, panel: slice) -> _Tables:
+    def _panel_tables(self, panel: slice) -> dict[CellIndex | None, Any]:
         positions = self.plan.at(panel)
-        numbers, cells = (positions + self.plan.origin).astype(np.float64), list(self.plan.cells())
+        numbers, cells = (positions + self.plan.origin).astype(np.float64), [*self.plan.cells(), None]
 
         def table(cell: CellIndex | None) -> Any:
             if cell is None:
                 return exact_scores.distance_table(numbers, self.plan.setting)
             return self.plan.subjects[cell[0]].table(positions, cell[1])
 
-        *subjects, reference = self.map(table, [*cells, None])
-        return _Tables(reference, dict(zip(cells, subjects, strict=True)))
+        return dict(zip(cells, self.map(table, cells), strict=True))
 
     def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
         inputs = self.plan.inputs
@@ -161,7 +144,7 @@ class _Run:
         starts = range(rows.start, rows.stop, plan.TILE_ROWS)
         cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
         unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
-        strips = [_Strip(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
+        strips = [(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
     def _rotate_all(self, jobs: list[_Job]) -> list[_Rotated]:
@@ -199,35 +182,37 @@ class _Run:
 
     def _rotate_exactly(self, task: tuple[_Job, FloatArray, Key]) -> Factor:
         job, x, key = task
-        setting, table = self.plan.setting, self.tables[job.panel.start].reference
+        setting, table = self.plan.setting, self.tables[job.panel.start][None]
         scale = setting.scale if job.side == "q" else 1.0
         return kernel.rotate_exactly(x, table, setting, key.precision, scale)
 
     def _rotate(self, task: tuple[_Job, FloatArray, CellIndex]) -> tuple[FloatArray, bool]:
         """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
         job, x, cell = task
-        subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
+        subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start][cell]
         rotated = kernel.rotate(subject, job.side, x, table, job.head)
         nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
         operand = kernel.operand(rotated, subject)
         return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
 
-    def _strip(self, strip: _Strip, first_row: int, cols: slice) -> dict[CellIndex, CellStatistics]:
+    def _strip(
+        self, strip: tuple[int, _Rotated, _Rotated, slice], first_row: int, cols: slice
+    ) -> dict[CellIndex, CellStatistics]:
         """Measure all tiles of some rows of a head against one panel of keys."""
+        head, q, k, rows = strip
         results = {cell: CellStatistics() for cell in self.plan.cells()}
-        rows = strip.rows
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for keys in self._tiles(rows, cols):
                 in_k = slice(keys.start - cols.start, keys.stop - cols.start)
-                block = Block.tile(self.plan.mask, strip.head, rows, keys)
+                block = Block.tile(self.plan.mask, head, rows, keys)
                 for key, members in self.groups.items():
-                    self._tile(strip, block, (in_q, in_k), key, members, results)
+                    self._tile((q, k), block, (in_q, in_k), key, members, results)
         return results
 
     def _tile(
         self,
-        strip: _Strip,
+        sides: tuple[_Rotated, _Rotated],
         block: Block,
         within: tuple[slice, slice],
         key: Key,
@@ -235,8 +220,8 @@ class _Run:
         results: Mapping[CellIndex, CellStatistics],
     ) -> None:
         """Compute the reference of a key in a tile, and compare its subjects, the `members`, with it."""
-        in_q, in_k = within
-        q, k = strip.q.reference[key], strip.k.reference[key]
+        (rotated_q, rotated_k), (in_q, in_k) = sides, within
+        q, k = rotated_q.reference[key], rotated_k.reference[key]
         joined, high, low = (self.workspace.array(number, FP64, block.shape) for number in (0, 3, 4))
         exactly = exact_scores.product(q.rows(in_q), k.rows(in_k), high, low)
         cells = {index: [(index, offset) for offset in self.plan.offsets[index]] for index in members}
@@ -244,9 +229,9 @@ class _Run:
         kernel.gather_reference(exactly, exact_scores.certificate(q, k), block, of_key, joined)
 
         def operands(cell: CellIndex) -> tuple[FloatArray, FloatArray] | None:
-            if cell in strip.q.nonfinite or cell in strip.k.nonfinite:
+            if cell in rotated_q.nonfinite | rotated_k.nonfinite:
                 return None
-            return strip.q.subjects[cell][in_q], strip.k.subjects[cell][:, in_k]
+            return rotated_q.subjects[cell][in_q], rotated_k.subjects[cell][:, in_k]
 
         for index in members:
             kernel.measure(

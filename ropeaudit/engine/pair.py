@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -53,14 +53,13 @@ class PairStatistics:
 
     def merge(self, later: PairStatistics) -> None:
         """Take in what was gathered over later tiles."""
-        for mine, others in zip(self._all(), later._all(), strict=True):
-            mine.merge(others)
+        for name in ("drifts", "references"):
+            for mine, other in zip(getattr(self, name), getattr(later, name), strict=True):
+                mine.merge(other)
+        self.difference.merge(later.difference)
         self.nearer = self.nearer[0] + later.nearer[0], self.nearer[1] + later.nearer[1]
         self.error = max(self.error, later.error)
         self.elements, self.differing = self.elements + later.elements, self.differing + later.differing
-
-    def _all(self) -> tuple[Statistics, ...]:
-        return *self.drifts, *self.references, self.difference
 
     def winner(self) -> int | None:
         """Return 0 or 1, the one with the smaller RMS drift, -1 if they are equal, None if both are nan.
@@ -95,15 +94,6 @@ class FreshRotation:
         return kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
 
 
-class _Panels(NamedTuple):
-    """One pair of panels, and what all heads share there. new: whether q, and k, are there the first time."""
-
-    rows: slice
-    cols: slice
-    tables: tuple[Any, Any]
-    new: tuple[bool, bool]
-
-
 class Comparison:
     """Two rotations of the same q and k. Scores are formed tile by tile, heads in parallel."""
 
@@ -136,12 +126,13 @@ class Comparison:
         count = worth(min(threads or run_metadata.threads(), heads), size)
         with mapping(count) as mapped:
             for panels in self._panels(size):
-                for part in mapped(functools.partial(self._head, panels), range(heads)):
+                for part in mapped(functools.partial(self._head, *panels), range(heads)):
                     result.merge(part)
                     progress(result.difference.count / total)
         return result
 
-    def _panels(self, size: int) -> Iterator[_Panels]:
+    def _panels(self, size: int) -> Iterator[tuple[slice, slice, tuple[Any, Any], tuple[bool, bool]]]:
+        """Yield rows, columns, their tables, and whether q, and k, are there the first time."""
         seen: tuple[set[int], set[int]] = set(), set()
         for rows, cols in masks.panels(self.mask, size, plan.PANEL):
             for rotator in self.pair:
@@ -149,15 +140,16 @@ class Comparison:
             own, new = self._distances(rows), (rows.start not in seen[0], cols.start not in seen[1])
             seen[0].add(rows.start)
             seen[1].add(cols.start)
-            yield _Panels(rows, cols, (own, own if cols == rows else self._distances(cols)), new)
+            yield rows, cols, (own, own if cols == rows else self._distances(cols)), new
 
     def _distances(self, panel: slice) -> Any:
         numbers = np.arange(panel.start, panel.stop, dtype=np.float64) + self.origin
         return exact_scores.distance_table(numbers, self.setting)
 
-    def _head(self, panels: _Panels, head: int) -> PairStatistics:
+    def _head(
+        self, rows: slice, cols: slice, tables: tuple[Any, Any], new: tuple[bool, bool], head: int
+    ) -> PairStatistics:
         """Compare all tiles of a head within a pair of panels."""
-        rows, cols, tables, new = panels
         result, kv_head = PairStatistics(), head // self.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             rotated, sides = [], []

@@ -339,11 +339,11 @@ class CosSinTable:
         positions = np.unique(np.concatenate(chosen)).astype(np.float64)
         points = self.values[positions.astype(np.int64)]
         for fmt in (None, *inferred.formats_holding(np.stack([points.real, points.imag])[self.sides])):
-            for factor, fault, extra in self._factors(points):
-                if factor == self.factor and (lone := self._of_rows(points, positions, fmt)):
+            for scaled in self._factors(points):
+                if scaled[0] == self.factor and (lone := self._of_rows(points, positions, fmt)):
                     yield lone
                 for angles in self._angles(positions):
-                    yield self._hypothesis(points, positions, angles, fmt, factor, fault, extra)
+                    yield self._hypothesis(points, positions, angles, fmt, scaled)
 
     def _of_rows(
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
@@ -411,10 +411,9 @@ class CosSinTable:
         positions: Array,
         table: _AngleTable,
         fmt: Format | None,
-        factor: float,
-        fault: Diagnosis | None,
-        extra: float,
+        scaled: tuple[float, Diagnosis | None, float],
     ) -> Hypothesis:
+        factor, fault, extra = scaled
         if fault is not None and table.setting is not None:
             own = float(exact_frequencies.attention_factor(table.setting.scaling))
             if abs(factor / own - 1) < _FACTOR:  # it goes with that setting, and is no fault of its own

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -106,9 +107,8 @@ def _keys(file: GgufRope, asked: Scaling) -> str:
 def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
     """Return what is another scaling; None where frequencies are the same."""
     here, there = seen.scaling, asked.scaling
-    if here.kind == "default" and there.kind == "default":
-        return None
-    if here.kind == "default" and there.kind == "linear" and there.factor == 1:
+    changes_nothing = there.kind == "default" or (there.kind == "linear" and there.factor == 1)
+    if here.kind == "default" and changes_nothing:
         return None
     if here.kind == "explicit":
         listed = np.array(seen.scaling.frequencies)
@@ -150,7 +150,7 @@ def _values(here: Scaling, there: Scaling) -> Mapping[str, Value]:
         return values
     for name in ("original", "short", "long"):
         first, second = getattr(here, name), getattr(there, name)
-        if not (_lists_agree(first, second) if isinstance(first, tuple) else _near(first, second)):
+        if not _near(first, second):
             ends = [
                 f"{one[0]:g}..{one[-1]:g}" if isinstance(one, tuple) else f"{one:g}"
                 for one in (first, second)
@@ -168,7 +168,7 @@ def _parameters_agree(here: Scaling, there: Scaling) -> bool:
     betas = [(getattr(here, name), getattr(there, name), usual) for name, usual in _BETAS.items()]
     if not all(_near(first or usual, second or usual) for first, second, usual in betas):
         return False
-    return _lists_agree(here.short, there.short) and _lists_agree(here.long, there.long)
+    return _near(here.short, there.short) and _near(here.long, there.long)
 
 
 def _sections(seen: Axes | None, asked: Axes | None) -> Diagnosis | None:
@@ -180,14 +180,10 @@ def _sections(seen: Axes | None, asked: Axes | None) -> Diagnosis | None:
     return None if here == there else Diagnosis("other-sections", {"seen": here, "asked": there})
 
 
-def _lists_agree(first: tuple[float, ...] | None, second: tuple[float, ...] | None) -> bool:
+def _near(first: Any, second: Any) -> bool:
+    """Return whether two numbers, or lists of them, are one, stored in float32; None is none."""
     if first is None or second is None:
         return first is second
-    return len(first) == len(second) and all(map(_near, first, second))
-
-
-def _near(first: float | None, second: float | None) -> bool:
-    """Return whether two numbers are one, stored in float32; None is none."""
-    if first is None or second is None:
-        return first is second
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(_near, first, second))
     return math.isclose(first, second, rel_tol=_SAME)

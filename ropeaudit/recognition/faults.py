@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,18 +85,16 @@ class Fault:
         def seen(rows: Positions, head: int) -> Positions:
             return second.positions(first.positions(rows, head), head)
 
+        either: dict[str, Any] = {
+            name: getattr(first, name) or getattr(second, name)
+            for name in ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes")
+        }
         return Fault(
             diagnosis=replace(first.diagnosis, also=(*first.diagnosis.also, second.diagnosis)),
             change=change if first.change or second.change else None,
             seen=seen if first.seen or second.seen else None,
-            turn=first.turn or second.turn,
-            recipe=first.recipe or second.recipe,
-            crossed=first.crossed or second.crossed,
-            rounded=first.rounded or second.rounded,
-            coarse=first.coarse or second.coarse,
             times=first.times * second.times,
-            fitted=first.fitted or second.fitted,
-            mixes=first.mixes or second.mixes,
+            **either,
         )
 
 

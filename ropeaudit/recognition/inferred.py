@@ -96,13 +96,8 @@ def recovered(points: NDArray[np.complex128]) -> Array:
     Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
     """
     with np.errstate(all="ignore"):  # row 0 is where angles begin, which is no position in every table
-        phases, n = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0])))), len(points)
-    theta, at = phases[1].copy(), 1
-    while at < n - 1:
-        at = min(2 * at, n - 1)
-        rest = phases[at] - theta * at
-        theta += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
-    return np.asarray(theta)
+        phases = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0]))))
+    return _refined(phases[None])
 
 
 def recovered_alone(values: Array, *, sine: bool) -> Array:
@@ -111,13 +106,21 @@ def recovered_alone(values: Array, *, sine: bool) -> Array:
     Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.
     """
     with np.errstate(all="ignore"):
-        phases, n = (np.arcsin if sine else np.arccos)(np.clip(np.nan_to_num(values), -1, 1)), len(values)
-    theta, at = phases[1].copy(), 1
-    while at < n - 1:
-        at = min(2 * at, n - 1)
-        rest = np.stack([phases[at], (math.pi if sine else 0) - phases[at]]) - theta * at
+        phases = (np.arcsin if sine else np.arccos)(np.clip(np.nan_to_num(values), -1, 1))
+    return _refined(np.stack([phases, (math.pi if sine else 0) - phases]))
+
+
+def _refined(choices: Array) -> Array:
+    """Return frequencies by which phases grow: at each position the choice nearest to what is predicted.
+
+    Shapes: (c, n, p), of which the first is that at position 1 -> (p,).
+    """
+    theta, at, last = choices[0, 1].copy(), 1, choices.shape[1] - 1
+    while at < last:
+        at = min(2 * at, last)
+        rest = choices[:, at] - theta * at
         rest -= 2 * math.pi * np.round(rest / (2 * math.pi))
-        theta += np.where(np.abs(rest[0]) <= np.abs(rest[1]), *rest) / at
+        theta += np.take_along_axis(rest, np.abs(rest).argmin(axis=0)[None], axis=0)[0] / at
     return np.asarray(theta)
 
 

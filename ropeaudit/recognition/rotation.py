@@ -20,20 +20,9 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.recognition import allowance, known_recipes, solving
+from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.faults import (
-    NARROW,
-    OPERANDS,
-    POSITIONS,
-    ROUNDINGS,
-    SETTING,
-    Fault,
-    coarse,
-    faults,
-    of_positions,
-    of_roundings,
-)
+from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, ROUNDINGS, SETTING, Fault
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base
@@ -162,7 +151,7 @@ class _Side:
 
     def _faults(self) -> Iterator[Fault]:
         """Yield the known faults, as they may begin where this side is wrong first."""
-        return faults(self.setting, self.first, int(self.at[self.first]))
+        return faults.faults(self.setting, self.first, int(self.at[self.first]))
 
     def diagnosis(self) -> Diagnosis:
         """Return what explains the side, and where that is."""
@@ -170,7 +159,9 @@ class _Side:
         single = where.position is not None or where.pair is not None or where.unrotated
         if (where.heads or where.batch) and (factor := self._factor_of_all()):
             return factor
-        found = self._known() or self._equals(self._mixed_rows()) or self._equals(of_roundings(self.dtype))
+        found = (
+            self._known() or self._equals(self._mixed_rows()) or self._equals(faults.of_roundings(self.dtype))
+        )
         if not found and not single:
             found = self._solved()
         found = found or self._pairs_left() or self._equals(self._rules())
@@ -472,7 +463,7 @@ class _Side:
         asked = other or self.setting
         seen = solving.positions(at, given[0], rotated_as[0], wrong, asked, fmt or self.dtype)
         yield from solving.rules(seen, int(at[0]))
-        back = next(one for one in of_positions() if one.diagnosis.code == "wrong-direction")
+        back = next(one for one in faults.of_positions() if one.diagnosis.code == "wrong-direction")
         for rule in solving.rules({one: -best for one, best in seen.items()}, int(at[0])):
             yield rule.beside(back)
 
@@ -505,7 +496,7 @@ class _Side:
         given, rotated, _ = self._vectors()
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
         known = (one for one in self._faults() if not one.crossed or self._changes(one))
-        every = [*known, *self._fitted(), *sized, *of_roundings(self.dtype)]
+        every = [*known, *self._fitted(), *sized, *faults.of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
         beside = {group: list(filter(self._shows, by[group])) for group in groups[:3]}  # beside roundings
@@ -539,7 +530,7 @@ class _Side:
                 return None
             known = [one for one in self._faults() if there._comes_near(one)]
             known = list(filter(self._shows, known))
-            rounded = list(of_roundings(self.dtype))
+            rounded = list(faults.of_roundings(self.dtype))
             both = (one.beside(other) for one, other in itertools.product(known, rounded))
             for some in (rounded, both):
                 if found := there._equals(one for one in some if self._holds(one, self.block, shows=False)):
@@ -548,7 +539,7 @@ class _Side:
 
     def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
         """Return the finest format whose roundings, beside another fault, explain the side."""
-        for one in coarse(self.dtype):
+        for one in faults.coarse(self.dtype):
             given, rotated, _ = self._vectors()
             sized = solving.amplitude(given[0], rotated[0], self.setting, one.coarse or self.dtype)
             every = [*every, *sized]
@@ -582,7 +573,7 @@ class _Side:
         for one in settings:
             for rule in self._rules(one.setting(self.setting)):
                 yield one.beside(rule)
-        for one in of_roundings(self.dtype):
+        for one in faults.of_roundings(self.dtype):
             for rule in self._rules(rounded=one.rounded) if one.rounded else ():
                 yield one.beside(rule)
             if one.recipe and one.diagnosis.code == "narrow-frequencies":
@@ -642,7 +633,7 @@ def predictions(
 
     Shapes: x (h, s, d), at (s,); what is yielded makes (h, s, d).
     """
-    for fault in faults(setting):
+    for fault in faults.faults(setting):
         if not fault.turn:
             seen, other = fault.positions(at[None])[0], fault.setting(setting)
             if other != setting or not np.array_equal(seen, at):

@@ -78,11 +78,6 @@ def template(text: str) -> str:
     return "".join(before + (f"<{name}>" if name not in (None, "more") else "") for before, name in named)
 
 
-def title(code: str) -> str:
-    """Return a kind of diagnosis in a few words."""
-    return kinds()[code].title
-
-
 def arithmetic(values: Mapping[str, Any]) -> str:
     """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
 
@@ -141,7 +136,8 @@ def _whole(diagnosis: Diagnosis) -> str:
 def _clause(one: Diagnosis) -> str:
     kind, gradient = kinds()[one.code], one.where.gradient
     template = kind.gradient if gradient and kind.gradient else kind.sentence
-    text = template.format_map(_named(one) | {"stages": _Stages(one.values)})
+    stages = arithmetic(one.values) if "{stages" in template else ""
+    text = template.format_map(_named(one) | {"stages": stages})
     if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):
         text = f"the gradient is that of {text}"
     return f"{text}, though not in every call" if one.certainty == "in this call" else text
@@ -191,19 +187,6 @@ def _listed(values: tuple[Any, ...]) -> str:
     if isinstance(values[0], int):
         return _runs(values)
     return (" and " if len(values) == 2 else ", ").join(values)
-
-
-class _Stages:
-    """What a recipe rounds, in words once they are asked for."""
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self.values = values
-
-    def __str__(self) -> str:
-        return arithmetic(self.values)
-
-    def __format__(self, spec: str) -> str:
-        return str(self)
 
 
 def _where(where: Where, *, alone: bool) -> str:

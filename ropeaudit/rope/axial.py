@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, Layout
+from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Layout
 
 # What multiplies every frequency, pi as a symbol.
 FACTORS = ("1", "2pi", "pi/2")
@@ -64,15 +64,15 @@ class AxialRope:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        if self.arrangement not in ARRANGEMENTS:
-            raise UnknownName("arrangement of axes", self.arrangement, ARRANGEMENTS)
-        if self.factor not in FACTORS:
-            raise UnknownName("factor of axes", self.factor, FACTORS)
-        if self.layout not in get_args(Layout):
-            raise UnknownName("layout", self.layout, get_args(Layout))
-        for rule in self.positions:
-            if rule not in POSITIONS:
-                raise UnknownName("rule of positions", rule, POSITIONS)
+        words = [
+            ("arrangement of axes", self.arrangement, ARRANGEMENTS),
+            ("factor of axes", self.factor, FACTORS),
+            ("layout", self.layout, LAYOUTS),
+            *(("rule of positions", rule, POSITIONS) for rule in self.positions),
+        ]
+        for what, word, known in words:
+            if word not in known:
+                raise UnknownName(what, word, known)
         where = f"axes {self.name!r}:"
         once = len(set(self.axes)) == len(self.axes)
         if not self.axes or not once or any(len(axis) != 1 or axis not in "thw" for axis in self.axes):

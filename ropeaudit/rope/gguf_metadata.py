@@ -16,84 +16,13 @@ import numpy as np
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.hf_models import is_one
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.tensor_files.gguf_files import GgufFile
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _BASE = 10000.0
-# architectures that pair neighbours; q and k of those that a config pairs in halves are permuted for that
-_NEIGHBOURS = frozenset(
-    [
-        "arcee",
-        "arctic",
-        "baichuan",
-        "bailingmoe",
-        "chameleon",
-        "chatglm",
-        "cohere2",
-        "command-r",
-        "deci",
-        "deepseek",
-        "deepseek2",
-        "deepseek2-ocr",
-        "ernie4_5",
-        "ernie4_5-moe",
-        "glm-dsa",
-        "glm4",
-        "granite",
-        "granitehybrid",
-        "granitemoe",
-        "internlm2",
-        "llada",
-        "llama",
-        "llama-embed",
-        "llama4",
-        "maincoder",
-        "minicpm",
-        "mistral3",
-        "mistral4",
-        "neo-bert",
-        "olmo",
-        "plm",
-        "smollm3",
-        "starcoder",
-        "xverse",
-    ]
-)
-_NO_ROPE = frozenset(
-    [
-        "arwkv7",
-        "bloom",
-        "clip",
-        "gpt2",
-        "gptj",
-        "jais",
-        "jamba",
-        "jina-bert-v2",
-        "kimi-linear",
-        "mamba",
-        "mamba2",
-        "mpt",
-        "nemotron_h",
-        "nemotron_h_moe",
-        "refact",
-        "rwkv6",
-        "rwkv6qwen2",
-        "rwkv7",
-        "t5",
-        "t5encoder",
-        "wavtokenizer-dec",
-    ]
-)
-_TURNS = frozenset(
-    [
-        "qwen35",
-        "qwen35moe",
-        "qwen3vl",
-        "qwen3vlmoe",
-    ]
-)  # whose sections are taken in turns
 _TYPES = ("none", "linear", "yarn", "longrope")
 _FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
 
@@ -124,7 +53,7 @@ class GgufRope:
 def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
     """Return the rotary embedding of a file. Raises: BadInput."""
     try:
-        if file.architecture in _NO_ROPE:
+        if is_one(file.architecture, "gguf_no_rope"):
             raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
         heads = _needed(file, "attention.head_count")
         head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
@@ -142,7 +71,7 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
             missing["rope.freq_base"] = f"{_BASE:g}"
         context = _whole(file, "context_length")
         scaling = _scaling(file, context, rotary_dim, base, missing)
-        layout: Layout = "interleaved" if file.architecture in _NEIGHBOURS else "half"
+        layout: Layout = "interleaved" if is_one(file.architecture, "gguf_neighbours") else "half"
         softmax = file.number("attention.scale") or None
         setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
         layers = {_FULL: setting}
@@ -221,7 +150,8 @@ def _axes(file: GgufFile) -> Axes | None:
     if not isinstance(sections, tuple) or not any(sections):
         return None
     t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
-    return Axes((t, h, w), "interleaved" if file.architecture in _TURNS else "split")
+    in_turns = is_one(file.architecture, "gguf_sections_in_turns")
+    return Axes((t, h, w), "interleaved" if in_turns else "split")
 
 
 def _whole(file: GgufFile, key: str) -> int | None:

@@ -83,15 +83,14 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
     try:
         part = hf_json.text_part(config)
         model = hf_json.model_type(part)
-        if model in hf_models.NEVER_ROTATES:
+        if hf_models.is_one(model, "never_rotates"):
             raise NotRotated.because(f"model_type = {model}")
-        key, value = hf_models.ROTATES_IF.get(model, ("", None))
+        key, value = hf_models.of_type(model, "rotates_if", ("", None))
         if key and part.get(key) != value:
             raise NotRotated.because(f"{key} = {shown(part.get(key))}")
         if flag(part, "position_encoding_2d"):  # the first ChatGLM
-            raise BadInput(
-                "position_encoding_2d = true (halves of a head have own positions) is not supported"
-            )
+            own = "halves of a head have own positions"
+            raise BadInput(f"position_encoding_2d = true ({own}) is not supported")
         if "global_config" in part and "encoder_config" in part:
             raise BadInput(
                 "the model is of several parts that rotate (encoder_config, global_config, decoder_config); "
@@ -125,7 +124,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     """Return a config with the sizes that its class takes where it gives none; and key -> that in words."""
     default, taken, words = hf_models.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
-    known = {**_SPELLINGS, "head_dim": (hf_models.HEAD_DIM_KEY.get(model, "head_dim"),)}
+    known = {**_SPELLINGS, "head_dim": (hf_models.of_type(model, "head_dim_key", "head_dim"),)}
     for name, size in default.sizes.items():
         key, given = first(config, spellings := known.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
@@ -140,7 +139,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
     """Return the spellings of a key, ChatGLM's own for its models."""
-    return (*keys, _GLM_KEYS[keys]) if model in hf_models.BASE_TIMES_RATIO else keys
+    return (*keys, _GLM_KEYS[keys]) if hf_models.is_one(model, "base_times_ratio") else keys
 
 
 def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str]) -> int:
@@ -148,7 +147,7 @@ def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str
     kv_heads = count(config, keys) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
         kv_heads = 1
-    if model in hf_models.BASE_TIMES_RATIO and not flag(config, "multi_query_attention"):
+    if hf_models.is_one(model, "base_times_ratio") and not flag(config, "multi_query_attention"):
         kv_heads = heads
     if heads % kv_heads:
         default = next((f"{of_class[key]}, which" for key in keys if key in of_class), "")
@@ -164,16 +163,16 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
     usual = hf_models.class_default(model)
     layers = hf_json.by_layer(config, given) or {_FULL: given}
-    own_keys = dict(zip((_FULL, _SLIDING), hf_models.BASE_KEYS, strict=True))
-    if model not in hf_models.TWO_BASES:
+    own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True))
+    if not hf_models.is_one(model, "two_bases"):
         own_keys = {}
     elif not any(isinstance(one, Mapping) for one in given.values()):
         layers = dict.fromkeys(own_keys, given)
     if _SLIDING not in layers and local is not None:
         layers[_SLIDING] = {}  # never scaled
-    if _SLIDING not in layers and model in hf_models.SLIDING_UNSCALED and given:
+    if _SLIDING not in layers and hf_models.is_one(model, "sliding_unscaled") and given:
         layers[_SLIDING] = {key: value for key, value in given.items() if key == "rope_theta"}
-    if _SLIDING not in layers and model.startswith(hf_models.LOCAL_BASE):
+    if _SLIDING not in layers and hf_models.is_one(model, "local_base"):
         layers[_SLIDING] = {}  # another base, never scaled
     layers = layers_of_models.rotating(config, model, layers)
     for layer, rope in layers.items():
@@ -183,7 +182,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
         if layer in own_keys:
             wanted, outside = own_keys[layer], config.get(own_keys[layer])
-        if layer == _SLIDING and (local is not None or model.startswith(hf_models.LOCAL_BASE)):
+        if layer == _SLIDING and (local is not None or hf_models.is_one(model, "local_base")):
             wanted, outside = hf_json.LOCAL_BASE, local
         choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside)]
         choices += [("rope_theta", _base_of_code(config, model))]
@@ -219,8 +218,8 @@ def _given(config: Config, model: str, base: float | None) -> tuple[Config, list
 
 def _base_of_code(config: Config, model: str) -> float | None:
     """Return the base that the code of a type has, ChatGLM's times its rope_ratio; None where it has none."""
-    base = hf_models.BASE.get(model)
-    if base is None or model not in hf_models.BASE_TIMES_RATIO:
+    base: float | None = hf_models.of_type(model, "base")
+    if base is None or not hf_models.is_one(model, "base_times_ratio"):
         return base
     given = config.get("rope_ratio")
     ratio = 1.0 if given is None else number("rope_ratio", given)
@@ -236,7 +235,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
         reason = "rotary = false"
     elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
         reason = f"position_embedding_type = {kind}"
-    elif model in hf_models.NO_ROPE and not rotates:
+    elif hf_models.is_one(model, "no_rope") and not rotates:
         reason = f"model_type = {model}"
     if reason:
         raise NotRotated.because(reason)
@@ -244,7 +243,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
     kind = kind_of(rope)
-    taken = hf_models.SCALINGS.get(model)
+    taken = hf_models.of_type(model, "scalings")
     if taken is not None and kind not in ("default", *taken):
         others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
         raise BadInput(
@@ -259,7 +258,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = scaling_of(config, rope, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
-    interleaved = model in hf_models.INTERLEAVED if declared is None else declared
+    interleaved = hf_models.is_one(model, "interleaved") if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
     try:
@@ -278,15 +277,15 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         return needed(config, ["global_head_dim"])
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
-    key = hf_models.HEAD_DIM_KEY.get(model, "head_dim")
-    divided = hf_models.class_default(model).name or model in hf_models.DIVIDED_HEAD_DIM
-    if config.get(key) is not None or not (divided or not model.startswith(hf_models.OWN_HEAD_DIM)):
+    key = hf_models.of_type(model, "head_dim_key", "head_dim")
+    divided = hf_models.class_default(model).name or hf_models.is_one(model, "divided_head_dim")
+    if config.get(key) is not None or not (divided or not hf_models.is_one(model, "own_head_dim")):
         return needed(config, [key])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
     if width % heads:
         named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
         raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
-    return (2 * width if model in hf_models.DOUBLE_HEAD_DIM else width) // heads
+    return (2 * width if hf_models.is_one(model, "double_head_dim") else width) // heads
 
 
 def _check_unread(config: Config, head_dim: int, fraction: float | None, kind: str, model: str) -> None:
@@ -305,8 +304,8 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
-    fraction = hf_models.FRACTION.get(model, fraction)
-    if fraction is None and model in hf_models.ROTARY_DIM_UNREAD:
+    fraction = hf_models.of_type(model, "fraction", fraction)
+    if fraction is None and hf_models.is_one(model, "rotary_dim_unread"):
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
             if hf_models.class_default(model).takes_fraction:
@@ -318,7 +317,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
             )
         return head_dim
     if fraction is None:
-        if dims is None and model in hf_models.OWN_FRACTION:
+        if dims is None and hf_models.is_one(model, "own_fraction"):
             raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
         return dims or head_dim
     if not 0 < fraction <= 1:
@@ -333,16 +332,18 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     """Return what multiplies q·k; None for one over the root of head_dim."""
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
-    if model.startswith(hf_models.SCALE_ONE):
+    if hf_models.is_one(model, "scale_one"):
         return 1.0
-    if model in hf_models.DOUBLE_HEAD_DIM:
+    if hf_models.is_one(model, "double_head_dim"):
         return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
         return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
-    latent = config.get("qk_nope_head_dim") is not None and model not in hf_models.SCALE_WITHOUT_MSCALE
+    latent = config.get("qk_nope_head_dim") is not None and not hf_models.is_one(
+        model, "scale_without_mscale"
+    )
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
         head_dim = needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
         return float(head_dim**-0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
@@ -356,22 +357,17 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
             raise BadInput("mrope_section is missing beside mrope_interleaved; add it to the RoPE parameters")
         return None
     fits = isinstance(sections, list) and len(sections) == 3
-    if not fits or any(
-        isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 2**15 for n in sections
-    ):
-        raise BadInput(
-            f"mrope_section = {shown(sections)} is not three counts of pairs, such as [16, 24, 24]"
-        )
-    if model.startswith(hf_models.AXES_OTHERWISE) or (
-        interleaved_key is False and model.startswith(hf_models.AXES_INTERLEAVED)
-    ):
-        raise BadInput(
-            f"mrope_section of model_type {shown(model)} is arranged in a way that is not understood"
-        )
+    if not fits or not all(type(n) is int and 0 <= n <= 2**15 for n in sections):
+        example = "three counts of pairs, such as [16, 24, 24]"
+        raise BadInput(f"mrope_section = {shown(sections)} is not {example}")
+    by_code = hf_models.is_one(model, "axes_interleaved")
+    if hf_models.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
+        arranged = "is arranged in a way that is not understood"
+        raise BadInput(f"mrope_section of model_type {shown(model)} {arranged}")
     if sum(sections) != setting.pairs:
         raise BadInput(f"mrope_section sums to {sum(sections)} pairs and there are {setting.pairs}")
-    interleaved = interleaved_key or model.startswith(hf_models.AXES_INTERLEAVED)
-    return Axes((sections[0], sections[1], sections[2]), "interleaved" if interleaved else "split")
+    t, h, w = sections
+    return Axes((t, h, w), "interleaved" if interleaved_key or by_code else "split")
 
 
 # key -> what code does by it. Source: Qwen2.5-1M (arXiv 2501.15383); transformers 5.23.0, models/qwen2_5_vl

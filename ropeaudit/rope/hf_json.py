@@ -21,6 +21,7 @@ DICTS = ("rope_scaling", "rope_parameters")
 BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 LOCAL_BASE, LAYER_BASES = "rope_local_base_freq", "layer_rope_theta"
+BASE_KEYS = ("global_rope_theta", "local_rope_theta")  # of full and of sliding layers
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "hybrid_sliding")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 MISSING = "is missing, and its default is not in the file; add it there"
@@ -28,7 +29,6 @@ _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
 # which layers do not rotate; those that do are audited
 _TOP |= {"no_rope_layers", "no_rope_layer_interval", "use_mem_rope", LAYER_BASES}
-_OF_TYPE = {"chatglm": ("rope_ratio",), **dict.fromkeys(hf_models.TWO_BASES, hf_models.BASE_KEYS)}
 _INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
 # whether weights were trained with the scaling; by how much queries grow with their position: no frequencies
 _INNER |= {"finetuned", "llama_4_scaling_beta"}
@@ -184,7 +184,8 @@ def text_part(config: Any) -> Config:
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
     rules = _RULES if model != "zamba2" else _RULES[:1]
-    known = {*_TOP, *_OF_TYPE.get(model, ())}
+    known = _TOP | {"rope_ratio"} if hf_models.is_one(model, "base_times_ratio") else _TOP
+    known = known | {*BASE_KEYS} if hf_models.is_one(model, "two_bases") else known
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")

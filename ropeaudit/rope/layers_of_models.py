@@ -14,6 +14,7 @@ _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _PATTERN, _INTERVAL = "sliding_window_pattern", "no_rope_layer_interval"
 _LISTED = 8  # numbers of layers that a sentence lists
+_USUAL_INTERVAL = 4  # every so many layers one does not rotate, by the code of some types
 _MOST = 10_000  # layers that are counted one by one
 
 
@@ -33,9 +34,10 @@ def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str,
 
 def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
-    if model not in hf_models.SLIDING_ALONE or config.get("force_rope"):
+    if not hf_models.is_one(model, "sliding_alone") or config.get("force_rope"):
         return False
-    return not model.startswith(("exaone", "kolibri1")) or config.get("sliding_window", 1) is not None
+    always = not hf_models.is_one(model, "all_without_window")
+    return always or config.get("sliding_window", 1) is not None
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:
@@ -48,7 +50,7 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
     kinds, count = config.get("layer_types"), hf_json.count(config, LAYERS)
     if isinstance(kinds, list):
         return [kind if isinstance(kind, str) else "" for kind in kinds]
-    pattern = config.get(_PATTERN, hf_models.SLIDING_PATTERN.get(model))
+    pattern = config.get(_PATTERN, hf_models.of_type(model, "sliding_pattern"))
     if not pattern or not count or count > _MOST:
         return []
     if isinstance(pattern, str):
@@ -64,20 +66,20 @@ def unrotated(config: Config, model: str) -> str:
     no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput, NotRotated.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
-    marks, by_code = config.get("no_rope_layers"), model in hf_models.NO_ROPE_LAYERS
+    marks, by_code = config.get("no_rope_layers"), hf_models.is_one(model, "no_rope_layers")
     if marks is not None and not isinstance(marks, list):
         raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
     if marks:
         marks = _marks(marks, hf_json.count(config, LAYERS))
         return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers")
-    if by_code and marks is not None and model not in hf_models.NO_ROPE_LAYERS_EMPTY:
+    if by_code and marks is not None and not hf_models.is_one(model, "no_rope_layers_empty"):
         raise BadInput(
             f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
         )
     if (every := hf_json.count(config, [_INTERVAL])) is not None:
         return _each(every, config, _INTERVAL)
     if by_code:
-        state, every = "missing" if marks is None else "empty", hf_models.NO_ROPE_INTERVAL
+        state, every = "missing" if marks is None else "empty", _USUAL_INTERVAL
         return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
     still = _still_kinds(config, model)
     kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
@@ -107,8 +109,8 @@ def unrotated_layers(config: Config, model: str) -> list[int]:
     if isinstance(listed, list):
         return [n for n, mark in enumerate(listed) if not mark]
     every = hf_json.count(config, [_INTERVAL])
-    if every is None and model in hf_models.NO_ROPE_LAYERS:
-        every = hf_models.NO_ROPE_INTERVAL
+    if every is None and hf_models.is_one(model, "no_rope_layers"):
+        every = _USUAL_INTERVAL
     if every:
         return [n for n in range(min(count, _MOST)) if (n + 1) % every == 0]
     still = _still_kinds(config, model)

@@ -7,30 +7,19 @@ stands in `KINDS`; nothing is ignored: a key that a kind does not take is refuse
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.rope.scaling_names import parts_of
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a kind of scaling takes, and what else must know of it beside its formulas.
-
-    The formulas are `rope.scaled.FORMULAS` (as code computes them) and those of
-    `reference.exact_frequencies`.
-    example: what to type. needs, takes: parameters that it has to have and that it may have.
-    rescales: whether frequencies are changed after the power; dynamic changes the base instead.
-    blends: whether a pair may get a mixture of its frequency and a smaller one.
-    by_length: whether frequencies depend on the number of positions.
-    in_config: whether a Hugging Face config can name it.
-    original_outside: whether an original_max_position_embeddings outside the RoPE parameters has the last
-    word there.
-    original: the parameter that says the length before the extension; "" where the factor extends no length.
-    declares_stretched: whether models with it declare the length after the extension as their maximum.
-    """
+    """A row of data/scalings.toml, which explains it: what a kind of scaling takes, and how it behaves."""
 
     example: str
     needs: tuple[str, ...] = ()
@@ -44,50 +33,12 @@ class Kind:
     declares_stretched: bool = False
 
 
-KINDS: dict[str, Kind] = {
-    "default": Kind("default", rescales=False),
-    "linear": Kind("linear:factor=4", ("factor",), ("original",), original="original"),
-    "dynamic": Kind(
-        "dynamic:factor=2,maximum=4096",
-        ("factor", "maximum"),
-        ("original",),
-        rescales=False,
-        by_length=True,
-        original="maximum",
-    ),
-    "proportional": Kind("proportional:fraction=0.25", ("fraction",), ("factor",)),
-    "yarn": Kind(
-        "yarn:factor=4,original=32768",
-        ("original",),
-        (
-            *("factor", "maximum", "attention_factor", "beta_fast", "beta_slow"),
-            *("truncate", "mscale", "mscale_all_dim"),
-        ),
-        blends=True,
-        original_outside=True,
-        original="original",
-    ),
-    "longrope": Kind(
-        "longrope:short=1;1,long=2;4,original=4096,factor=32",
-        ("short", "long", "original"),
-        ("factor", "maximum", "attention_factor"),
-        by_length=True,
-        original_outside=True,
-        original="original",
-    ),
-    "llama3": Kind(
-        "llama3:factor=8,low=1,high=4,original=8192",
-        ("factor", "low", "high", "original"),
-        blends=True,
-        original_outside=True,
-        original="original",
-        declares_stretched=True,
-    ),
-    "explicit": Kind(
-        "explicit:frequencies=1;0.1;0.01", ("frequencies",), ("attention_factor",), in_config=False
-    ),
-}
+def _kind(row: Mapping[str, Any]) -> Kind:
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return Kind(**{**row, **lists})
 
+
+KINDS = {name: _kind(row) for name, row in tomllib.loads(data.text("scalings.toml")).items()}
 HF_NAMES = {
     "factor": "factor",
     "original_max_position_embeddings": "original",

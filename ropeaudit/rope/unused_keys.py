@@ -7,7 +7,7 @@ tried, one key after another, so that it holds whatever the reader of a config d
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -90,8 +90,10 @@ def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[
     model = hf_config.from_config(config, "model", "config", base)
     if all(one.scaling.kind == "default" for one in model.layers.values()):
         return {}
+    part = hf_json.text_part(config)
+    plain = {key: _unscaled(value) if key in hf_json.DICTS else value for key, value in part.items()}
     try:
-        bare = hf_config.from_config(_without_scaling(hf_json.text_part(config)), "model", "config", base)
+        bare = hf_config.from_config(plain, "model", "config", base)
     except RopeAuditError:
         return {}
     served = model.maximum
@@ -107,12 +109,8 @@ def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[
     }
 
 
-def _without_scaling(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the text part with RoPE parameters that ask for no scaling, and say the rest that they say."""
-    return {key: _unscaled(value) if key in hf_json.DICTS else value for key, value in part.items()}
-
-
 def _unscaled(rope: Any) -> Any:
+    """Return RoPE parameters that ask for no scaling, and say the rest that they say."""
     if not isinstance(rope, Mapping):
         return rope
     kept = {key: _unscaled(value) for key, value in rope.items() if key not in _OF_SCALING}
@@ -120,8 +118,9 @@ def _unscaled(rope: Any) -> Any:
 
 
 def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
-    """Return what a scaling may change of a layer."""
-    of_length = [_frequencies(setting, n) for n in lengths]
+    """Return what a scaling may change of a layer: softmax scale, attention factor, frequencies by length."""
+    served = [setting.for_positions(n) for n in lengths]
+    of_length = [frequencies(one, "inverse_power", FP64).tolist() for one in served]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 
@@ -200,10 +199,8 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
-        if (
-            not hf_models.class_default(hf_json.model_type(part)).takes_fraction
-            and "qk_nope_head_dim" not in part
-        ):
+        taken = hf_models.class_default(hf_json.model_type(part)).takes_fraction
+        if not taken and "qk_nope_head_dim" not in part:
             return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim
         return [1.0] if latent else [setting.rotary_dim / setting.head_dim for setting in settings]
@@ -225,17 +222,8 @@ def _lengths(settings: Iterable[RopeSetting]) -> list[int]:
 
 def _effect(model: ModelRope, lengths: list[int]) -> tuple[Any, ...]:
     """Return what a reading comes to: numbers that a computation would use."""
-    of_layers: list[Callable[[RopeSetting], Any]] = [
-        lambda one: (one.head_dim, one.rotary_dim, one.layout, one.scale),
-        lambda one: scaled.attention_factor(one.scaling),
-        lambda one: [
-            _frequencies(one, n) for n in (lengths if one.scaling.depends_on_length else lengths[:1])
-        ],
-    ]
-    layers = {name: [value(one) for value in of_layers] for name, one in model.layers.items()}
+    layers: dict[str, tuple[Any, ...]] = {}
+    for name, one in model.layers.items():
+        numbers = _numbers(one, lengths if one.scaling.depends_on_length else lengths[:1])
+        layers[name] = (one.head_dim, one.rotary_dim, one.layout, *numbers)
     return (model.heads, model.kv_heads, model.declared, model.maximum, model.axes, layers)
-
-
-def _frequencies(setting: RopeSetting, positions: int) -> list[float]:
-    frequency: list[float] = frequencies(setting.for_positions(positions), "inverse_power", FP64).tolist()
-    return frequency

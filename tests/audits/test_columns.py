@@ -99,6 +99,12 @@ def test_the_columns_of_shift_are_the_fields_of_a_record() -> None:
     summary = table("report-by")
     for verdict, meaning in judging.VERDICTS.items():
         assert summary[f"{verdict}_cases"].meaning == f"how many rows are {verdict}: {meaning}"
+    assert set(judging.VERDICTS) == set(get_args(judging.Verdict))
+    for word in ("sound", "coarse", "growing"):
+        assert f" {judging.EXCESS:g} times the best achievable in the dtype" in judging.VERDICTS[word]
+    for word in ("coarse", "growing"):
+        assert f" {judging.GROWTH:g} times that at offset 0" in judging.VERDICTS[word]
+    assert f"at least {100 * judging.BROKEN_SHARE:.0f} % of the exact scores" in judging.VERDICTS["broken"]
 
 
 def test_which_columns_are_on_a_screen_and_which_leave_it_first(snapshot) -> None:

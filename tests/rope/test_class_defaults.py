@@ -172,7 +172,7 @@ def _other_sizes(model: str) -> list[str]:
     theirs.allow_global_per_layer_attribute_access = True
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     given = {"model_type": name, "hidden_size": theirs.hidden_size, "rope_parameters": rope}
-    given |= dict([hf_models.ROTATES_IF.get(model, ("use_cache", True))])
+    given |= dict([hf_models.of_type(model, "rotates_if", ("use_cache", True))])
     if model.startswith(("gemma4", "diffusion_gemma")):
         given["global_head_dim"] = theirs.head_dim
     if model == "jetmoe":  # computes it of the heads of k
