@@ -28,12 +28,12 @@ def notes(results: Sequence[Record], frozen: bool) -> list[str]:
     """Return all notes on some rows. frozen: see `drift.report`."""
     return [
         *verdicts.notes(results, differing(results)),
-        *growth_notes(results),
-        *format_notes(results),
         *structure_notes(results, frozen),
         *device_notes(results),
         *grid_notes(results),
         *rerotation_notes(results),
+        *format_notes(results),
+        *growth_notes(results),
     ]
 
 

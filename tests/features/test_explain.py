@@ -439,8 +439,8 @@ def test_the_worst_case_is_one_that_needs_a_change_where_there_is_one() -> None:
     ("options", "error_line"),
     [
         (["--by", "layer"], "unknown --by 'layer'"),
-        (["--by", "head"], "known: dtypes, stage, pair, remedy ('head' was withdrawn: --by pair says where"),
-        (["--by", "position"], "('position' was withdrawn: --by pair says where drift sits)"),
+        (["--by", "head"], "unknown --by 'head'; it was withdrawn: --by pair says where drift sits"),
+        (["--by", "position"], "it was withdrawn: --by pair says where drift sits"),
         (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up"),
         (["--tolerance", "bias=1"], "drift_rms, drift_max, drift_relative"),
         (["--recipe", "mlx-metal"], "cannot be emulated"),

@@ -143,7 +143,7 @@ def test_a_dtype_that_is_refused_is_a_row_and_a_line(code, capsys) -> None:
     assert "picky refuses: TypeError: float16 is not taken" in refused["refused"]
     assert (refused["nearer"], fine["refused"]) == (None, "none")
     assert "float16 is not taken (fp16)" in report["headline"]
-    assert "float16 at offset 0: " in seen.err
+    assert "float16 at offset 0: " in " ".join(report["notes"])
     assert main([*command, "--dtype", "fp16", "-f", "csv"]) == 0
     first = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert first["parity_rms"] == "nan"

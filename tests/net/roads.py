@@ -176,7 +176,7 @@ def summary(row: dict[str, Any]) -> bool:
 
 def wrong_shift(row: dict[str, Any]) -> bool:
     """Return whether a row of `shift` says that something is wrong."""
-    return row["within_tolerance"] == "no" or (row.get("rotation_excess") or 0) > 1
+    return row.get("within_tolerance") is False or (row.get("rotation_excess") or 0) > 1
 
 
 def helper(path: Path, name: str, setting: Fault, order: str | None) -> list[Answer]:

@@ -43,7 +43,7 @@ def test_frequencies_are_frozen_by_default(spec: str, capsys: pytest.CaptureFixt
     assert {r.structural_max for r in rows((0, 2**20), "fp32", scaling=spec)} == {0.0}
     line = "shift --offset 1m --dtype fp32 --heads 1 --head-dim 32 --scaling"
     assert main([*line.split(), spec]) == 0
-    assert "--length shifted lets them change" in capsys.readouterr().err
+    assert "--length shifted lets them change" in capsys.readouterr().out
 
 
 def test_whole_p_rope_is_rope_and_no_p_rope_is_no_position() -> None:

@@ -108,9 +108,9 @@ def test_what_comes_back_elsewhere_is_noted(capsys) -> None:
     assert main(["shift", "--impl", own("returns_elsewhere"), "--device", NAME, *SMALL, *TWO]) == 0
     seen = capsys.readouterr()
     assert only_here()
-    assert f"returns a tensor on cpu for one on {PLACE}." in seen.err
+    assert f"returns a tensor on cpu for one on {PLACE}." in seen.out
     assert (
-        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, layout half (detected)." in seen.err
+        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, layout half (detected)." in seen.out
     )
     assert PLACE in seen.out
 
