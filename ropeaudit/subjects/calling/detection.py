@@ -7,10 +7,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -23,7 +20,7 @@ from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageE
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, shapes, signatures
+from ropeaudit.subjects.calling import arrays, environments, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import TUPLES, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
@@ -353,9 +350,9 @@ def _nearest_layout(
     if best.sure or not np.isfinite(best.error):
         return best
     placed = not convention.signature.unplaced
-    for number, one in enumerate(fits):
-        of = replace(setting, layout=one.layout)
-        fits[number] = replace(one, misfit=misfit(x64, values, of, one.permuted, placed=placed))
+    for number, fit in enumerate(fits):
+        of = replace(setting, layout=fit.layout)
+        fits[number] = replace(fit, misfit=misfit(x64, values, of, fit.permuted, placed=placed))
     return min(fits, key=lambda candidate: candidate.rank)
 
 
@@ -375,22 +372,10 @@ def silent(function: Any) -> Callable[..., Any]:
     """Return what calls a function without its warnings: what it is given here may make no sense to it."""
 
     def called(*plain: Any, **named: Any) -> Any:
-        with warnings.catch_warnings(), without_logs():
-            warnings.simplefilter("ignore")
+        with environments.silent(errors=True):
             return function(*plain, **named)
 
     return called
-
-
-@contextlib.contextmanager
-def without_logs() -> Iterator[None]:
-    """Keep out of the report what a compiler logs, such as of a call that it cannot compile."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def misfit(

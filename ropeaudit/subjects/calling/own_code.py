@@ -231,22 +231,17 @@ class OwnCode(Code):
         if self._follows:
             self.device = devices.of_module(thing) or self.device
         else:
-            thing = self._moved(thing)
+            try:
+                thing = patiently(lambda: self.device.moved(thing), self.name)
+            except RopeAuditError:
+                raise
+            except Exception as error:  # whatever it raises is reported
+                why = f"{self.name} cannot be moved there: {one_line(error)}"
+                raise UsageError(f"--device {self.device.name}: {why}") from None
         if thing.training:
             patiently(thing.eval, self.name)
             self._note("a module is called in eval mode; training mode is not")
         return thing
-
-    def _moved(self, module: Any) -> Any:
-        """Return a module on the device. Raises: UsageError."""
-        try:
-            return patiently(lambda: self.device.moved(module), self.name)
-        except RopeAuditError:
-            raise
-        except Exception as error:  # whatever it raises is reported
-            raise UsageError(
-                f"--device {self.device.name}: {self.name} cannot be moved there: {one_line(error)}"
-            ) from None
 
     def rotator(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnRotator:
         """Return what calls an instance, a new one where it is None."""
