@@ -95,18 +95,14 @@ def strided(array: Any, strides: Strides, order: str) -> Any:
         turned = turned.copy() if isinstance(array, np.ndarray) else turned.contiguous()
         return turned.swapaxes(*axes)
     if strides == "sliced":
-        width = array.shape[-1]
-        joined = (
-            np.concatenate([np.flip(array, -1), array, np.flip(array, -1)], -1)
-            if isinstance(array, np.ndarray)
-            else torch().cat([array.flip(-1), array, array.flip(-1)], -1)
-        )
+        width, plain = array.shape[-1], isinstance(array, np.ndarray)
+        beside = np.flip(array, -1) if plain else array.flip(-1)
+        joined = (np.concatenate if plain else torch().cat)([beside, array, beside], -1)
         return joined[..., width : 2 * width]
     if strides == "expanded" and "b" in order:
         first = array[(slice(None),) * order.index("b") + (slice(0, 1),)]
-        return (np.broadcast_to if isinstance(array, np.ndarray) else torch().broadcast_to)(
-            first, array.shape
-        )
+        broadcast = np.broadcast_to if isinstance(array, np.ndarray) else torch().broadcast_to
+        return broadcast(first, array.shape)
     return array
 
 
@@ -312,24 +308,18 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
 
 
 def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
-    """Call without gradients, with the device as the current one; overflows and nans are no warnings."""
-    with np.errstate(all="ignore"):
-        if any(map(_is_tensor, (*positional, *named.values()))):
-            with torch().no_grad(), device.current(), _recompiling():
-                return function(*positional, **named)
-        return function(*positional, **named)
+    """Call without gradients, with the device as the current one; overflows and nans are no warnings.
 
-
-def _recompiling() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which what torch compiled is compiled for every shape and dtype it is called with.
-
-    Past a limit, of 8, torch runs the Python function instead, and what was audited would not be compiled.
+    What torch compiled is compiled for every shape and dtype it is called with: past a limit, of 8, torch
+    runs the Python function instead, and what was audited would not be compiled.
     """
-    dynamo = sys.modules.get("torch._dynamo.config")
-    if dynamo is None:
-        return contextlib.nullcontext()
-    context: contextlib.AbstractContextManager[Any] = dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS))
-    return context
+    with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
+        if any(map(_is_tensor, (*positional, *named.values()))):
+            stack.enter_context(torch().no_grad())
+            stack.enter_context(device.current())
+            if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
+                stack.enter_context(dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS)))
+        return function(*positional, **named)
 
 
 _FEWEST_ROWS = 2**12  # of a table of all positions

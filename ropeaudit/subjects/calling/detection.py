@@ -89,11 +89,6 @@ class Fit:
         return bool(self.misfit), self.doubtful, unusual, 0.0 if self.misfit else self.error
 
     @property
-    def clear(self) -> bool:
-        """Whether the names of the arguments say what they are."""
-        return all(name is not None for name, _ in self.convention.signature.arguments)
-
-    @property
     def sure(self) -> bool:
         """Whether it is this rotation, up to coarse arithmetic."""
         return self.error <= NEAR
@@ -120,7 +115,8 @@ def fit(
             unfit.append(error)
         else:
             return replace(found, dtype=dtype, unfit=str(unfit[0]) if unfit else "")
-    if (nearest := unfit[0].nearest) is not None and nearest.clear:
+    nearest = unfit[0].nearest
+    if nearest is not None and all(name for name, _ in nearest.convention.signature.arguments):
         return nearest  # what it does is wrong, not how it is called
     raise unfit[0]
 
