@@ -23,7 +23,7 @@ from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import arrays, environments, exposure
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.calling.detection import silent, without_logs
+from ropeaudit.subjects.calling.detection import silent
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_code import OwnRotator
 
@@ -161,7 +161,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         words, form = f"compiled with {backend}", replace(rotator, instance=silent(function))
         seen = Agreement(code, words, form, right_passes=True)
         try:
-            with without_logs():
+            with environments.silent(errors=True):
                 seen.take_all(wholes)
         except UsageError as late:  # it was waited for long enough
             yield not_applicable("compiled", f"torch.compile with {backend}: {late}")

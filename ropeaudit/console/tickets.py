@@ -43,7 +43,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
     """
     if file is None:
         return 0
-    from ropeaudit.runtime import hardware, run_metadata
+    from ropeaudit.runtime import run_metadata
     from ropeaudit.subjects import third_party
 
     ticket = make()
@@ -51,7 +51,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
         output.say("no ticket was written: nothing was judged to its end")
         return 0
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
-    known = run_metadata.environment() | hardware.environment(audited)
+    known = run_metadata.environment() | run_metadata.hardware(audited)
     text = ticket.text({name: value for name, value in known.items() if name not in _OURS})
     replaced = ", in place of the file that was there" if file.was_there() else ""
     try:

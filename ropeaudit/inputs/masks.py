@@ -36,19 +36,16 @@ def check(text: str) -> None:
         raise UsageError(f"--mask {text!r}: {seen}; give how many keys a query sees, as in window:4096")
 
 
-def _width(mask: Mask) -> int | None:
-    """Return how many keys a query sees at most, itself included; None for full."""
-    if mask == "full":
-        return None
+def _width(mask: Mask) -> int:
+    """Return how many keys up to its own position a query sees at most."""
     return int(mask.partition(":")[2] or _ALL)
 
 
 def count(mask: Mask, seq_len: int) -> int:
     """Return how many scores of a head are seen."""
-    width = _width(mask)
-    if width is None:
+    if mask == "full":
         return seq_len * seq_len
-    width = min(width, seq_len)
+    width = min(_width(mask), seq_len)
     return seq_len * width - width * (width - 1) // 2
 
 
@@ -57,10 +54,9 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
 
     Shapes: numbers (n,) -> two of (n,).
     """
-    width = _width(mask)
-    if width is None:
+    if mask == "full":
         return numbers // seq_len, numbers % seq_len
-    width = min(width, seq_len)
+    width = min(_width(mask), seq_len)
     corner = width * (width + 1) // 2  # the scores of the first queries, which see fewer keys
     inside = np.minimum(numbers, corner - 1)
     short = np.floor(np.sqrt(2.0 * inside + 0.25) - 0.5).astype(np.int64)
@@ -75,21 +71,18 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
 
 def first_seen(mask: Mask, queries: Ints) -> Ints:
     """Return the first key that each query sees. Shapes: (n,) -> (n,)."""
-    width = _width(mask)
-    return np.zeros_like(queries) if width is None else np.maximum(queries - width + 1, 0)
+    return np.maximum(queries - _width(mask) + 1, 0)
 
 
 def last_seen(mask: Mask, queries: Ints, seq_len: int) -> Ints:
     """Return the last key that each query sees. Shapes: (n,) -> (n,)."""
-    return np.full_like(queries, seq_len - 1) if _width(mask) is None else queries
+    return np.full_like(queries, seq_len - 1) if mask == "full" else queries
 
 
 def columns(mask: Mask, rows: slice, seq_len: int) -> slice:
     """Return the keys from the first to the last that some query of `rows` sees."""
-    width = _width(mask)
-    if width is None:
-        return slice(0, seq_len)
-    return slice(max(0, rows.start - width + 1), min(rows.stop, seq_len))
+    last = seq_len if mask == "full" else min(rows.stop, seq_len)
+    return slice(max(0, rows.start - _width(mask) + 1), last)
 
 
 def panels(mask: Mask, seq_len: int, size: int) -> Iterator[tuple[slice, slice]]:
@@ -113,8 +106,7 @@ def tiles(mask: Mask, rows: slice, cols: slice, size: int, seq_len: int) -> Iter
 
 def bands(mask: Mask, seq_len: int) -> Iterator[tuple[slice, slice]]:
     """Yield rows and the keys that they see, all rows once: one band, or several along a window."""
-    width = _width(mask)
-    step = seq_len if width is None else min(seq_len, max(width, _BAND))
+    step = min(seq_len, max(_width(mask), _BAND))
     for start in range(0, seq_len, step):
         rows = slice(start, min(start + step, seq_len))
         yield rows, columns(mask, rows, seq_len)
@@ -126,10 +118,8 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     Shapes: -> (r, c).
     """
     width = _width(mask)
-    if width is None:
-        return None
     later, outside = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
-    if not later and not outside:
+    if mask == "full" or not (later or outside):
         return None
     keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
     if not outside:
@@ -151,10 +141,9 @@ def visible(mask: Mask, rows: slice, cols: slice) -> int:
 
 def watchers(mask: Mask, cols: slice, seq_len: int) -> Ints:
     """Return how many queries see each key of `cols`. Shapes: -> (c,)."""
-    width = _width(mask)
-    if width is None:
+    if mask == "full":
         return np.full(cols.stop - cols.start, seq_len)
-    return np.asarray(np.minimum(seq_len - np.arange(cols.start, cols.stop), width))
+    return np.asarray(np.minimum(seq_len - np.arange(cols.start, cols.stop), _width(mask)))
 
 
 def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> Ints:
@@ -173,10 +162,9 @@ def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> I
 
 def _before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
     """Return how many scores of the first `queries` queries and the first `keys` keys are seen."""
-    width = _width(mask)
-    if width is None:
+    if mask == "full":
         return np.asarray(queries * keys)
-    return _below(queries, keys) - _below(np.maximum(queries - width, 0), keys)
+    return _below(queries, keys) - _below(np.maximum(queries - _width(mask), 0), keys)
 
 
 def _below(queries: Ints, keys: Ints) -> Ints:
@@ -187,14 +175,13 @@ def _below(queries: Ints, keys: Ints) -> Ints:
 
 def reach(mask: Mask, seq_len: int) -> int:
     """Return the largest distance |m - n| that is seen."""
-    width = _width(mask)
-    return seq_len - 1 if width is None else min(width, seq_len) - 1
+    return min(_width(mask), seq_len) - 1
 
 
 def sums(mask: Mask, rows: slice, cols: slice, g: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum g over the keys that each query of a band sees. Shapes: g (c, p) -> (r, p)."""
     width = _width(mask)
-    if width is None:
+    if mask == "full":
         return np.asarray(g.sum(axis=0, keepdims=True))
     running = np.cumsum(g, axis=0)
     seen = running[rows.start - cols.start : rows.stop - cols.start]

@@ -51,6 +51,9 @@ class StoredTensor:
     use: Use | None = None
 
 
+_Loaded: TypeAlias = Iterator[StoredTensor | None]  # of each tensor of a file, in its order
+
+
 def is_graph(path: Path) -> bool:
     """Return whether a path is that of a graph with its constants."""
     return path.suffix.lower() == _GRAPH and not path.is_dir()
@@ -115,24 +118,22 @@ def _unindexed(folder: Path) -> list[Path]:
 
 def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
     """Return the tensors that are requested, and how many there are in all. Raises: BadInput."""
-    chosen_tensors: list[StoredTensor] = []
-    count = 0
+    tensors: list[StoredTensor | None] = []
     for path in paths:
-        suffix = path.suffix.lower()
-        load = _LOADERS.get(suffix, _safetensors)
-        tensors = tensorfiles.guarded(repr(str(path)), path, functools.partial(load, path, is_requested))
-        count += len(tensors)
-        chosen_tensors += [tensor for tensor in tensors.values() if tensor is not None]
-    return chosen_tensors, count
+        tensors += tensorfiles.guarded(repr(str(path)), path, functools.partial(_load, path, is_requested))
+    return [tensor for tensor in tensors if tensor is not None], len(tensors)
 
 
-def _safetensors(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
+def _load(path: Path, is_requested: IsRequested) -> list[StoredTensor | None]:
+    return list(_LOADERS.get(path.suffix.lower(), _safetensors)(path, is_requested))
+
+
+def _safetensors(path: Path, is_requested: IsRequested) -> _Loaded:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     tensorfiles.check_declared(path)
     with safe_open(path, framework="numpy") as archive:
-        tensors: dict[str, StoredTensor | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
             part = archive.get_slice(name)
             shape = tuple(part.get_shape())
@@ -140,14 +141,11 @@ def _safetensors(path: Path, is_requested: IsRequested) -> dict[str, StoredTenso
             def head(part: Any = part, shape: tuple[int, ...] = shape, name: str = name) -> NDArray[Any]:
                 return of_array(name, part[first_rows(shape)] if shape else archive.get_tensor(name)).values
 
-            real = part.get_dtype() in _FLOATS
-            tensors[name] = (
-                of_array(name, archive.get_tensor(name)) if real and is_requested(name, shape, head) else None
-            )
-        return tensors
+            wanted = part.get_dtype() in _FLOATS and is_requested(name, shape, head)
+            yield of_array(name, archive.get_tensor(name)) if wanted else None
 
 
-def _pickled(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
+def _pickled(path: Path, is_requested: IsRequested) -> _Loaded:
     import torch
 
     tensorfiles.check_declared(path)
@@ -159,22 +157,17 @@ def _pickled(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | 
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
     tensors = {name: tensor for name, tensor in _flat("", loaded) if isinstance(tensor, torch.Tensor)}
-    return chosen(tensors, is_requested, path)
+    yield from chosen(tensors, is_requested, path).values()
 
 
-def _dumped(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
+def _dumped(path: Path, is_requested: IsRequested) -> _Loaded:
     if path.suffix.lower() == ".npy":
         arrays: tensorfiles.Tensors = {path.stem: tensorfiles.read_npy(path)}
     else:
         arrays = tensorfiles.read(path, list, ("cos", "sin"))
-    tensors: dict[str, StoredTensor | None] = {}
     for name, array in arrays.items():
-        shape = np.shape(array)
-        if is_requested(name, shape, functools.partial(_numbers, path, name, array)):
-            tensors[name] = of_array(name, _numbers(path, name, array))
-        else:
-            tensors[name] = None
-    return tensors
+        numbers = functools.partial(_numbers, path, name, array)
+        yield of_array(name, numbers()) if is_requested(name, np.shape(array), numbers) else None
 
 
 def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
@@ -185,28 +178,28 @@ def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
     return values.astype(np.float64) if values.dtype.kind in "iub" else values
 
 
-def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
-    tensors: dict[str, StoredTensor | None] = {}
+def _graph(path: Path, is_requested: IsRequested) -> _Loaded:
+    names: set[str] = set()
     for constant in onnx_graphs.read(path):
         name, values, count = constant.name, constant.values, 1
-        while name in tensors:  # bodies of loops and functions have names of their own
+        while name in names:  # bodies of loops and functions have names of their own
             count += 1
             name = f"{constant.name} ({count})"
-        tensors[name] = None
-        if values is None:
-            continue
+        names.add(name)
 
-        def head(name: str = name, values: NDArray[Any] = values) -> NDArray[Any]:
+        def head(name: str = name, values: Any = values) -> NDArray[Any]:
             return of_array(name, values[first_rows(values.shape)]).values
 
-        if is_requested(constant.use.operand or name, values.shape, head):  # an operator's word for it
-            tensorfiles.check_room(path, values.size)
-            stored = of_array(name, values)
-            tensors[name] = replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
-    return tensors
+        called = constant.use.operand or name  # an operator's word for it
+        if values is None or not is_requested(called, values.shape, head):
+            yield None
+            continue
+        tensorfiles.check_room(path, values.size)
+        stored = of_array(name, values)
+        yield replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
 
 
-_LOADERS: dict[str, Callable[[Path, IsRequested], dict[str, StoredTensor | None]]] = {
+_LOADERS: dict[str, Callable[[Path, IsRequested], _Loaded]] = {
     **dict.fromkeys(_PICKLED, _pickled),
     **dict.fromkeys(_DUMPS, _dumped),
     _GRAPH: _graph,

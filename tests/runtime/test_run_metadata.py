@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 
-from ropeaudit.runtime import hardware, run_metadata
+from ropeaudit.runtime import run_metadata
 
 
 def test_free_memory_without_proc_is_all_there_is_and_without_sysconf_a_guess(monkeypatch) -> None:
@@ -26,6 +26,6 @@ def test_threads_without_affinity_are_the_processors(monkeypatch) -> None:
 
 
 def test_versions_are_those_that_are_installed() -> None:
-    told = hardware.environment(("numpy", "no-such-package"))
+    told = run_metadata.hardware(("numpy", "no-such-package"))
     assert told["numpy"] == np.__version__
     assert "no-such-package" not in told

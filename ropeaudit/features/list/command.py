@@ -166,12 +166,12 @@ def environment(screen: ScreenOptions) -> int:
     """
     from ropeaudit.console import output
     from ropeaudit.reports import Report
-    from ropeaudit.runtime import hardware, run_metadata
+    from ropeaudit.runtime import run_metadata
     from ropeaudit.subjects import third_party
 
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
     known = run_metadata.environment()
-    known |= {name: value for name, value in hardware.environment(audited).items() if name not in known}
+    known |= {name: value for name, value in run_metadata.hardware(audited).items() if name not in known}
     rows = [{"what": name, "value": str(text)} for name, text in known.items()]
     return output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
 

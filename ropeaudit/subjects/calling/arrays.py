@@ -1,18 +1,29 @@
-"""Arrays given to and taken from code under audit: torch tensors or NumPy arrays of a dtype, exactly."""
+"""Arrays given to and taken from code under audit: torch tensors or NumPy arrays of a dtype, exactly.
+
+Among them tables that code is given, and those that it returns instead of rotated vectors.
+Letters: b batch, s positions, d head_dim, r rotated dims, p pairs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.subjects import torch_arrays
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects.calling.code import Changes
 from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.emulated import Emulated
 
 Engine: TypeAlias = Literal["torch", "numpy", "jax"]
 Strides: TypeAlias = Literal[
@@ -84,18 +95,14 @@ def strided(array: Any, strides: Strides, order: str) -> Any:
         turned = turned.copy() if isinstance(array, np.ndarray) else turned.contiguous()
         return turned.swapaxes(*axes)
     if strides == "sliced":
-        width = array.shape[-1]
-        joined = (
-            np.concatenate([np.flip(array, -1), array, np.flip(array, -1)], -1)
-            if isinstance(array, np.ndarray)
-            else torch().cat([array.flip(-1), array, array.flip(-1)], -1)
-        )
+        width, plain = array.shape[-1], isinstance(array, np.ndarray)
+        beside = np.flip(array, -1) if plain else array.flip(-1)
+        joined = (np.concatenate if plain else torch().cat)([beside, array, beside], -1)
         return joined[..., width : 2 * width]
     if strides == "expanded" and "b" in order:
         first = array[(slice(None),) * order.index("b") + (slice(0, 1),)]
-        return (np.broadcast_to if isinstance(array, np.ndarray) else torch().broadcast_to)(
-            first, array.shape
-        )
+        broadcast = np.broadcast_to if isinstance(array, np.ndarray) else torch().broadcast_to
+        return broadcast(first, array.shape)
     return array
 
 
@@ -301,21 +308,141 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
 
 
 def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
-    """Call without gradients, with the device as the current one; overflows and nans are no warnings."""
-    with np.errstate(all="ignore"):
+    """Call without gradients, with the device as the current one; overflows and nans are no warnings.
+
+    What torch compiled is compiled for every shape and dtype it is called with: past a limit, of 8, torch
+    runs the Python function instead, and what was audited would not be compiled.
+    """
+    with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
         if any(map(_is_tensor, (*positional, *named.values()))):
-            with torch().no_grad(), device.current(), _recompiling():
-                return function(*positional, **named)
+            stack.enter_context(torch().no_grad())
+            stack.enter_context(device.current())
+            if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
+                stack.enter_context(dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS)))
         return function(*positional, **named)
 
 
-def _recompiling() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which what torch compiled is compiled for every shape and dtype it is called with.
+_FEWEST_ROWS = 2**12  # of a table of all positions
+_LARGE, _STEP = 2**20, 61  # numbers of an array of which not all are looked at, but each 61st
+# role, width, narrow, engine, device, dtype, setting, changes
+WholeKey = tuple[str, str, bool, Engine, Device, Format, RopeSetting, tuple[tuple[str, str], ...]]
 
-    Past a limit, of 8, torch runs the Python function instead, and what was audited would not be compiled.
+
+def table(
+    role: str, width: str, dtype: Format, setting: RopeSetting, changes: Changes, at: Positions
+) -> tuple[Any, Format | None]:
+    """Return cos, sin, both, cos + i sin or the angle, of float64, rounded once to float32, and its dtype.
+
+    Not at all for float64. Where stages are changed they are those; a table that is requested in a dtype has
+    it, None where none is. width: p pairs, or each twice, in halves or interleaved; both are one after the
+    other, or stacked, as cos + i sin may be.
+    Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r) or stacked (s, p, 2).
     """
-    dynamo = sys.modules.get("torch._dynamo.config")
-    if dynamo is None:
-        return contextlib.nullcontext()
-    context: contextlib.AbstractContextManager[Any] = dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS))
-    return context
+    recipe = recipes.named("fp64-angles").changed(changes).resolve(dtype)
+    held = recipe.table if "table" in changes else None
+    cos, sin, angle = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
+    wide = np.float64 if dtype is FP64 else np.float32
+    both = (sin, cos) if role == "sin_cos" else (cos, sin)
+    if width == "stacked":
+        return np.stack(both, axis=-1).astype(wide), held
+    if role == "freqs":
+        result: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
+        result.real, result.imag = cos, sin
+        return result, None
+    parts = {"cos": (cos,), "sin": (sin,), "angles": (angle,), "cos_sin": both, "sin_cos": both}[role]
+    repeated = [part.astype(wide) for part in parts]
+    if width != "pairs":
+        repeated = [np.tile(one, 2) if width == "half" else np.repeat(one, 2, axis=1) for one in repeated]
+    return (repeated[0] if len(repeated) == 1 else np.concatenate(repeated, axis=1)), held
+
+
+def given_table(table: Any, held: Format | None, engine: Engine, device: Device) -> Any:
+    """Return a table as an array of the engine, rounded to a dtype of 16 bits where it is to be held so."""
+    if table.dtype.kind != "c" and held and held.storage_bits <= 16:
+        rounded = round_to(np.ascontiguousarray(table), held)
+        return new_array(rounded, held, engine, device)
+    return tensor(table, device) if engine == "torch" else table
+
+
+class _Whole:
+    """The tables of all positions that were made last, each kept until code changes it."""
+
+    made: dict[tuple[WholeKey, int], tuple[Any, object]] = {}  # noqa: RUF012
+
+
+def whole_table(key: WholeKey, last: int) -> Any:
+    """Return a table of all positions from 0 to at least `last`, one object for many calls.
+
+    It is made anew where code has changed it.
+    """
+    rows = max(_FEWEST_ROWS, 1 << last.bit_length())
+    role, width, narrow, engine, device, dtype, setting, changes = key
+    known = _Whole.made.get((key, rows))
+    if known is None or fingerprint(known[0]) != known[1]:
+        at = np.arange(rows, dtype=np.int64)
+        numbers, held = table(role, width, dtype, setting, dict(changes), at)
+        result = given_table(numbers, dtype if narrow else held, engine, device)
+        while len(_Whole.made) >= 4:
+            _Whole.made.pop(next(iter(_Whole.made)), None)
+        known = _Whole.made[key, rows] = result, fingerprint(result)
+    return known[0]
+
+
+def fingerprint(array: Any) -> object:
+    """Return all bits of an array; of a large tensor how often it was changed, of other large ones a few."""
+    if isinstance(array, tuple):
+        return tuple(map(fingerprint, array))
+    plain = isinstance(array, np.ndarray)
+    if (array.size if plain else array.numel()) < _LARGE:
+        return content(array)
+    return array.reshape(-1)[::_STEP].tobytes() if plain else array._version
+
+
+@functools.lru_cache(maxsize=4)
+def _cos_sin(
+    dtype: Format, changes: tuple[tuple[str, str], ...], setting: RopeSetting, at: bytes
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return cos, sin and the angle at positions, which q and k share. Shapes: -> (s, p) thrice."""
+    recipe = recipes.named("fp64-angles").changed(dict(changes)).resolve(dtype)
+    emulated, positions = Emulated(recipe, setting), np.frombuffer(at, np.int64)
+    return *emulated.table(positions, 0), emulated.angles(positions)
+
+
+def applied(
+    returned: Any, x: FloatArray, letters: str, setting: RopeSetting, dtype: Format, width: str
+) -> FloatArray:
+    """Return x rotated by cos and sin that a function returned: in float64, rounded once to the dtype.
+
+    width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
+    Raises: WrongShape.
+    """
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+        raise WrongShape("does not return cos and sin")
+    layout: Layout = "interleaved" if width == "interleaved" else "half"
+    batch = x.shape[letters.index("b")] if "b" in letters else 1
+    length = x.shape[letters.index("s")]
+    cos, sin = (_columns(each, (batch, length), setting, width, letters) for each in returned)
+    of = RopeSetting.of(setting.head_dim, setting.rotary_dim, layout=layout)
+    result = np.array(x, np.float64)
+    first, second = split_pairs(result, of)
+    a, b = first.copy(), second.copy()
+    first[...], second[...] = a * cos - b * sin, b * cos + a * sin
+    return round_to(result, dtype).astype(dtype.carrier)
+
+
+def _columns(
+    table: Any, sizes: tuple[int, int], setting: RopeSetting, width: str, letters: str
+) -> FloatArray:
+    """Return a table with a column for each pair, to be multiplied with x. Raises: WrongShape."""
+    numbers = values(table)[0].astype(np.float64)
+    batch, length = sizes
+    columns = setting.pairs if width == "pairs" else setting.rotary_dim
+    if numbers.size == length * columns:
+        rows = numbers.reshape(1, length, columns)
+    elif numbers.size == batch * length * columns:
+        rows = numbers.reshape(batch, length, columns)
+    else:
+        raise WrongShape(f"returns cos or sin of the shape {numbers.shape}")
+    rows = rows[..., ::2] if width == "interleaved" else rows[..., : setting.pairs]
+    result: FloatArray = rows[0] if "b" not in letters else rows[:, None] if "h" in letters else rows
+    return result

@@ -271,12 +271,8 @@ def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) 
     }
     for cls in _annotated(target, name) if isinstance(target, type) else ():
         if hasattr(cls, "to_dict"):
-            given = {
-                key: one
-                for key, one in values.items()
-                if key not in ("rope_scaling", "partial_rotary_factor")
-            }
-            if not hasattr(cls(), "rope_parameters"):  # before version 5
-                given |= {"rope_scaling": values["rope_scaling"]}
-            return cls(**given)
+            del values["partial_rotary_factor"]
+            if hasattr(cls(), "rope_parameters"):  # from version 5 on
+                del values["rope_scaling"]
+            return cls(**values)
     return _Config(values)

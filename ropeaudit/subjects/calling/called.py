@@ -7,6 +7,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 from __future__ import annotations
 
 import threading
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,5 @@ class Called:
 
 def raised_by_code(error: BaseException) -> bool:
     """Return whether an exception comes out of a call of code, and is no fault of the audit."""
-    frame = error.__traceback__
-    while frame is not None:
-        if Path(frame.tb_frame.f_code.co_filename).parent in _CALLERS:
-            return True
-        frame = frame.tb_next
-    return False
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(Path(frame.f_code.co_filename).parent in _CALLERS for frame, _ in frames)

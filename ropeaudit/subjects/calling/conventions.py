@@ -16,7 +16,7 @@ from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import arrays, shapes, tables
+from ropeaudit.subjects.calling import arrays, shapes
 from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
@@ -106,17 +106,13 @@ class Convention:
     headless: bool = False
 
     @property
-    def tells_rows(self) -> bool:
-        """Whether what says where tokens stand has an axis for them."""
-        roles = self.signature.roles
-        return "positions" in roles or (not self.signature.whole and not {*_TABLES, "sin"}.isdisjoint(roles))
-
-    @property
     def by_batch(self) -> bool:
         """Whether positions, or tables, may be given for each batch element."""
         if "t" in self.order:
             return "offset" not in self.signature.roles or "cu_seqlens" in self.signature.roles
-        return self.rank >= 2 and "b" in self.order and self.tells_rows
+        roles = self.signature.roles
+        tells = "positions" in roles or bool(self.signature.tables and not self.signature.whole)
+        return self.rank >= 2 and "b" in self.order and tells
 
     @property
     def padded(self) -> bool:
@@ -244,7 +240,7 @@ class Convention:
 
     def _run(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
         """Call with the axes that the function has, over the others."""
-        letters = shapes.called_letters(self.order)
+        letters = "".join(axis for axis in "bhsd" if axis in self.order.replace("t", "s").replace("H", "h"))
         missing = 4 - len(letters)  # leading axes that the function does not have
         group = x.shape[1] // k.shape[1] if missing > 1 or not self.grouped else 1
         flat = [
@@ -286,23 +282,24 @@ class Convention:
         }
         vectors = [arguments[role] for role in _ROTATED if role in arguments]
         before = [arrays.content(vector) for vector in vectors]
-        beside = {role: tables.content(arguments[role]) for role in _BESIDE if role in arguments}
+        beside = {role: arrays.fingerprint(arguments[role]) for role in _BESIDE if role in arguments}
         returned = self._returned(call, arguments)
         if buffer:
             buffer.check_around()
         changed = any(arrays.content(x) != old for x, old in zip(vectors, before, strict=True))
-        changed_beside = tuple(r for r, old in beside.items() if tables.content(arguments[r]) != old)
+        changed_beside = tuple(r for r, old in beside.items() if arrays.fingerprint(arguments[r]) != old)
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
             returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
         if self.composed:
-            returned = tables.applied(returned, x, letters, call.setting, call.dtype, self.width)
+            returned = arrays.applied(returned, x, letters, call.setting, call.dtype, self.width)
             dtype = torch_arrays.spelled(call.dtype)
             return Answer(returned, None, dtype, changed, "", False, changed_beside)
         parts = arrays.parts(returned, self.takes_keys)
         first, second = parts[:2]
         if "qkv" in arguments and second is None:
             results, dtype = arrays.values(first)
-            self._check_shape(results, self.order, shapes.packed_sizes(self.order, sizes, of_keys["h"]))
+            packed = {**sizes, "3": 3} if "3" in self.order else {**sizes, "h": sizes["h"] + 2 * of_keys["h"]}
+            self._check_shape(results, self.order, packed)
             values, keys, third = shapes.unpacked(results, self.order, letters, sizes, of_keys["h"])
             keys_dtype = dtype
         else:
@@ -403,7 +400,7 @@ class Convention:
         return numbers[role] if role in numbers else building_argument(role, call.setting, dtype=call.dtype)
 
     def _table(self, role: str, at: Positions, call: _Call) -> Any:
-        """Return a table at the positions, or at all from 0 where others say which: see `tables`.
+        """Return a table at the positions, or at all from 0 where others say which: see `arrays`.
 
         A tuple of cos and sin where the width says so.
 
@@ -416,10 +413,10 @@ class Convention:
         if self.signature.whole:
             changes = tuple(sorted(call.changes.items()))
             key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)
-            return tables.whole(key, max(int(at.max(initial=0)), 0))
+            return arrays.whole_table(key, max(int(at.max(initial=0)), 0))
         if "cu_seqlens" in self.signature.roles:
             at = np.arange(max(call.lengths, default=1), dtype=np.int64) + at[0]
-        table, held = tables.table(role, self.width, call.dtype, call.setting, call.changes, at)
+        table, held = arrays.table(role, self.width, call.dtype, call.setting, call.changes, at)
         table = table.reshape(*at.shape, *(columns := table.shape[1:]))
         if self.rank == 2:
             table = table.reshape(-1, at.shape[-1], *columns)
@@ -429,7 +426,7 @@ class Convention:
             if at.ndim == 2 and order.index("s") < order.index("b"):
                 table = table.swapaxes(0, 1)
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
-        return tables.given(table, call.dtype if self.narrow else held, self.engine, self.device)
+        return arrays.given_table(table, call.dtype if self.narrow else held, self.engine, self.device)
 
 
 _Piece = tuple[Positions, int]  # which tokens are a run, and its first position

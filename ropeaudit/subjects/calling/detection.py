@@ -7,10 +7,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -23,7 +20,7 @@ from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageE
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, shapes, signatures
+from ropeaudit.subjects.calling import arrays, environments, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import TUPLES, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
@@ -92,11 +89,6 @@ class Fit:
         return bool(self.misfit), self.doubtful, unusual, 0.0 if self.misfit else self.error
 
     @property
-    def clear(self) -> bool:
-        """Whether the names of the arguments say what they are."""
-        return all(name is not None for name, _ in self.convention.signature.arguments)
-
-    @property
     def sure(self) -> bool:
         """Whether it is this rotation, up to coarse arithmetic."""
         return self.error <= NEAR
@@ -123,7 +115,8 @@ def fit(
             unfit.append(error)
         else:
             return replace(found, dtype=dtype, unfit=str(unfit[0]) if unfit else "")
-    if (nearest := unfit[0].nearest) is not None and nearest.clear:
+    nearest = unfit[0].nearest
+    if nearest is not None and all(name for name, _ in nearest.convention.signature.arguments):
         return nearest  # what it does is wrong, not how it is called
     raise unfit[0]
 
@@ -353,9 +346,9 @@ def _nearest_layout(
     if best.sure or not np.isfinite(best.error):
         return best
     placed = not convention.signature.unplaced
-    for number, one in enumerate(fits):
-        of = replace(setting, layout=one.layout)
-        fits[number] = replace(one, misfit=misfit(x64, values, of, one.permuted, placed=placed))
+    for number, fit in enumerate(fits):
+        of = replace(setting, layout=fit.layout)
+        fits[number] = replace(fit, misfit=misfit(x64, values, of, fit.permuted, placed=placed))
     return min(fits, key=lambda candidate: candidate.rank)
 
 
@@ -375,22 +368,10 @@ def silent(function: Any) -> Callable[..., Any]:
     """Return what calls a function without its warnings: what it is given here may make no sense to it."""
 
     def called(*plain: Any, **named: Any) -> Any:
-        with warnings.catch_warnings(), without_logs():
-            warnings.simplefilter("ignore")
+        with environments.silent(errors=True):
             return function(*plain, **named)
 
     return called
-
-
-@contextlib.contextmanager
-def without_logs() -> Iterator[None]:
-    """Keep out of the report what a compiler logs, such as of a call that it cannot compile."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def misfit(

@@ -162,12 +162,12 @@ def has_compiler() -> bool:
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Keep a compiler's warnings of what it does not compile out of the report."""
+def silent(errors: bool = False) -> Iterator[None]:
+    """Keep a compiler's warnings of what it does not compile out of the report; errors: what it logs too."""
     import logging
 
     before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
+    logging.disable(max(before, logging.ERROR if errors else logging.WARNING))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

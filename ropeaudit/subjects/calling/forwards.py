@@ -57,50 +57,40 @@ PLAIN: dict[str, Argument] = {
 }
 
 
-def _axes(count: int, last: bool, batch: bool) -> Argument:
-    """Return positions of several axes, all at the same place: (b, n, axes) or (axes, b, n)."""
+def _several(count: int, last: bool, batch: bool, alike: bool = True) -> tuple[str, Argument]:
+    """Return positions of several axes, (b, n, axes) or (axes, b, n): alike, or all but the first at 0."""
 
     def build(at: Any, dtype: Any) -> Any:
         rows = at[None] if batch else at
-        return rows[..., None].expand(*rows.shape, count) if last else rows.expand(count, *rows.shape)
+        rows = rows[..., None].expand(*rows.shape, count) if last else rows.expand(count, *rows.shape)
+        if alike:
+            return rows
+        rows = rows * 0  # a new tensor
+        (rows[..., 0] if last else rows[0]).copy_(at)
+        return rows
 
-    return build
-
-
-def _alike(count: int, last: bool, batch: bool) -> tuple[str, Argument]:
-    return f"{count} axes at the same position", _axes(count, last, batch)
+    words = f"{count} axes at the same position" if alike else f"the first of {count} axes, the others at 0"
+    return words, build
 
 
 # what is given as positions, and what a reader must know of it
 POSITIONS: tuple[tuple[str, Argument], ...] = (
     ("", lambda at, dtype: at[None]),
     ("", lambda at, dtype: at),
-    *(_alike(count, last=True, batch=True) for count in (3, 2)),
-    *(_alike(count, last=True, batch=False) for count in (3, 2, 4)),
-    *(_alike(count, last=False, batch=True) for count in (3, 2, 4)),
+    *(_several(count, last=True, batch=True) for count in (3, 2)),
+    *(_several(count, last=True, batch=False) for count in (3, 2, 4)),
+    *(_several(count, last=False, batch=True) for count in (3, 2, 4)),
     ("", lambda at, dtype: at[:, None]),
     ("the first of 3 axes, the others at 0", lambda at, dtype: (at, at[:1] * 0, at[:1] * 0)),
 )
 
 
-def _first_axis(count: int, last: bool, batch: bool) -> tuple[str, Argument]:
-    """Return positions of several axes, all but the first at 0, see `_axes`."""
-    same = _axes(count, last, batch)
-
-    def build(at: Any, dtype: Any) -> Any:
-        rows = same(at, dtype) * 0  # a new tensor
-        (rows[..., 0] if last else rows[0]).copy_(at)
-        return rows
-
-    return f"the first of {count} axes, the others at 0", build
-
-
 _WHERE = ((True, False), (False, False), (True, True), (False, True))
 MORE_POSITIONS: tuple[tuple[str, Argument], ...] = (
     *POSITIONS[:2],
-    *(_alike(count, *where) for count in (2, 3, 4) for where in _WHERE),
+    *(_several(count, *where) for count in (2, 3, 4) for where in _WHERE),
     *POSITIONS[-2:],
-    *(_first_axis(count, *where) for count in (2, 3, 4) for where in _WHERE),
+    *(_several(count, *where, alike=False) for count in (2, 3, 4) for where in _WHERE),
 )
 AS_POSITIONS: tuple[str, Argument] = ("positions in float32", lambda at, dtype: at.float())
 # (b, channels, frames, height, width), of one patch each

@@ -18,7 +18,6 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
-from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import anew, building, conventions, detection, devices, signatures
 from ropeaudit.subjects.calling.anew import Source, can_be_copied, copied, is_module
@@ -152,12 +151,27 @@ class OwnCode(Code):
     def narrow_tables(self, fit: Fit, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether cos and sin are given in the dtype, which is found out once."""
         if dtype not in self._narrow:
-            self._narrow[dtype] = "table" not in self.changes and _wants_narrow_tables(
-                fit.convention, lambda: self.instance(setting), setting, dtype, self.home
-            )
+            self._narrow[dtype] = self._wants_narrow_tables(fit.convention, setting, dtype)
             if self._narrow[dtype]:
                 self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
         return self._narrow[dtype]
+
+    def _wants_narrow_tables(self, convention: Convention, setting: RopeSetting, dtype: Format) -> bool:
+        """Return whether float32 tables alone make what is returned float32: then the dtype's are wanted."""
+        roles = set(convention.signature.roles)
+        real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
+        if not real or dtype.storage_bits > _MOST_BITS or "table" in self.changes:
+            return False
+        x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
+
+        def returned(narrow: bool) -> set[str]:
+            with process_state.at_home(self.home):
+                answer = replace(convention, narrow=narrow)(self.instance(setting), x, at, setting, dtype)
+            return {answer.dtype, answer.keys_dtype}
+
+        with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
+            return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
+        return False
 
     def lies_there(self) -> bool:
         """Return whether it is a module that is called where it lies: no copy has to be moved."""
@@ -231,22 +245,17 @@ class OwnCode(Code):
         if self._follows:
             self.device = devices.of_module(thing) or self.device
         else:
-            thing = self._moved(thing)
+            try:
+                thing = patiently(lambda: self.device.moved(thing), self.name)
+            except RopeAuditError:
+                raise
+            except Exception as error:  # whatever it raises is reported
+                why = f"{self.name} cannot be moved there: {one_line(error)}"
+                raise UsageError(f"--device {self.device.name}: {why}") from None
         if thing.training:
             patiently(thing.eval, self.name)
             self._note("a module is called in eval mode; training mode is not")
         return thing
-
-    def _moved(self, module: Any) -> Any:
-        """Return a module on the device. Raises: UsageError."""
-        try:
-            return patiently(lambda: self.device.moved(module), self.name)
-        except RopeAuditError:
-            raise
-        except Exception as error:  # whatever it raises is reported
-            raise UsageError(
-                f"--device {self.device.name}: {self.name} cannot be moved there: {one_line(error)}"
-            ) from None
 
     def rotator(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnRotator:
         """Return what calls an instance, a new one where it is None."""
@@ -310,30 +319,6 @@ class OwnCode(Code):
         text = f"{self.name}{where}: {text}."
         if text not in self.findings:
             self.findings.append(text)
-
-
-def _wants_narrow_tables(
-    convention: Convention,
-    make: Callable[[], Any],
-    setting: RopeSetting,
-    dtype: Format,
-    home: State | None,
-) -> bool:
-    """Return whether float32 tables alone make what is returned float32: then the dtype's own are wanted."""
-    roles = set(convention.signature.roles)
-    real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
-    if not real or dtype.storage_bits > _MOST_BITS:
-        return False
-    x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
-
-    def returned(narrow: bool) -> set[str]:
-        with process_state.at_home(home):
-            answer = replace(convention, narrow=narrow)(make(), x, at, setting, dtype)
-        return {answer.dtype, answer.keys_dtype}
-
-    with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
-        return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
-    return False
 
 
 T = TypeVar("T")

@@ -33,11 +33,6 @@ def has(order: str, letter: str) -> bool:
     return letter in order.replace("t", "bs").replace("H", "h")
 
 
-def called_letters(order: str) -> str:
-    """Return the axes among bhsd that one call has, in this order; t is the s of one batch element."""
-    return "".join(axis for axis in "bhsd" if axis in order.replace("t", "s").replace("H", "h"))
-
-
 def plain(order: str) -> str:
     """Return a letter for each axis of the array: that of a joined one is its last."""
     return "".join(axis.strip("()")[-1] for axis in _AXIS.findall(order.replace("t", "s").replace("H", "h")))
@@ -100,8 +95,3 @@ def unpacked(x: Any, order: str, letters: str, sizes: Sizes, keys: int) -> tuple
     ends = (0, heads, heads + keys, heads + 2 * keys)
     first, second, third = (joined[(*before, slice(*end))] for end in pairwise(ends))
     return first, second, third
-
-
-def packed_sizes(order: str, sizes: Sizes, keys: int) -> Sizes:
-    """Return the sizes of the axes of a packed array, those of q given."""
-    return {**sizes, "3": 3} if "3" in order else {**sizes, "h": sizes["h"] + 2 * keys}
