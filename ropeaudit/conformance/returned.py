@@ -26,7 +26,7 @@ from ropeaudit.conformance import returned_subject, score_drift, vector_case
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_subject import CaseVectors, Returned, ReturnedCall, ReturnedCode, factory
-from ropeaudit.conformance.score_drift import MeasuredDrift, yardstick
+from ropeaudit.conformance.score_drift import MeasuredDrift, size, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -255,8 +255,11 @@ def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Findin
     resembled = None if claimed else explaining_recipe(block, setting, dtype)
     wanted = yardstick(claimed, resembled, setting, dtype, last + spec.seq_len)
     limits = wanted.limits(setting, measured.inputs, [row.offset for row in records], _MASK)
-    part = " of batch element 0"
-    drifts = [MeasuredDrift.of_record(row, limit, part) for row, limit in zip(records, limits, strict=True)]
+    drifts = list[MeasuredDrift]()
+    for row, limit in zip(records, limits, strict=True):
+        place = row.worst_head or 0, row.worst_query or 0, row.worst_key or 0
+        measures = size(row.drift_max), size(row.drift_rms), place, row.reference_rms, row.reference_error
+        drifts.append(MeasuredDrift(f"{row.seq_len} tokens of batch element 0", row.offset, *measures, limit))
     return [
         score_drift.drift("drift", drifts, wanted, None),
         score_drift.growth(drifts, wanted, dtype, lambda _: records[-1].attainable_rms),
