@@ -262,7 +262,7 @@ class _Test:
     def drift(self, cell: CellStatistics, offset: int) -> MeasuredDrift:
         """Return what was measured beside what is allowed."""
         allowed = bounds.bound(Emulated(self.resolved, self.setting), self.inputs, _MASK, offset)
-        return MeasuredDrift.of_cell(cell, self.inputs.seq_len, offset, allowed)
+        return MeasuredDrift.of_cell(cell, f"{self.inputs.seq_len} tokens", offset, allowed)
 
     def check_drift(self, cell: CellStatistics, offset: int, like: Callable[[], Diagnosis]) -> None:
         """Raise NotShiftInvariant if scores drift further than allowed."""

@@ -11,7 +11,7 @@ import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,17 +41,9 @@ class CallForm(Rotator):
         """Whether it is a function that may have been called before; see `OwnRotator`."""
         return self.rotator.has_past
 
-    def rows_of_call(self, row: int, length: int) -> slice:
-        """Return which of so many rows the call takes that takes a row."""
-        return slice(0, length)
-
     def calls(self, length: int) -> Iterator[slice]:
         """Yield the rows of each of its calls, of so many."""
-        start = 0
-        while start < length:
-            part = self.rows_of_call(start, length)
-            yield part
-            start = part.stop
+        yield slice(0, length)
 
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
@@ -88,7 +80,7 @@ class Agreement:
     differing: int = 0
     elements: int = 0
     apart: float = 0.0
-    calls: int = field(default=0)
+    calls: int = 0
 
     @property
     def failed(self) -> bool:
@@ -114,7 +106,8 @@ class Agreement:
             b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
             self.excess, position = worst, int(block.at[s])
             self.place = f"{side}, batch element {b}, head {h}, position {position}, pair {p}"
-            setting = self.code.setting_at(block.at[self._rows(s, block.length)])
+            rows = _rows_of_call(_calls(self.code, self.form, block.length), s)
+            setting = self.code.setting_at(block.at[rows])
             self.allowed = allowance.allowed_at(self.code.rule, setting, position, p)
             if worst > 1:
                 self.diagnosis = self._named(over, mine, whole, s)
@@ -165,8 +158,8 @@ class Agreement:
             apart = np.abs(y[different].astype(np.float64) - expected[different].astype(np.float64))
         self.apart = max(self.apart, float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0)))
         over = _excess(self.code, self.form, x, y, mine)
-        several = len(list(_calls(self.code, self.form, mine.length))) > 1
-        if several or not wrong.any():  # calls of other lengths have other frequencies than the plain one
+        calls = _calls(self.code, self.form, mine.length)
+        if len(calls) > 1 or not wrong.any():  # of other lengths, with other frequencies than the plain one
             return over
         apart, right = self._apart(x, expected, y, mine), over <= 1
         corrected = wrong & right & ~(apart <= 1) & self.right_passes
@@ -205,17 +198,15 @@ class Agreement:
         if isinstance(called, CallForm) and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
-            rows = called.rows_of_call(worst, mine.length)
+            rows = _rows_of_call(called.calls(mine.length), worst)
             if rows != slice(0, mine.length):
                 mine, called = _some(mine, rows), called.rotator
                 over = {name: part[:, :, rows] for name, part in over.items()}
         sides = {}
         for side, (name, part) in enumerate(over.items()):
-            alone = excess(code, mine.given[side], mine.rotated[side], mine)
-            off = ~(part <= 1) & ~(
-                alone <= 1
-            )  # a pair that only the plain call has out of place is right here
-            off = off if off.any() else ~(alone <= 1)  # as wrong as a plain call: else the other were alone
+            alone = ~(excess(code, mine.given[side], mine.rotated[side], mine) <= 1)
+            off = ~(part <= 1) & alone  # a pair that only the plain call has out of place is right here
+            off = off if off.any() else alone  # as wrong as a plain call: else the other were alone
             if off.any():
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
@@ -228,17 +219,17 @@ class Agreement:
         rotator = afresh()
         return verification.state(rotator, block, lambda x, y: _excess(self.code, rotator, x, y, block))
 
-    def _rows(self, row: int, length: int) -> slice:
-        """Return the rows of the call that takes a row."""
-        return self.form.rows_of_call(row, length) if isinstance(self.form, CallForm) else slice(0, length)
 
-
-def _calls(code: CodeUnderTest, form: Rotator, length: int) -> Iterator[slice]:
-    """Yield the rows that are held to the same frequencies: of each call where those follow its length."""
+def _calls(code: CodeUnderTest, form: Rotator, length: int) -> list[slice]:
+    """Return the rows that are held to the same frequencies: of each call where those follow its length."""
     if code.each_call and isinstance(form, CallForm):
-        yield from form.calls(length)
-    else:
-        yield slice(0, length)
+        return list(form.calls(length))
+    return [slice(0, length)]
+
+
+def _rows_of_call(calls: Iterable[slice], row: int) -> slice:
+    """Return the rows of the call that takes a row."""
+    return next(part for part in calls if row < part.stop)
 
 
 def _excess(code: CodeUnderTest, form: Rotator, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:
@@ -304,9 +295,9 @@ def called(
 
 def beginning(whole: WholeCall, length: int) -> WholeCall:
     """Return the first tokens of a call as if they were a call."""
-    some, (q, k), (y, z) = np.s_[:, :, :length], whole.block.given, whole.block.rotated
-    block = CalledBlock(whole.block.at[:length], (q[some], k[some]), (y[some], z[some]))
-    return WholeCall(block, (whole.over[0][some], whole.over[1][some]))
+    rows = slice(0, length)
+    first, second = (over[:, :, rows] for over in whole.over)
+    return WholeCall(_some(whole.block, rows), (first, second))
 
 
 def excess(code: CodeUnderTest, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:

@@ -156,9 +156,8 @@ class CodeUnderTest:
         explain: bool = True,
     ) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
-        call = rotator, self.setting, self.dtype, vectors, offset
         return verification.check(
-            *call,
+            *(rotator, self.setting, self.dtype, vectors, offset),
             afresh=self.afresh,
             rule=self.rule,
             batch_step=batch_step,
@@ -167,13 +166,19 @@ class CodeUnderTest:
             explain=explain,
         )
 
-    def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], *, explain: bool = True) -> Places:
+    def judged(
+        self,
+        rotator: Rotator,
+        blocks: Iterable[CalledBlock],
+        *,
+        explain: bool = True,
+        afresh: Callable[[], Rotator] | None = None,
+    ) -> Places:
         """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
-        call = rotator, self.setting, self.dtype
         return verification.judged(
             blocks,
-            *call,
-            afresh=self.afresh,
+            *(rotator, self.setting, self.dtype),
+            afresh=afresh or self.afresh,
             rule=self.rule,
             searches=self.seen.searches,
             explain=explain,

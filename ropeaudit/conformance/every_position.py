@@ -9,8 +9,9 @@ has fewer heads of k in two calls.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.code import Rotator
 
+C = TypeVar("C")  # a call
+_NOWHERE = Places(-1.0, "q", 0, 0, 0, 0)  # before any call
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
@@ -55,16 +58,10 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
             refused, reason = middle, found
         else:
             taken = middle
-    yield judged(
-        "table end",
-        False,
-        f"a token at position {taken} is taken, one at {refused} is not: {reason}; --up-to {refused} asks "
-        "for no more",
-        measured=float(refused),
-        allowed=float(code.up_to),
-        unit="positions",
-        where=f"position {refused}",
-    )
+    ends = f"a token at position {taken} is taken, one at {refused} is not: {reason}"
+    sizes = {"measured": float(refused), "allowed": float(code.up_to), "unit": "positions"}
+    detail = f"{ends}; --up-to {refused} asks for no more"
+    yield judged("table end", False, detail, where=f"position {refused}", **sizes)
 
 
 def _raised(code: CodeUnderTest, position: int) -> str:
@@ -81,11 +78,13 @@ def _raised(code: CodeUnderTest, position: int) -> str:
 
 def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
-    worst, rotator = None, code.rotator()
+    rotator = code.rotator()
     calls = [(start, BLOCK, 1) for start in range(0, code.up_to, BLOCK)] + [(0, BLOCK, HEADS)]
     given = {heads: _block(code, heads, length) for _, length, heads in calls}
 
     def judge(call: tuple[int, int, int], explain: bool) -> Places:
+        if explain:
+            code.on_share(calls.index(call) / len(calls))
         start, length, heads = call
         at = np.arange(start, min(start + length, code.up_to), dtype=np.int64)
         q, k = (x[:, :, : at.size] for x in given[heads])
@@ -93,25 +92,33 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
         return code.judged(rotator, [block], explain=explain)
 
-    for number, call in enumerate(calls):
-        code.on_share(number / len(calls))
-        placed = judge(call, True)
-        worst = placed if worst is None or placed.excess > worst.excess else worst
-        if not placed.excess <= 1:
-            placed = verification.with_other_side(placed, judge, calls[number + 1 :])
-            start, length, heads = call
-            length, last = min(length, code.up_to), min(start + length, code.up_to) - 1
-            size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
-            detail = f"calls of {size}; the first that is wrong is that of positions {start} to {last}"
-            if heads == 1 and start and placed.first > 0:  # in a block from 0 any base is right at first
-                code.seen.right_before = placed.first
-                detail += f", and position {placed.first} is the first that is wrong"
-            yield _finding("rotation", code, placed, detail)
-            return
-    if worst is not None:
+    worst, wrong = _up_to_a_wrong_one(calls, judge)
+    if wrong is None:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
-        yield _finding("rotation", code, worst, detail)
+    else:
+        start, length, heads = wrong
+        length, last = min(length, code.up_to), min(start + length, code.up_to) - 1
+        size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
+        detail = f"calls of {size}; the first that is wrong is that of positions {start} to {last}"
+        if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
+            code.seen.right_before = worst.first
+            detail += f", and position {worst.first} is the first that is wrong"
+    yield _finding("rotation", code, worst, detail)
+
+
+def _up_to_a_wrong_one(calls: Sequence[C], judge: Callable[[C, bool], Places]) -> tuple[Places, C | None]:
+    """Return the worst pair of calls up to the first that is wrong, and that call; None where all are right.
+
+    judge: of a call, and whether to explain it.
+    """
+    worst = _NOWHERE
+    for number, call in enumerate(calls):
+        placed = judge(call, True)
+        if not placed.excess <= 1:
+            return verification.with_other_side(placed, judge, calls[number + 1 :]), call
+        worst = max(worst, placed, key=lambda places: places.excess)
+    return worst, None
 
 
 def _block(code: CodeUnderTest, heads: int, length: int) -> Both:
@@ -142,7 +149,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
-    worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
+    worst, rotator = _NOWHERE, code.rotator()
 
     def right_at(vectors: GivenVectors, offsets: Sequence[int]) -> bool:
         nonlocal worst
@@ -150,13 +157,9 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
         def judge(offset: int, explain: bool) -> Places:
             return code.check(rotator, vectors, offset, step, explain=explain)
 
-        for number, offset in enumerate(offsets):
-            placed = judge(offset, True)
-            worst = max(worst, placed, key=lambda places: places.excess)
-            if not placed.excess <= 1:
-                worst = verification.with_other_side(placed, judge, offsets[number + 1 :])
-                return False
-        return True
+        placed, wrong = _up_to_a_wrong_one(offsets, judge)
+        worst = max(worst, placed, key=lambda places: places.excess) if wrong is None else placed
+        return wrong is None
 
     q, k = code.vectors(HEADS, _SHORT)
     few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
@@ -219,15 +222,15 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
             refused.setdefault(f"it raises {one_line(error)}", []).append(name)
             continue
         if not places.excess <= 1:
-            where = f"{name} dims: {places.words}"
-            yield _of_sizes(places, f"{name} dims rotate; right before: {_listed(right)}", where)
+            detail = f"{name} dims rotate; right before: {', '.join(right) or 'none'}"
+            yield of_worst_pair("head dims", detail, places, where=f"{name} dims: {places.words}")
             return
         right.append(name)
         worst = places if worst is None or places.excess > worst.excess else worst
     if worst is not None:
-        yield _of_sizes(worst, f"rotated dims of head_dim: {_listed(right)}", worst.words)
+        yield of_worst_pair("head dims", f"rotated dims of head_dim: {', '.join(right)}", worst)
     for reason, names in refused.items():
-        yield noted("head dims", f"{_listed(names)} dims are refused, and not judged: {reason}")
+        yield noted("head dims", f"{', '.join(names)} dims are refused, and not judged: {reason}")
 
 
 def _settings(code: CodeUnderTest) -> Iterator[RopeSetting]:
@@ -249,14 +252,6 @@ def _places(code: CodeUnderTest) -> Places:
             at: Positions = np.arange(q.shape[2], dtype=np.int64) + min(first, code.up_to - q.shape[2])
             blocks.append(CalledBlock(at, (q, k), rotator.rotate_both(q, k, at)))
     return code.judged(rotator, blocks)
-
-
-def _of_sizes(places: Places, detail: str, where: str) -> Finding:
-    return of_worst_pair("head dims", detail, places, where=where)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 _NAME = "frequency switch"
@@ -298,7 +293,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
     border = code.setting.scaling.length_before
     if not code.each_call or not border:
         return
-    worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
+    worst, rotator = _NOWHERE, code.rotator()
     ends = [end for end in (border - 1, border, border + 1, border) if 0 < end <= code.up_to]
 
     def made(end: int, most: int) -> CalledBlock:
@@ -312,8 +307,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
 
     calls = list(itertools.product(ends, (_TOKENS, 1)))
     for number, call in enumerate(calls):
-        block = made(*call)
-        placed = code.judged(rotator, [block])
+        placed = code.judged(rotator, [block := made(*call)])
         worst = max(worst, placed, key=lambda places: places.excess)
         if not placed.excess <= 1:
             other = _misplaced(code, block, border)
@@ -335,9 +329,8 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosi
     sides = zip(block.given, block.rotated, strict=True)
     over = [verification.excess(x, y, block.rows(), other, code.dtype, code.rule) for x, y in sides]
     found = variants.of_other(own, other, 1.0).diagnosis
-    if found is None or own.scaling.kind != "longrope" or not all((one <= 1).all() for one in over):
-        return None
-    return replace(found, certainty="in this call")
+    named = found is not None and own.scaling.kind == "longrope" and all((one <= 1).all() for one in over)
+    return replace(found, certainty="in this call") if found and named else None
 
 
 def _cached(code: CodeUnderTest, border: int) -> Finding:

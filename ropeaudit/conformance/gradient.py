@@ -41,12 +41,11 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the gradient is rotated back by the position, at offsets that break positions."""
     if code.dtype.storage_bits < _FEWEST_BITS:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
-        return
-    if (make := _maker(code)) is None:
+    elif make := _maker(code):
+        yield _gradient(code, make)
+    else:
         tables = code.composed and "it returns cos and sin, through which no gradient has to flow"
         yield not_applicable("gradient", tables or "it takes and returns no torch tensors")
-        return
-    yield _gradient(code, make)
 
 
 def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
@@ -58,11 +57,10 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
         return lambda: GradientRotator.of(own.anew(code.setting, code.dtype))
     from ropeaudit.subjects.third_party.adapter import TorchAdapter  # in-function: it reads many files
 
-    if isinstance(called, TorchAdapter):
-        return lambda: of_tensors(
-            called.module(code.setting, code.dtype), code.setting, code.dtype, called.device
-        )
-    return None
+    if not isinstance(called, TorchAdapter):
+        return None
+    asked = code.setting, code.dtype
+    return lambda: of_tensors(called.module(*asked), *asked, called.device)
 
 
 def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
@@ -73,13 +71,13 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
-    worst, worst_at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, make()
+    worst, later, rotator = Places(-1.0, "q", 0, 0, 0, 0), offsets, make()
 
     def judge(offset: int, explain: bool) -> Places:
         call = rotator, code.setting, code.dtype, vectors, offset
         return verification.check(*call, afresh=make, rule=rule, each_call=code.each_call, explain=explain)
 
-    for offset in offsets:
+    for number, offset in enumerate(offsets):
         try:
             places = judge(offset, True)
         except RopeAuditError:
@@ -91,14 +89,14 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
         except Exception as error:  # whatever other people's code raises
             return Finding("gradient", "fail", f"at offset {offset} autograd raises {one_line(error)}")
         if not places.excess <= worst.excess:
-            worst, worst_at = places, offset
+            worst, later = places, offsets[number:]
         if not places.excess <= 1:
-            worst = verification.with_other_side(worst, judge, _after(offsets, offset))
+            worst = verification.with_other_side(worst, judge, later[1:])
             break
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.backward.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
-    cause = _cause(code, rotator, worst, vectors, [worst_at, *_after(offsets, worst_at)])
+    cause = _cause(code, rotator, worst, vectors, later)
     return of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
 
@@ -116,26 +114,21 @@ def _cause(
         return code.check(forwards, vectors, offset, explain=explain)
 
     offset, *later = offsets
+    at = before + offset
     try:
-        results = rotator.rotate_both(q, k, before + offset)
+        results = rotator.rotate_both(q, k, at)
         forward = verification.with_other_side(judge(offset, True), judge, later)
     except Exception:  # whatever other people's code raises: it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        also = forward.diagnosis == worst.diagnosis or _transposed(code, rotator, (q, k), before + offset)
+        also = forward.diagnosis == worst.diagnosis or _transposed(code, rotator, (q, k), at)
         return forward.diagnosis if also else found
     if found.explains:
         return found
-    at = before + offset
     narrow = allowance.narrower_format(code.setting_at(at), code.dtype, (q, k), results, at)
     return of_gradient(narrow) if narrow else found
-
-
-def _after(offsets: Sequence[int], offset: int) -> Sequence[int]:
-    """Return the offsets after one of them."""
-    return offsets[offsets.index(offset) + 1 :]
 
 
 def _transposed(
@@ -240,8 +233,8 @@ class Backward:
     def __call__(self, *positional: Any, **named: Any) -> Any:
         """Return the gradient of each vector. Raises: NoGradient, WrongShape."""
         values: list[Any] = [*positional, *named.values()]
-        numbered = [role for name, role in self.signature.arguments if name is None]
-        roles = [*numbered, *(role for name, role in self.signature.arguments if name is not None)]
+        by_place = sorted(self.signature.arguments, key=lambda argument: argument[0] is not None)
+        roles = [role for _, role in by_place]
         at = [number for number, role in enumerate(roles) if role in _VECTORS]
 
         def called(vectors: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +21,11 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.records import Record
 from ropeaudit.conformance import returned_subject, score_drift, vector_case
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.returned_subject import CaseVectors, Returned, ReturnedCall, ReturnedCode, factory
-from ropeaudit.conformance.score_drift import MeasuredDrift, yardstick
+from ropeaudit.conformance.score_drift import MeasuredDrift, size, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -57,39 +56,32 @@ _NEAR = 0.15
 _ROTATED, _ELSE = 0.9, 0.5  # shares of pairs whose lengths agree: those of a rotation, and of anything else
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of a case: where pairs stand and what scores drift by, offset by offset.
+class Measured(CaseRun):
+    """What was measured of a case: where pairs stand, as they were given, and what scores drift by.
 
-    inputs: q and k of the first batch element. rule: the recipe whose errors a pair may have.
+    rule: the recipe whose errors a pair may have. inputs: q and k of the first batch element. places: by
+    offset. rows: what drifted, offset by offset.
     """
 
-    code: ReturnedCode
-    places: dict[int, Places]
-    records: tuple[Record, ...]
-    inputs: Inputs
-    rule: Resolved
-
-
-class _Run(CaseRun):
-    """A case whose pairs are looked at as they were given, and allowed the errors of a rule."""
-
-    def __init__(self, code: ReturnedCode, loaded: Inputs, rule: Resolved) -> None:
+    def __init__(self, code: ReturnedCode, rule: Resolved) -> None:
+        q, k = (x[0].astype(np.float64) for x in code.given)
+        spec, self.inputs = code.spec, Inputs(q, k, "vectors", code.spec.seed)
         super().__init__(
-            *(_described(code), loaded, code.spec.setting, [factory(code)], None, 1, lambda share: None)
+            *(_described(code), self.inputs, spec.setting, [factory(code)], None, 1, lambda share: None)
         )
-        self.code, self.rule, self.placed = code, rule, dict[int, Places]()
-        self.given = CaseVectors(code.given, code.spec.seed)
+        self.code, self.rule, self.places = code, rule, dict[int, Places]()
+        self.given = CaseVectors(code.given, spec.seed)
+        self.rows = list(self.records(spec.offsets))
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
-        diagnoses = [places.diagnosis for places in self.placed.values()]
+        diagnoses = [places.diagnosis for places in self.places.values()]
         unexplained = sum(found is not None and not found.explains for found in diagnoses)
         if unexplained < _MOST_UNEXPLAINED:
             places = verification.check(self.code, setting, dtype, self.given, offset, rule=self.rule)
         else:
             places = _worst_pair(self.code, offset, self.rule)
-        self.placed[offset] = places
+        self.places[offset] = places
         return places
 
 
@@ -117,31 +109,7 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     case = vector_case.read(case_folder)
     claimed = None if recipe is None else recipes.load(recipe).resolve(case.spec.dtype)
     returned = returned_subject.read_returned(case, output_folder)
-    nonfinite, unchanged, given = [], [], case.vectors()
-    for call in case.spec.calls:
-        for name, x in returned.arrays[call.key].items():
-            if bad := int(x.size - np.isfinite(x).sum()):
-                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {name}.{call.key} are nan or infinite")
-            source = given.get(_SOURCES.get(name, name))
-            if call.key == 0 or source is None:
-                continue
-            if np.array_equal(call.part(source, name.endswith("k")), x):
-                unchanged.append(
-                    f"{name}.{call.key} is what was given, number by number: nothing was rotated"
-                )
-    count = sum(map(len, returned.arrays.values()))
-    named = "" if returned.named else f"; it does not name its case ({returned_subject.CASE})"
-    seen = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
-    problems = [*nonfinite, *unchanged]
-    more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
-    complete = judged(
-        "written back",
-        not problems,
-        "; ".join(problems[:2]) + more if problems else seen,
-        measured=float(len(problems)),
-        allowed=0.0,
-        unit="arrays that are not finite, or what was given",
-    )
+    complete = _written_back(case, returned)
     if not all(np.isfinite(x).any() for arrays in returned.arrays.values() for x in arrays.values()):
         return [complete]
     measured = measure(case, returned, str(output_folder), claimed)
@@ -150,17 +118,34 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     return [complete, rotation, *_drift_findings(measured, claimed), *served]
 
 
+def _written_back(case: VectorCase, returned: Returned) -> Finding:
+    """Return whether all that came back is finite, and not what was given."""
+    nonfinite, unchanged, given = [], [], case.vectors()
+    for call in case.spec.calls:
+        for name, x in returned.arrays[call.key].items():
+            array, source = f"{name}.{call.key}", given[_SOURCES.get(name, name)]
+            if bad := int(x.size - np.isfinite(x).sum()):
+                nonfinite.append(f"{bad:,} of {x.size:,} numbers of {array} are nan or infinite")
+            if call.key != 0 and np.array_equal(call.part(source, name.endswith("k")), x):
+                unchanged.append(f"{array} is what was given, number by number: nothing was rotated")
+    problems, count = [*nonfinite, *unchanged], sum(map(len, returned.arrays.values()))
+    named = "" if returned.named else f"; it does not name its case ({returned_subject.CASE})"
+    detail = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
+    if problems:
+        more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
+        detail = "; ".join(problems[:2]) + more
+    sizes = {"measured": float(len(problems)), "allowed": 0.0}
+    unit = "arrays that are not finite, or what was given"
+    return judged("written back", not problems, detail, unit=unit, **sizes)
+
+
 def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved | None = None) -> Measured:
     """Return what is measured of rotated vectors or of gradients."""
     code, spec = ReturnedCode(case, returned.arrays, name), case.spec
     rule = claimed or allowance.careful(spec.dtype)
     if spec.want == "gradient":  # what a vector is used for more than once is summed in its own dtype
         rule = rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(spec.dtype)
-    q, k = (x[0].astype(np.float64) for x in code.given)
-    loaded = Inputs(q, k, "vectors", spec.seed)
-    run = _Run(code, loaded, rule)
-    records = tuple(run.records(spec.offsets))
-    return Measured(code, run.placed, records, loaded, rule)
+    return Measured(code, rule)
 
 
 def _described(code: ReturnedCode) -> Case:
@@ -248,15 +233,18 @@ def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
 
 def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:
     """Return the checks of drift: of scores formed in float64 from q and k of the first batch element."""
-    code, records = measured.code, measured.records
+    code, records = measured.code, measured.rows
     spec, setting, dtype = code.spec, code.spec.setting, code.spec.dtype
     last = spec.offsets[-1]
     block = CalledBlock(np.arange(spec.seq_len, dtype=np.int64) + last, code.given, code.rotated[last])
     resembled = None if claimed else explaining_recipe(block, setting, dtype)
     wanted = yardstick(claimed, resembled, setting, dtype, last + spec.seq_len)
     limits = wanted.limits(setting, measured.inputs, [row.offset for row in records], _MASK)
-    part = " of batch element 0"
-    drifts = [MeasuredDrift.of_record(row, limit, part) for row, limit in zip(records, limits, strict=True)]
+    drifts = list[MeasuredDrift]()
+    for row, limit in zip(records, limits, strict=True):
+        place = row.worst_head or 0, row.worst_query or 0, row.worst_key or 0
+        measures = size(row.drift_max), size(row.drift_rms), place, row.reference_rms, row.reference_error
+        drifts.append(MeasuredDrift(f"{row.seq_len} tokens of batch element 0", row.offset, *measures, limit))
     return [
         score_drift.drift("drift", drifts, wanted, None),
         score_drift.growth(drifts, wanted, dtype, lambda _: records[-1].attainable_rms),

@@ -8,13 +8,12 @@ Letters: b batch elements, h heads of q, g of k, n positions of a call, s of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import vector_case
@@ -162,16 +161,13 @@ def forward(case: VectorCase, arrays: Arrays) -> tuple[Sides, dict[Key, Sides]]:
     """Return what was given and what was written back of each call, as of the rotation itself."""
     spec, vectors = case.spec, case.vectors()
     gradient = spec.want == "gradient"
-    names = (
-        [("grad_rotated_q", "grad_q"), ("grad_rotated_k", "grad_k")] if gradient else [("q", "q"), ("k", "k")]
-    )
 
-    def seen(x: FloatArray) -> FloatArray:
-        return conjugate(x, spec) if gradient else x
+    def both(of: Mapping[str, FloatArray], prefix: str) -> Sides:
+        if gradient:
+            return conjugate(of[f"{prefix}q"], spec), conjugate(of[f"{prefix}k"], spec)
+        return of["q"], of["k"]
 
-    given = seen(vectors[names[0][0]]), seen(vectors[names[1][0]])
-    rotated = {key: (seen(of[names[0][1]]), seen(of[names[1][1]])) for key, of in arrays.items()}
-    return given, rotated
+    return both(vectors, "grad_rotated_"), {key: both(of, "grad_") for key, of in arrays.items()}
 
 
 def conjugate(x: FloatArray, spec: CaseSpec) -> FloatArray:
@@ -227,8 +223,7 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
             f"{seen}: the case does not ask for {', '.join(foreign[:4])}; it asks for {asked} ..., "
             f"or {RETURNED}"
         )
-    named = CASE in names
-    if named:
+    if named := CASE in names:
         text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
         _same(case, text, f"{seen}: {CASE}")
     if tensor_files:
@@ -316,12 +311,8 @@ def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
             )
     arrays: Arrays = {}
     for stem, (key, name, entry) in wanted.items():
-        arrays.setdefault(key, {})[name] = _as_asked(tensors[stem], entry, f"{seen}: {stem}")
+        tensor, dtype = tensors[stem], parse(entry["dtype"])
+        if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
+            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
+        arrays.setdefault(key, {})[name] = vector_case.carried(tensor, dtype)
     return arrays, digest is not None
-
-
-def _as_asked(tensor: NDArray[Any], entry: Entry, seen: str) -> FloatArray:
-    dtype: Format = parse(entry["dtype"])
-    if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
-        raise BadInput(f"{seen} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
-    return vector_case.carried(tensor, dtype)

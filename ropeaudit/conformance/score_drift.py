@@ -15,9 +15,8 @@ from typing import Self
 import numpy as np
 
 from ropeaudit import bounds
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import judging
-from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound, attainable
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
@@ -43,13 +42,13 @@ _WIDER = "compute positions, frequencies and angles in float64: in float32 drift
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrift:
-    """What was measured at an offset with so many tokens, and what is allowed; inf where one is not finite.
+    """What was measured at an offset with so many tokens, and what is allowed.
 
-    largest, rms: differences of scores. place: head, query and key of the largest. error: of the reference.
-    part: of what the tokens are, where that is not all that was given.
+    largest, rms: differences of scores, inf where one is not finite. place: head, query and key of the
+    largest. error: of the reference. tokens: how many, and of what where that is not all that was given.
     """
 
-    length: int
+    tokens: str
     offset: int
     largest: float
     rms: float
@@ -57,42 +56,12 @@ class MeasuredDrift:
     reference_rms: float
     error: float
     limit: Bound
-    part: str = ""
 
     @classmethod
-    def of_cell(cls, cell: CellStatistics, length: int, offset: int, limit: Bound, part: str = "") -> Self:
+    def of_cell(cls, cell: CellStatistics, tokens: str, offset: int, limit: Bound) -> Self:
         """Return what the engine measured."""
-        return cls(
-            length=length,
-            offset=offset,
-            largest=_size(cell.drift.max),
-            rms=_size(cell.drift.rms),
-            place=cell.drift.place or (0, 0, 0),
-            reference_rms=cell.reference.rms,
-            error=cell.error,
-            limit=limit,
-            part=part,
-        )
-
-    @classmethod
-    def of_record(cls, row: Record, limit: Bound, part: str = "") -> Self:
-        """Return what a row of an audit says."""
-        return cls(
-            length=row.seq_len,
-            offset=row.offset,
-            largest=_size(row.drift_max),
-            rms=_size(row.drift_rms),
-            place=(row.worst_head or 0, row.worst_query or 0, row.worst_key or 0),
-            reference_rms=row.reference_rms,
-            error=row.reference_error,
-            limit=limit,
-            part=part,
-        )
-
-    @property
-    def tokens(self) -> str:
-        """What was measured: `4096 tokens of one head`."""
-        return f"{self.length} tokens{self.part}"
+        largest, rms, place = size(cell.drift.max), size(cell.drift.rms), cell.drift.place or (0, 0, 0)
+        return cls(tokens, offset, largest, rms, place, cell.reference.rms, cell.error, limit)
 
     @property
     def allowed(self) -> float:
@@ -124,13 +93,9 @@ class MeasuredDrift:
         """The RMS drift over the RMS of the exact scores."""
         return judging.ratio(self.rms, self.reference_rms)
 
-    @property
-    def finite(self) -> bool:
-        """Whether every score is finite."""
-        return math.isfinite(self.rms)
 
-
-def _size(value: float) -> float:
+def size(value: float) -> float:
+    """Return a difference of scores; inf for nan."""
     return math.inf if math.isnan(value) else value
 
 
@@ -185,12 +150,11 @@ def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves:
     yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
     offsets = ", ".join(str(one.offset) for one in seen)
     detail = f"{worst.tokens} at offsets {offsets}; {yardstick_words}" if len(seen) > 1 else yardstick_words
-    sizes = (worst.rms, worst.allowed, _UNIT)
+    measured, allowed, unit = worst.rms, worst.allowed, _UNIT
     if worst.over_bound and not worst.over_prediction:
         head, query, key = worst.place
         where += f", head {head}, rows {query} and {key}"
-        sizes = (worst.largest, worst.most, "score units, the largest")
-    measured, allowed, unit = sizes
+        measured, allowed, unit = worst.largest, worst.most, "score units, the largest"
     return judged(
         check,
         not worst.fails,
@@ -231,7 +195,7 @@ def growth(
     excess = _excess(last.rms, attained)
     allowed = max(judging.EXCESS, _excess(last.allowed, attained))
     word = judging.judge(
-        nonfinite=not last.finite,
+        nonfinite=not math.isfinite(last.rms),
         drift_max=last.largest,
         drift_rms=last.rms,
         floor_rms=first.rms,
@@ -304,14 +268,14 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
         yield from (not_applicable(name, why) for name in CHECKS)
         return
     run = ScoreRun(code, HEADS, length)
-    resembled = None if code.seen.wrong_rotation else run.recipe()
+    resembled = None if code.seen.wrong_rotation else explaining_recipe(*run.at_the_end())
     wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, code.up_to)
     short = run.measured(wanted, sorted({0, min(_MIDDLE, run.last), run.last}))
     cause, runs = run.cause(short), [(run, short, wanted)]
     yield drift("drift", short, wanted, cause)
     if code.up_to > _SHORT:
         run = ScoreRun(code, 1, min(_LONG, code.up_to))
-        if resembled and not run.follows(resembled):
+        if resembled and not explains(resembled, *run.at_the_end()):
             wanted = yardstick(code.claimed, None, code.setting, code.dtype, code.up_to)
         long = run.measured(wanted, sorted({0, run.last}))
         if not any(drift.fails for drift in short):
@@ -322,9 +286,8 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
     else:
         long = short
         yield not_applicable("long sequence", f"there are no more than {code.up_to} positions")
-    growing = [
-        growth(drifts, limit, code.dtype, run.careful, cause) for run, drifts, limit in runs
-    ]  # a long one may be as wrong at offset 0
+    growing = [growth(drifts, limit, code.dtype, run.careful, cause) for run, drifts, limit in runs]
+    # a long one may be as wrong at offset 0
     yield next((finding for finding in growing if finding.failed), growing[0])
     yield tolerance([*short, *long], code.claimed, code.setting, code.dtype, cause)
 
@@ -345,13 +308,14 @@ class ScoreRun:
         self.called = Called(code.tested, code.setting, code.dtype, self.rotator)
         self.called.together(self.inputs.q, self.inputs.k, self.rows)
 
-    def _rotated(self, offset: int) -> tuple[FloatArray, FloatArray]:
+    def _block(self, offset: int) -> CalledBlock:
         at: Positions = np.arange(self.length, dtype=np.int64) + offset
-        return self.rotator.rotate_both(*self.given, at)
+        return CalledBlock(at, self.given, self.rotator.rotate_both(*self.given, at))
 
     def measured(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
         """Return what is measured at each offset, the first of them 0."""
         inputs, seen = self.inputs, list[MeasuredDrift]()
+        tokens = f"{self.length} tokens{' of one head' * (inputs.heads == 1)}"
         rows = Inputs(inputs.q[:, self.rows], inputs.k[:, self.rows], "gaussian", self.code.seed)
         alike: dict[RopeSetting, list[int]] = {}
         for offset in offsets:
@@ -359,10 +323,9 @@ class ScoreRun:
         for setting, some in alike.items():
             cells = Plan([self.called], [some], rows, setting, MASK, positions=self.rows)
             results = measure.measure(cells, 1, lambda share: None)
-            limits, part = wanted.limits(setting, inputs, some), " of one head" * (inputs.heads == 1)
             seen += [
-                MeasuredDrift.of_cell(results[0, offset], self.length, offset, limit, part)
-                for offset, limit in zip(some, limits, strict=True)
+                MeasuredDrift.of_cell(results[0, offset], tokens, offset, limit)
+                for offset, limit in zip(some, wanted.limits(setting, inputs, some), strict=True)
             ]
         return seen
 
@@ -370,17 +333,9 @@ class ScoreRun:
         """Return the setting that the sequence is held to at an offset."""
         return self.code.setting_at(np.array([offset + self.length - 1]))
 
-    def recipe(self) -> RecipeGroup | None:
-        """Return the recipe that explains the last positions, where recipes differ most."""
-        return explaining_recipe(self._last_block(), self._held_to(self.last), self.code.dtype)
-
-    def follows(self, group: RecipeGroup) -> bool:
-        """Return whether a recipe explains the last positions, all of the sequence."""
-        return explains(group, self._last_block(), self._held_to(self.last), self.code.dtype)
-
-    def _last_block(self) -> CalledBlock:
-        at: Positions = np.arange(self.length, dtype=np.int64) + self.last
-        return CalledBlock(at, self.given, self._rotated(self.last))
+    def at_the_end(self) -> tuple[CalledBlock, RopeSetting, Format]:
+        """Return the call of the last positions, where recipes differ most, and what it is held to."""
+        return self._block(self.last), self._held_to(self.last), self.code.dtype
 
     def cause(self, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
         """Return what explains drift that is more than allowed, at the last such offset."""
@@ -397,7 +352,9 @@ class ScoreRun:
 
         others = [drift.offset for drift in drifts if drift.offset != offset]
         found = verification.with_other_side(judge(offset, True), judge, others).diagnosis
-        rotated, setting = self._rotated(offset), self._held_to(offset)
+        if found is not None and found.explains:
+            return found
+        block, setting = self._block(offset), self._held_to(offset)
 
         def holds(fmt: Format) -> bool:
             """Return whether scores drift by no more than those of right code in a format."""
@@ -405,9 +362,7 @@ class ScoreRun:
             [limit] = wanted.limits(setting, self.inputs, [offset])
             return not replace(last, limit=limit).fails
 
-        if found is not None and found.explains:
-            return found
-        call = self.given, rotated, every + offset
+        call = self.given, block.rotated, block.at
         return allowance.narrower_format(setting, code.dtype, *call, holds) or found
 
     def careful(self, first: MeasuredDrift) -> float:

@@ -28,6 +28,7 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WrongShape, WroteAround
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.own_code import OwnRotator
 
 CHECKS = ("served calls", "memory")
@@ -130,27 +131,17 @@ class _Battery:
             x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
         rows = at(call, self.code.up_to, self.code.seed)
-        rotated = self.lying(call).rotate_both(sides[0], sides[1], rows)
+        rotated = self.rotator.lying(call.strides, call.index).rotate_both(sides[0], sides[1], rows)
         return CalledBlock(rows, (sides[0], sides[1]), rotated)
-
-    def lying(self, call: ServedCall) -> OwnRotator:
-        """Return what gives the instance vectors and positions as a call asks for."""
-        return self.rotator.lying(call.strides, call.index)
 
     def places(self, block: CalledBlock, call: ServedCall, *, explain: bool = False) -> Places:
         """Return the worst rotated pair of a call. explain: look for what explains it."""
-        code = self.code
-        return verification.judged(
-            [block],
-            self.lying(call),
-            code.setting,
-            code.dtype,
-            afresh=lambda: code.afresh().lying(call.strides, call.index),  # type: ignore[attr-defined]
-            rule=code.rule,
-            searches=code.seen.searches,
-            explain=explain,
-            each_call=code.each_call,
-        )
+
+        def afresh() -> Rotator:
+            return self.code.afresh().lying(call.strides, call.index)  # type: ignore[attr-defined, no-any-return]
+
+        lying = self.rotator.lying(call.strides, call.index)
+        return self.code.judged(lying, [block], explain=explain, afresh=afresh)
 
     def judged(self, call: ServedCall, explain: bool) -> Places:
         """Make a call and return its worst rotated pair. Raises: whatever the code raises, WroteAround."""
@@ -214,16 +205,15 @@ class _Battery:
             as_usual = replace(call, **{axis: usual})
             if value == usual or (as_usual.goes and not self.fits(as_usual, MOST_ALONE)):
                 continue
+            right = [""]
             if axis in SIZES:
                 scale = sorted({*AXES[axis], *(LONG if axis == "tokens" else ()), usual})
                 between = [one for one in scale if min(usual, value) < one < max(usual, value)]
                 nearer = between if value > usual else between[::-1]
                 next((one for one in nearer if same(replace(call, **{axis: one}))), None)
                 tried = {one: seen.get(replace(call, **{axis: one})) for one in (usual, *nearer)}
-                right = [f" (right with {one:,})" for one, kind in tried.items() if kind == "right"]
-                told.append(words(axis, getattr(call, axis)) + (right[-1] if right else ""))
-            else:
-                told.append(words(axis, value))
+                right += [f" (right with {one:,})" for one, kind in tried.items() if kind == "right"]
+            told.append(words(axis, getattr(call, axis)) + right[-1])
         return _Way(call, ", ".join(told) or "a plain call", came)
 
 
@@ -265,10 +255,10 @@ def _findings(
     worst: Places | None,
 ) -> Iterator[Finding]:
     code = battery.code
-    crossed = "some" if "calls" in battery.left else "any three" if code.thorough else "any two"
-    detail = f"{len(calls)} calls: {crossed} of {_listed(battery, calls)}"
-    left = "; ".join(f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items())
-    detail = "; ".join(filter(None, (detail, left)))
+    crossed = "any three" if code.thorough else "any two"
+    crossed = "some" if "calls" in battery.left else crossed
+    left = [f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items()]
+    detail = "; ".join([f"{len(calls)} calls: {crossed} of {_listed(battery, calls)}", *left])
     shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:
         if way.came.block is None:
@@ -293,13 +283,11 @@ def _findings(
     elif not ways["wrong"]:
         yield not_applicable("served calls", "it raises in every call")
     buffered = sum(call.strides in IN_BUFFER for call in calls)
+    stays = f"what lies before, between and after q and k stays, in {buffered} calls"
     if not buffered:
         yield not_applicable("memory", "its arrays cannot be given in a buffer")
-        return
-    if not ways["around"]:
-        yield judged(
-            "memory", True, f"what lies before, between and after q and k stays, in {buffered} calls"
-        )
+    elif not ways["around"]:
+        yield judged("memory", True, stays)
 
 
 _BY_STRIDES = "read and write each vector by its own strides"
@@ -324,7 +312,8 @@ def _listed(battery: _Battery, calls: Sequence[ServedCall]) -> str:
     return ", ".join(parts) + (f"; {', '.join(f'{one:,}' for one in long)} tokens alone" if long else "")
 
 
-_PLURAL = {"tokens": "tokens", "batch": "rows", "heads": "heads"}
+_PLURAL = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order
+SIZES = tuple(_PLURAL)
 
 
 # vectors of q in a call: usually, where two sizes make it larger, and where one alone does
@@ -402,7 +391,6 @@ _TYPICAL: tuple[dict[str, Any], ...] = (
 )
 BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 RUNS = ("run", "run from 0")
-SIZES = ("tokens", "batch", "heads")
 _WORDS: dict[str, str] = {
     "run": "a run of positions",
     "run from 0": "positions from 0",
@@ -518,9 +506,9 @@ def _bases(values: Mapping[str, Sequence[Any]], chosen: Mapping[str, Any]) -> It
     """Yield the smallest calls with some values: of one row, then of two, then of more heads."""
     least = _least(values)
     yield replace(least, **chosen)
-    rows = {"batch": 2} if 2 in values.get("batch", ()) else {}
+    rows: dict[str, Any] = {"batch": 2} if 2 in values.get("batch", ()) else {}
     for heads in values.get("heads", (1,)):
-        yield replace(least, **{**rows, "heads": heads, **chosen})
+        yield replace(least, **(rows | {"heads": heads, **chosen}))
 
 
 def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:

@@ -46,28 +46,31 @@ _BY_OWN = ", each call held to the frequencies for its own length"
 
 @dataclass(slots=True)
 class Pieces(CallForm):
-    """Parts of the sequence, one call each; lengths: of the parts, again from the first where they end."""
+    """Parts of the sequence, one call each; lengths: of the parts, again from the first where they end.
+
+    afresh: makes the instance that each part is a call of; None where all are of the same one.
+    """
 
     lengths: Sequence[int]
+    afresh: Callable[[], Rotator] | None = None
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated, piece after piece."""
 
-        def calls() -> list[Both]:
+        def rotated() -> list[Both]:
             return [
-                self.rotator.rotate_both(q[:, :, part], k[:, :, part], at[..., part])
-                for part in self._parts(at.shape[-1])
+                (self.afresh() if self.afresh else self.rotator).rotate_both(
+                    q[:, :, part], k[:, :, part], at[..., part]
+                )
+                for part in self.calls(at.shape[-1])
             ]
 
-        rotated = self.rotator.together(calls, "a row of calls")
-        first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
+        results = rotated() if self.afresh else self.rotator.together(rotated, "a row of calls")
+        first, second = (np.concatenate(parts, axis=2) for parts in zip(*results, strict=True))
         return first, second
 
-    def rows_of_call(self, row: int, length: int) -> slice:
-        """Return the rows of its piece."""
-        return next(part for part in self._parts(length) if row < part.stop)
-
-    def _parts(self, length: int) -> Iterator[slice]:
+    def calls(self, length: int) -> Iterator[slice]:
+        """Yield the rows of each piece."""
         start = 0
         for size in itertools.cycle(self.lengths):
             yield slice(start, min(start + size, length))
@@ -76,34 +79,13 @@ class Pieces(CallForm):
                 return
 
 
-class PiecesAfresh(Pieces):
-    """Parts of the sequence, each a call of an instance that was not called before."""
-
-    afresh: Callable[[], Rotator]
-
-    def __init__(self, afresh: Callable[[], Rotator], lengths: Sequence[int]) -> None:
-        """afresh: makes an instance. lengths: of the parts, again from the first where they end."""
-        super().__init__(afresh(), lengths)
-        self.afresh = afresh
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return q and k rotated, each piece by an instance of its own."""
-        rotated = [
-            self.afresh().rotate_both(q[:, :, part], k[:, :, part], at[..., part])
-            for part in self._parts(at.shape[-1])
-        ]
-        first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
-        return first, second
-
-
 class Alone(CallForm):
     """Each batch element in a call of its own."""
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated, element after element."""
-        rows = at if at.ndim == 2 else np.broadcast_to(at, (len(q), at.size))
         rotated = [
-            self.rotator.rotate_both(q[b : b + 1], k[b : b + 1], rows[b : b + 1] if at.ndim == 2 else at)
+            self.rotator.rotate_both(q[b : b + 1], k[b : b + 1], at[b : b + 1] if at.ndim == 2 else at)
             for b in range(len(q))
         ]
         first, second = (np.concatenate(elements) for elements in zip(*rotated, strict=True))
@@ -130,13 +112,10 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     whole = min(_WHOLE, code.up_to)  # tokens of the plain calls whose beginnings are decoded
     words, offsets = "one token at a time", runs(code, whole, count)
 
-    def one_at_a_time() -> Pieces:
-        return Pieces(code.rotator(), (1,))
+    def afresh() -> Pieces:
+        return Pieces(code.afresh(), (1,), code.afresh)
 
-    def afresh() -> PiecesAfresh:
-        return PiecesAfresh(code.afresh, (1,))
-
-    fresh = Agreement(code, words, one_at_a_time(), afresh)
+    fresh = Agreement(code, words, Pieces(code.rotator(), (1,)), afresh)
     fresh.take_all(beginning(whole_call(code, offset, whole), length) for offset in offsets)
     calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
@@ -149,9 +128,9 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
         yield fresh.finding("decode", detail)
         return
     chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
-    after = one_at_a_time()
-    after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
-    filled = Agreement(code, f"{words} after a prefill of {prefill}", after, afresh)
+    rotator = code.rotator()
+    rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
+    filled = Agreement(code, f"{words} after a prefill of {prefill}", Pieces(rotator, (1,)), afresh)
     filled.take_all(whole_call(code, offset, later) for offset in chosen)
     detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
     yield worst([fresh, filled]).finding("decode", detail)
@@ -162,8 +141,8 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(sum(_PIECES), code.up_to)
     offsets = some_offsets(code, length, 5)
 
-    def afresh() -> PiecesAfresh:
-        return PiecesAfresh(code.afresh, _PIECES)
+    def afresh() -> Pieces:
+        return Pieces(code.afresh(), _PIECES, code.afresh)
 
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
     agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
@@ -186,18 +165,17 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     if max(sizes(code, length)) == 1:
         yield not_applicable("alone", "it takes one row at a time, without heads")
         return
-    forms: dict[str, type[CallForm]] = {"each row alone": Alone, "rows and heads in reverse order": Reversed}
-    offsets = some_offsets(code, length, 5)
-    agreements, instance = [], code.rotator()
-    for words, form in forms.items():
-
-        def called(form: type[CallForm] = form) -> CallForm:
-            return form(code.afresh())
-
-        agreement = Agreement(code, words, form(instance), called)
-        agreements.append(agreement.take_all(whole_call(code, offset, length) for offset in offsets))
-    batch, heads = sizes(code, length)
-    detail = f"{', '.join(forms)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
+    offsets, instance = some_offsets(code, length, 5), code.rotator()
+    agreements = [
+        Agreement(code, "each row alone", Alone(instance), lambda: Alone(code.afresh())),
+        Agreement(
+            code, "rows and heads in reverse order", Reversed(instance), lambda: Reversed(code.afresh())
+        ),
+    ]
+    for one in agreements:
+        one.take_all(whole_call(code, offset, length) for offset in offsets)
+    (batch, heads), ways = sizes(code, length), ", ".join(one.words for one in agreements)
+    detail = f"{ways}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
     yield worst(agreements).finding("alone", detail)
 
 

@@ -113,32 +113,28 @@ def earlier_calls(
 ) -> list[EarlierCall]:
     """Return what is called before a call, at positions below `up_to`. axes: those of q that the code has."""
     dtype, first, length = call.dtype, call.first, call.length
-    until_now = first + length  # positions from 0
     last = max(0, up_to - length)
     elsewhere = first + FURTHER if first + FURTHER <= last else 0 if first else last
-    from_0 = replace(call, first=0, length=until_now) if first > 0 and until_now <= _LONGEST else None
-    earlier = [EarlierCall(SAME, call), EarlierCall(OTHER_NUMBERS, call)]
+    from_0 = replace(call, first=0, length=first + length)
+    has_0 = first > 0 and from_0.length <= _LONGEST
+    changed: list[tuple[str, AuditCall]] = []
     for other in dtypes:
         if other is not dtype:
-            earlier.append(EarlierCall("another dtype", replace(call, dtype=other)))
-            if from_0:
-                earlier.append(EarlierCall("another dtype from 0", replace(from_0, dtype=other)))
-    earlier.append(EarlierCall("longer", replace(call, length=2 * length)))
-    earlier.append(EarlierCall("shorter", replace(call, length=max(1, length // 2))))
-    earlier += [EarlierCall(kind, replace(call, first=elsewhere)) for kind in ("another offset", REFILLED)]
-    if from_0:
-        earlier.append(EarlierCall("from 0", from_0))
-    if "h" in axes:
-        earlier.append(EarlierCall("other heads", replace(call, heads=2 * call.heads)))
-    if "b" in axes:
-        earlier.append(EarlierCall("other batch", replace(call, batch=call.batch + 1)))
-    earlier += [EarlierCall("another environment", call, environment) for environment in environments]
-    return [
-        one
-        for one in earlier
-        if one.call.first + one.call.length <= up_to
-        and (one.call != call or one.environment or one.kind in (SAME, OTHER_NUMBERS))
+            changed.append(("another dtype", replace(call, dtype=other)))
+            changed += [("another dtype from 0", replace(from_0, dtype=other))] * has_0
+    changed += [
+        ("longer", replace(call, length=2 * length)),
+        ("shorter", replace(call, length=max(1, length // 2))),
+        ("another offset", replace(call, first=elsewhere)),
+        (REFILLED, replace(call, first=elsewhere)),
     ]
+    changed += [("from 0", from_0)] * has_0
+    changed += [("other heads", replace(call, heads=2 * call.heads))] * ("h" in axes)
+    changed += [("other batch", replace(call, batch=call.batch + 1))] * ("b" in axes)
+    alike = [EarlierCall(SAME, call), EarlierCall(OTHER_NUMBERS, call)]
+    alike += [EarlierCall(kind, other) for kind, other in changed if other != call]
+    alike += [EarlierCall("another environment", call, environment) for environment in environments]
+    return [one for one in alike if one.call.first + one.call.length <= up_to]
 
 
 def _made_anew(code: CodeUnderTest) -> bool:
@@ -223,7 +219,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
         at = np.arange(length, dtype=np.int64) + first
         plain = called(code, code.afresh(), given_vectors(code, length), at)
-        _compare(code, plain, () if number else others, compared, refused)
+        compared += _after_each(code, plain, () if number else others, refused)
     if not compared:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
     detail, differs = _detail(code, compared, refused), any(one.differs for one in compared)
@@ -240,16 +236,12 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     return finding
 
 
-def _compare(
-    code: CodeUnderTest,
-    plain: WholeCall,
-    others: Sequence[Environment],
-    compared: list[_Compared],
-    refused: list[str],
-) -> None:
-    """Make a call after each earlier one, and add what that came to, or why it could not be made."""
-    q = plain.block.given[0]
-    call = AuditCall(code.dtype, int(plain.block.at[0]), q.shape[2], q.shape[0], q.shape[1])
+def _after_each(
+    code: CodeUnderTest, plain: WholeCall, others: Sequence[Environment], refused: list[str]
+) -> Iterator[_Compared]:
+    """Yield what a call after each earlier one came to; note in `refused` why one could not be made."""
+    batch, heads, length, _ = plain.block.given[0].shape
+    call = AuditCall(code.dtype, int(plain.block.at[0]), length, batch, heads)
     dtypes = [parse(name) for name in _DTYPES]
     for earlier in earlier_calls(call, dtypes, code.up_to, others, code.order):
         if earlier.kind == REFILLED and code.own is None:
@@ -264,7 +256,7 @@ def _compare(
             refused.append(f"{earlier} ({earlier.kind}): {used}")
         else:
             form = Agreement(code, f"after {earlier}", used, code.afresh)
-            compared.append(_Compared(call, earlier, form.take_all([plain])))
+            yield _Compared(call, earlier, form.take_all([plain]))
 
 
 def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
@@ -333,10 +325,9 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
             now = [arrays.values(held)[0] for held in first.held]
             differ = sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True))
             if differ:
-                total, tokens = sum(x.size for x in before), "1 token" if length == 1 else f"{length} tokens"
-                told = (
-                    f"{differ:,} of {total:,} numbers that a call of {tokens} returned change with the next"
-                )
+                tokens = "1 token" if length == 1 else f"{length} tokens"
+                share = f"{differ:,} of {sum(x.size for x in before):,} numbers"
+                told = f"{share} that a call of {tokens} returned change with the next"
                 yield judged("results", False, told, diagnosis=Diagnosis("output-shared"))
                 return
     yield judged("results", True, "what calls of 1 and of many tokens returned is the same after others")

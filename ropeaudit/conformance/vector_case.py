@@ -121,14 +121,13 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
     def given(files: Mapping[str, Entry]) -> dict[str, Entry]:
         return {name: {**file, "digest": digests[file["file"]]} for name, file in files.items()}
 
-    calls = [
-        {
-            **_named(call),
-            "inputs": given(spec.call_inputs(call)),
-            "outputs": spec.outputs(call),
-        }
-        for call in spec.calls
-    ]
+    calls = []
+    for call in spec.calls:
+        own: dict[str, Any] = {"offset": call.key}
+        if call.served:
+            own = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
+        files = {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
+        calls.append(own | files)
     content = {
         **_parameters(spec),
         "inputs": given(spec.inputs()),
@@ -136,13 +135,6 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
     }
     return content | {"digest": digest_of(content)}
-
-
-def _named(call: CaseCall) -> dict[str, Any]:
-    """Return the name of a call, and its sizes where it has its own."""
-    if not call.served:
-        return {"offset": call.key}
-    return {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
 
 
 def _parameters(spec: CaseSpec) -> dict[str, Any]:
@@ -198,12 +190,9 @@ def _nested(value: Any) -> str:
 
 def flat(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of manifest.txt: a key and a value a line, no value with a blank in it."""
-    lines = []
-    for name, value in content.items():
-        if name in ("inputs", "calls", "safetensors", "offsets", "scaling", "digest"):
-            continue
-        lines.append(f"{name} {_word(value)}")
-    lines += [f"{name} {_word(value)}" for name, value in _scaling_lines(content["scaling"])]
+    elsewhere = ("inputs", "calls", "safetensors", "offsets", "scaling", "digest")
+    plain = [(name, value) for name, value in content.items() if name not in elsewhere]
+    lines = [f"{name} {_word(value)}" for name, value in [*plain, *_scaling_lines(content["scaling"])]]
     lines.append(f"calls {len(content['calls'])}")
     for call in content["calls"]:
         if "offset" in call:
@@ -319,8 +308,8 @@ def read(folder: str | Path) -> VectorCase:
     if _content(path / FLAT, seen) != flat(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
     for name, file in _given(spec).items():
-        size = math.prod(file["shape"]) * _item_size(file)
-        _check(path / name, seen, digests[name], size)
+        kind = np.dtype(file["dtype"]) if file["dtype"] in INTEGERS else stored(parse(file["dtype"]))
+        _check(path / name, seen, digests[name], math.prod(file["shape"]) * kind.itemsize)
     _check(path / TENSORS, seen, digests[TENSORS], None)
     return VectorCase(path, spec, content["digest"])
 
@@ -371,16 +360,8 @@ def _entries(content: Mapping[str, Any]) -> list[Entry]:
 
 def _given(spec: CaseSpec) -> dict[str, Entry]:
     """Return file name -> entry of all that a case gives."""
-    files = [*spec.inputs().values()]
-    for call in spec.calls:
-        files += spec.call_inputs(call).values()
-    return {file["file"]: file for file in files}
-
-
-def _item_size(file: Entry) -> int:
-    if file["dtype"] in ("int64", "int32"):
-        return 8 if file["dtype"] == "int64" else 4
-    return int(stored(parse(file["dtype"])).itemsize)
+    groups = [spec.inputs(), *map(spec.call_inputs, spec.calls)]
+    return {file["file"]: file for files in groups for file in files.values()}
 
 
 def _check(path: Path, seen: str, digest: str, size: int | None) -> None:

@@ -594,7 +594,7 @@ def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorC
         qk=str(tmp_path / "qk.safetensors"),
         changes={"accumulate": "fp64", "score": "fp64"},
     )
-    for record, other in zip(seen.records, expected, strict=True):
+    for record, other in zip(seen.rows, expected, strict=True):
         assert record.offset == other.offset
         assert record.drift_rms == pytest.approx(other.drift_rms, rel=1e-12)
         assert record.change_max == pytest.approx(other.change_max, rel=1e-12)

@@ -61,9 +61,8 @@ def check(
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
-    chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
     options = CheckOptions(
-        dtypes=chosen,
+        dtypes=() if dtypes is None else tuple(arguments.formats(dtypes)),
         up_to=up_to,
         recipe=recipe,
         order=order,
@@ -125,8 +124,11 @@ def _answered(
     A question without an answer is no pass, nor is one that the user or an error broke off: later targets are
     named then. alone: whether no row comes before these; an error that is all there is has no row.
     """
-    reasons: dict[str, str] = {}
-    said = False
+
+    def failed(finding: Finding) -> Checked:
+        return Checked(target, which, NONE, NONE, None, 0, finding)
+
+    reasons, said = dict[str, str](), False
     try:
         for checked in results:
             reasons.setdefault(checked.finding.status, checked.finding.detail)
@@ -135,38 +137,31 @@ def _answered(
     except (KeyboardInterrupt, RopeAuditError) as stop:
         why = stop.typed if isinstance(stop, RopeAuditError) else "it was not checked to its end"
         if not said and (isinstance(stop, KeyboardInterrupt) or reasons or not alone):
-            finding = Finding(INTERRUPTED, "fail", f"no pass: {why}")
-            finding = interrupted(finding, later, "target")
-            yield Checked(target, which, NONE, NONE, None, 0, finding)
+            yield failed(interrupted(Finding(INTERRUPTED, "fail", f"no pass: {why}"), later, "target"))
         raise
     except Exception as error:
         theirs = raised_by_code(error)
         if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
             raise
-        finding = Finding(which, "fail", f"it raises {one_line(error)}") if theirs else faulty(which, error)
-        yield Checked(target, which, NONE, NONE, None, 0, finding)
+        raised = Finding(which, "fail", f"it raises {one_line(error)}")
+        yield failed(raised if theirs else faulty(which, error))
         return
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
         reason = reasons.get("info") or reasons.get("not applicable")
-        finding = Finding("judged", "fail", f"no check judges it{f': {reason}' if reason else ''}")
-        yield Checked(target, which, NONE, NONE, None, 0, finding)
+        yield failed(Finding("judged", "fail", f"no check judges it{f': {reason}' if reason else ''}"))
 
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     """Raise UsageError for options that go with none of the targets."""
     if "case" in kinds:
+        says = "the manifest of a case says its"
         if options.returned is None:
-            raise UsageError(
-                "a case of vectors is checked by what a kernel wrote back; add --returned FOLDER"
-            )
+            back = "a case of vectors is checked by what a kernel wrote back"
+            raise UsageError(f"{back}; add --returned FOLDER")
         if case != Case():
-            raise UsageError(
-                "the manifest of a case says its setting; leave out the options of a RoPE setting"
-            )
+            raise UsageError(f"{says} setting; leave out the options of a RoPE setting")
         if options.dtypes or options.up_to is not None:
-            raise UsageError(
-                "the manifest of a case says its dtype and positions; leave out --dtype and --up-to"
-            )
+            raise UsageError(f"{says} dtype and positions; leave out --dtype and --up-to")
     elif options.returned is not None:
         raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
     if options.write_wrapper is not None and kinds.count("code") != 1:
@@ -177,20 +172,20 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         raise UsageError("--model and --config say the setting of code; name the model or file as the target")
     if options.up_to is not None and options.up_to < 1:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
-    if "checkpoint" not in kinds and (options.text is not None or options.tokens is not None):
+    reads = options.text is not None or options.tokens is not None
+    if reads and "checkpoint" not in kinds:
         raise UsageError("--text and --tokens go with the folder of a checkpoint")
-    if "code" not in kinds and tuple(options.environments) != DEFAULT:
+    if "code" in kinds:
+        return
+    if tuple(options.environments) != DEFAULT:
         raise UsageError("--under says what code is called under; it goes with FILE.py:NAME; leave it out")
-    runs = "checkpoint" in kinds and (options.text is not None or options.tokens is not None)
-    if options.device is not None and "code" not in kinds and not runs:
-        raise UsageError(
-            f"--device {options.device} is where code is called, or a checkpoint's model runs (--tokens); "
-            "leave it out"
-        )
-    if "code" not in kinds and (options.thorough or options.head_dims):
+    if options.device is not None and not reads:
+        runs = "is where code is called, or a checkpoint's model runs (--tokens)"
+        raise UsageError(f"--device {options.device} {runs}; leave it out")
+    if options.thorough or options.head_dims:
         given = "--thorough" if options.thorough else "--head-dims"
         raise UsageError(f"{given} says how code is checked; it goes with FILE.py:NAME; leave it out")
-    if "code" not in kinds and options.order is not None:
+    if options.order is not None:
         raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
 
 

@@ -44,10 +44,10 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
         return Answer("OK", target, f"nothing to check: {idle[0]}")
     failed = [one for one in own if one.finding.failed]
     doubtful = [one for one in own if one.finding.status == "waived" or warns(one)]
-    groups, warned = _by_cause(failed), _by_cause(doubtful)
+    groups = _by_cause(failed)
     causes = [cause_of(code, some, case) for code, some in groups.items()]
-    causes += [cause_of(code, some, case, warning=True) for code, some in warned.items()]
-    causes = [*causes[:1], *map(_shortened, causes[1:])]
+    causes += [cause_of(code, some, case, warning=True) for code, some in _by_cause(doubtful).items()]
+    causes[1:] = map(_shortened, causes[1:])
     facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own), *_missing(own)]
     if rest := causes[_MOST_CAUSES:]:
         facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
@@ -73,25 +73,29 @@ def warns(one: Checked) -> bool:
 
 def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     """Return what the status rests on: where it was checked, how many checks fail and why."""
+    if not groups and (margin := _least(own)):
+        return margin
     judged = [one for one in own if one.judged]
-    dtypes = [parse(name).short for name in dict.fromkeys(one.dtype for one in judged) if name != NONE]
-    where = [listed(dtypes)] if dtypes else []
+    where = [listed([parse(name).short for name in _dtypes(judged)])]
     if judged and judged[0].kind in ("code", "case"):
         begin = "positions of its calls up" if judged[0].kind == "case" else "positions 0"
         where.append(f"{begin} to {judged[0].up_to - 1:,}")
-    wrong = sum(one.finding.failed for one in judged)
-    waived = sum(one.finding.status == "waived" for one in judged)
+    counts, waived = counted(len(judged), "check"), sum(one.finding.status == "waived" for one in judged)
+    wrong = f"{sum(one.finding.failed for one in judged)} of {counts}"
     if groups.keys() == {UNEXPLAINED}:
-        counts = f"cause unknown, {wrong} of {counted(len(judged), 'check')}"
+        counts = f"cause unknown, {wrong}"
     elif INTERRUPTED in groups:
-        counts = f"not checked to its end, {wrong} of {counted(len(judged), 'check')} failed"
+        counts = f"not checked to its end, {wrong} failed"
     elif groups:
-        counts = f"{counted(len(groups), 'cause')}, {wrong} of {counted(len(judged), 'check')}"
-    elif margin := _least(own):
-        where, counts = [], margin
-    else:
-        counts = counted(len(judged), "check") + (f", {waived} waived" if waived else "")
-    return "   ".join(filter(None, [", ".join(where), counts]))
+        counts = f"{counted(len(groups), 'cause')}, {wrong}"
+    elif waived:
+        counts += f", {waived} waived"
+    return "   ".join(filter(None, [", ".join(filter(None, where)), counts]))
+
+
+def _dtypes(some: Sequence[Checked]) -> list[str]:
+    """Return the names of the dtypes of some checks."""
+    return [name for name in dict.fromkeys(one.dtype for one in some) if name != NONE]
 
 
 def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
@@ -144,10 +148,9 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
         facts += [text for text in (first.seen, finding.detail) if text != title]
-    for one in some:
-        if one.finding.check == "tolerance":
-            facts.append(f"scores are {_off(one)}: {one.finding.where}")
-            break
+    if tolerance := next((one.finding for one in some if one.finding.check == "tolerance"), None):
+        off = f"{percent(tolerance.measured)} off (limit {percent(tolerance.allowed)})"
+        facts.append(f"scores are {off}: {tolerance.where}")
     if code == UNEXPLAINED and finding.diagnosis is not None and finding.diagnosis.explains:
         facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
     if explained and finding.diagnosis is not None:
@@ -196,21 +199,18 @@ def _two(value: float) -> str:
     return f"{value:#.2g}".rstrip(".")
 
 
-def _off(one: Checked) -> str:
-    return f"{percent(one.finding.measured)} off (limit {percent(one.finding.allowed)})"
-
-
 def _figures(own: Sequence[Checked]) -> Facts:
     """Return two or three figures: of the only dtype a line each, of several a line a dtype."""
     judged, facts = [one for one in own if one.judged], Facts()
-    dtypes = [name for name in dict.fromkeys(one.dtype for one in judged) if name != NONE]
-    for dtype in dtypes:
+    several = len(_dtypes(judged)) > 1
+    for dtype in _dtypes(judged):
         some = [one for one in judged if one.dtype == dtype]
-        if wrong := [one for one in some if one.finding.failed]:
-            lines = [("", f"{len(wrong)} of {counted(len(some), 'check')} fail")] if len(dtypes) > 1 else []
-        else:
+        wrong, lines = sum(one.finding.failed for one in some), Facts()
+        if not wrong:
             lines = _passing(some)
-        if len(dtypes) > 1 and some[0].kind in ("code", "case"):
+        elif several:
+            lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")]
+        if several and some[0].kind in ("code", "case"):
             lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
         facts += lines
     return [*facts, *_limits(own)]
@@ -218,16 +218,14 @@ def _figures(own: Sequence[Checked]) -> Facts:
 
 def _passing(some: Sequence[Checked]) -> Facts:
     """Return how far off rotation and scores of a dtype are."""
-    facts, by_name = Facts(), {one.finding.check: one for one in some}
+    facts, by_name = Facts(), {one.finding.check: one.finding for one in some}
     worst = max(some, key=_excess)
     if excess := _excess(worst):
         size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed ({percent(excess)})"
         facts.append(("rotation error", size))
-    if "tolerance" in by_name:
-        finding = by_name["tolerance"].finding
+    if finding := by_name.get("tolerance"):
         text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
-        if "growth" in by_name:
-            growth = by_name["growth"].finding
+        if growth := by_name.get("growth"):
             text += f", {_two(growth.measured)} {growth.unit}"
         facts.append(("score error", text))
     return facts
@@ -235,18 +233,13 @@ def _passing(some: Sequence[Checked]) -> Facts:
 
 def _limits(own: Sequence[Checked]) -> Facts:
     """Return up to where each of several dtypes holds a config's setting, and what a cast module does."""
-    dtypes = dict.fromkeys(one.dtype for one in own if one.finding.check == LIMIT)
-    each = {dtype: [one for one in own if one.dtype == dtype] for dtype in dtypes}
-    facts = [("limit", _least(some)) for some in each.values()] if len(each) > 1 else []
-    casts = {one.dtype: one for one in own if one.finding.check == "cast module"}
-    sizes = [
-        f"{percent(one.finding.measured)} in {parse(dtype).short}"
-        for dtype, one in casts.items()
-        if not math.isnan(one.finding.measured)
-    ]
+    dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
+    limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
+    facts = [("limit", text) for text in limits] if len(limits) > 1 else []
+    casts = {parse(one.dtype).short: one.finding for one in own if one.finding.check == "cast module"}
+    sizes = [f"{percent(one.measured)} in {dtype}" for dtype, one in casts.items() if one.measured >= 0]
     if sizes:
-        where = next(iter(casts.values())).finding.where
-        off = f"scores {', '.join(sizes)} off at {where}"
+        off = f"scores {', '.join(sizes)} off at {next(iter(casts.values())).where}"
         facts.append(("inv_freq cast", f"{off}: cast the weights alone, not the module"))
     return facts
 
@@ -278,32 +271,32 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
     if own[0].kind != "code" or setting is None:
         config = [one.finding for one in own if one.finding.check == "config"]
         return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
-    free = case.head_dim is None and case.model is None and case.config is None
-    assumed = [f"head_dim {setting.head_dim}"] if free and setting.head_dim == _DEFAULT.head_dim else []
-    assumed += [f"base {setting.base:g}"] if _is_default(setting, case) else []
+    free = (case.head_dim, case.model, case.config) == (None,) * 3
+    assumed = [f"head_dim {setting.head_dim}"] * (free and setting.head_dim == _DEFAULT.head_dim)
+    assumed += [f"base {setting.base:g}"] * _is_default(setting, case)
     return [("assumed", f"{', '.join(assumed)} ({_OPTIONS})")] if assumed else []
 
 
 def _noted(own: Sequence[Checked]) -> Facts:
     """Return what informs and decides nothing."""
-    said = ("cast module", LIMIT)  # elsewhere
-    noted = [one for one in own if one.finding.status == "info" and not warns(one)]
-    facts = {one.finding.detail: one.finding.check for one in noted if one.finding.check not in said}
+    noted = [one.finding for one in own if one.finding.status == "info" and not warns(one)]
+    elsewhere = ("cast module", LIMIT)
+    facts = {one.detail: one.check for one in noted if one.check not in elsewhere}
     return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
 
 
 def _missing(own: Sequence[Checked]) -> Facts:
     """Return what was not checked, with the reasons where there is room for them."""
-    reasons: dict[str, list[str]] = {}
-    for one in own:
-        if one.finding.status in ("left out", "not applicable"):
-            why = "--thorough" if one.finding.status == "left out" else one.finding.detail
-            names = reasons.setdefault(why, [])
-            names += [one.finding.check] * (one.finding.check not in names)
+    reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
+    for finding in (one.finding for one in own):
+        if finding.status in ("left out", "not applicable"):
+            why = "--thorough" if finding.status == "left out" else finding.detail
+            reasons.setdefault(why, {})[finding.check] = None
     whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
     if len(whole) > _SHORT:
-        names = [name for why, some in reasons.items() if why != "--thorough" for name in some]
-        thorough = "".join(f"{', '.join(reasons[why])} ({why}); " for why in reasons if why == "--thorough")
+        left_out = reasons.pop("--thorough", {})
+        names = [name for some in reasons.values() for name in some]
+        thorough = f"{', '.join(left_out)} (--thorough); " if left_out else ""
         whole = f"{thorough}{listed(names)} (why: -v)"
     return [("not checked", whole)] if whole else []
 

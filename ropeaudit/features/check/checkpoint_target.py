@@ -30,10 +30,12 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
             ", or leave them out: what is stored is checked without",
         )
     parts = 2 if runs else 1
-    if Path(name).is_dir() and (Path(name) / "config.json").is_file():
-        yield from config_target.checks(
-            name, "checkpoint", case, options, lambda share: progress(share / parts)
-        )
+
+    def of_config(share: float) -> None:
+        progress(share / parts)
+
+    if (Path(name) / "config.json").is_file():
+        yield from config_target.checks(name, "checkpoint", case, options, of_config)
     else:
         missing = not_applicable("config", "there is no config.json; give the model's folder")
         yield _checked(name, missing)
@@ -54,10 +56,8 @@ def _checked(name: str, finding: Finding, dtype: str = NONE, device: str = NONE)
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     """Yield what was found of RoPE buffers: one finding for all that are alike."""
     if not audit.buffers:
-        yield not_applicable(
-            "stored buffers",
-            f"none of {audit.source.tensors} tensors is a RoPE buffer; the code computes them",
-        )
+        why = f"none of {audit.source.tensors} tensors is a RoPE buffer; the code computes them"
+        yield not_applicable("stored buffers", why)
     alike: dict[tuple[object, ...], list[Buffer]] = {}
     for one in audit.buffers:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
@@ -68,10 +68,8 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
 def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
     expected = audit.source.expected
     one = max(alike, key=lambda one: one.error or 0.0)
-    if one.cast == "none":
-        cast = ""
-    else:
-        cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
+    cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
+    cast = "" if one.cast == "none" else cast
     drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
     far = FAR if expected.positions is None else expected.positions - 1
     if far >= NEAR and (distant := one.drift_at(far)) is not None:
@@ -159,14 +157,14 @@ def _structure(shifted: Shifted) -> Finding:
     """Return whether float64 logits stay when every position moves by the offset."""
     change = shifted.change
     allowed = model_analysis.structure_allowed(change, shifted.offset)
-    held = change.structural_largest <= allowed
-    switched = shifted.cause == "frequencies"  # as the scaling means it
+    status: Status = "info" if shifted.cause == "frequencies" else "fail"  # as the scaling means it
+    detail = f"logits of the float64 run change when positions move; the cause: {shifted.cause}"
+    if change.structural_largest <= allowed:
+        status, detail = "pass", "logits of the float64 run change by no more than rounding"
     return Finding(
         "model structure",
-        "pass" if held else "info" if switched else "fail",
-        "logits of the float64 run change by no more than rounding"
-        if held
-        else f"logits of the float64 run change when positions move; the cause: {shifted.cause}",
+        status,
+        detail,
         measured=change.structural_largest,
         allowed=allowed,
         unit="logit",

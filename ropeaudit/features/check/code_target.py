@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
@@ -45,7 +45,14 @@ def checks(
 
     Where it is not understood how it is called, a wrapper to edit is written, if one is requested.
     """
-    yield from of_code(_implementation(target, options), target, case, options, progress, note)
+    try:
+        code = factories.implementation(target, options.order, device=options.device)
+    except RopeAuditError as error:  # messages about it speak of a target, and of no --impl
+        error.args = (message := error.typed.replace("--impl ", ""),)
+        if isinstance(error, ImportError):  # whose text is not in its arguments
+            error.msg = message
+        raise
+    yield from of_code(code, target, case, options, progress, note)
 
 
 def of_code(
@@ -80,13 +87,23 @@ def of_code(
     each_call = every_position.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
     note(_held_to(setting, up_to, each_call))
     for number, dtype in enumerate(dtypes):
-        later = [one.name for one in dtypes[number + 1 :]]
 
         def on_progress(share: float, number: int = number) -> None:
             progress((number + share) / len(dtypes))
 
-        for finding in _findings(code, setting, dtype, up_to, options, on_progress, each_call):
-            finding = interrupted(finding, later, "dtype")
+        asked = CodeUnderTest(
+            tested=code,
+            setting=setting,
+            dtype=dtype,
+            up_to=up_to,
+            seed=options.seed,
+            thorough=options.thorough,
+            sizes=options.head_dims,
+            environments=options.environments,
+            each_call=each_call,
+        )
+        for finding in _findings(asked, options.recipe, on_progress):
+            finding = interrupted(finding, [one.name for one in dtypes[number + 1 :]], "dtype")
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
     note(code.findings)
@@ -100,56 +117,25 @@ def _held_to(setting: RopeSetting, up_to: int, each_call: bool) -> list[str]:
     if each_call:
         own = "and each call is held to those of its own: its largest position + 1"
         return [f"{depends} its frequencies follow each call's length, {own}"]
-    plain = ", which are those without it" if effective_base(setting) == setting.base else ""
-    plain = plain if setting.scaling.kind == "dynamic" else ""
+    is_plain = setting.scaling.kind == "dynamic" and effective_base(setting) == setting.base
+    plain = ", which are those without it" * is_plain
     return [f"{depends} every call is held to the frequencies for {up_to} positions (--up-to){plain}"]
 
 
-def _implementation(target: str, options: CheckOptions) -> Code:
-    """Return what is called; messages about it speak of a target, and of no --impl."""
-    try:
-        return factories.implementation(target, options.order, device=options.device)
-    except RopeAuditError as error:
-        error.args = (message := error.typed.replace("--impl ", ""),)
-        if isinstance(error, ImportError):  # whose text is not in its arguments
-            error.msg = message
-        raise
-
-
-def _findings(
-    code: Code,
-    setting: RopeSetting,
-    dtype: Format,
-    up_to: int,
-    options: CheckOptions,
-    progress: Progress,
-    each_call: bool,
-) -> Iterator[Finding]:
-    if reason := code.refusal(setting, dtype):
+def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> Iterator[Finding]:
+    """Yield the checks in one dtype; of code that does not take it, that it does not."""
+    code, setting = asked.tested, asked.setting
+    if reason := code.refusal(setting, asked.dtype):
         yield not_applicable("rotation", reason)
         return
-    if dtype is FP32 and (fit := code.fit(setting)) and fit.unfit:
-        yield Finding(
-            "call", "fail", f"in {fit.dtype} {fit.convention} fits, in float32 no call: {fit.unfit}"
-        )
-        return
-    claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
     fit = code.fit(setting)
-    for finding in code_checks.findings(
-        CodeUnderTest(
-            tested=code,
-            setting=setting,
-            dtype=dtype,
-            up_to=up_to,
-            claimed=claimed,
-            seed=options.seed,
-            thorough=options.thorough,
-            sizes=options.head_dims,
-            environments=options.environments,
-            each_call=each_call,
-        ),
-        progress,
-    ):
+    if asked.dtype is FP32 and fit and fit.unfit:
+        no_call = f"in {fit.dtype} {fit.convention} fits, in float32 no call: {fit.unfit}"
+        yield Finding("call", "fail", no_call)
+        return
+    if recipe:
+        asked = replace(asked, claimed=recipes.load(recipe).resolve(asked.dtype))
+    for finding in code_checks.findings(asked, progress):
         if finding.check == "rotation" and finding.failed and fit is not None and not fit.sure:
             nearest = f"the nearest way to call it is {fit.convention}, layout {fit.layout}"
             finding = replace(finding, detail=f"{finding.detail}; {nearest}")

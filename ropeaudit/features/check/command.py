@@ -93,19 +93,8 @@ class CheckReportOptions(options.ReportOptions):
 @ticket_option
 def check(
     targets: tuple[str, ...],
-    up_to: int | None,
     dtype: tuple[str, ...],
-    recipe: str | None,
-    order: str | None,
-    device: str | None,
-    seed: int,
-    thorough: bool,
-    head_dims: bool,
     under: tuple[str, ...],
-    text: str | None,
-    tokens: str | None,
-    returned: str | None,
-    write_wrapper: str | None,
     junit: str | None,
     waive: str | None,
     strict: bool,
@@ -113,6 +102,7 @@ def check(
     rope: options.RopeOptions,
     output: CheckReportOptions,
     ticket: str | None,
+    **requested: Any,
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
@@ -132,28 +122,15 @@ def check(
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
-    requested = analysis.CheckOptions(
-        dtypes=tuple(dict.fromkeys(map(parse, dtype))),
-        up_to=up_to,
-        recipe=recipe,
-        order=order,
-        seed=seed,
-        text=text,
-        tokens=tokens,
-        returned=returned,
-        thorough=thorough,
-        head_dims=head_dims,
-        device=device,
-        environments=under or DEFAULT,
-        write_wrapper=write_wrapper,
-    )
+    formats = tuple(dict.fromkeys(map(parse, dtype)))
+    asked = analysis.CheckOptions(dtypes=formats, environments=under or DEFAULT, **requested)
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []
     statuses: set[str] = set()
 
     def run(on_progress: delivery.OnProgress) -> Iterator[Checked]:
-        results = analysis.run(targets, cases[0], requested, on_progress, findings.extend)
+        results = analysis.run(targets, cases[0], asked, on_progress, findings.extend)
         return waivers.applied(results, accepted, waivers.today())
 
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
@@ -170,7 +147,7 @@ def check(
     def made() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
 
-        return check_ticket(checked, cases[0], requested)
+        return check_ticket(checked, cases[0], asked)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,

@@ -79,9 +79,8 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
         return
     if model is None:  # neither a model nor a config
         return
-    cases = [replace(target.case, layer=layer) for layer in model.layers]
-    if case.layer != FULL:
-        cases = [replace(target.case, layer=case.layer)]
+    layers = model.layers if case.layer == FULL else [case.layer]
+    cases = [replace(target.case, layer=layer) for layer in layers]
     for one in cases:
         yield target.checked(_read(target, model, one), case=one)
     yield target.checked(_keys(target, model))
@@ -136,14 +135,12 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
 
 def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> str:
     """Return which layer types have a scaling that changes nothing."""
-    idle = idle_scalings(config, base)
+    idle, several = idle_scalings(config, base), len(model.layers) > 1
     if not idle:
         return ""
-    names = [f"{short_name(str(one))} of {layer}" for layer, one in idle.items()]
-    if len(model.layers) == 1:
-        names = [short_name(str(one)) for one in idle.values()]
+    names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
     by_length = any(one.depends_on_length for one in idle.values())
-    within = f"; compared up to the {model.maximum:,} positions served" if by_length else ""
+    within = f"; compared up to the {model.maximum:,} positions served" * by_length
     return (
         f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale and "
         f"positions served are those without it{within}"
@@ -152,34 +149,26 @@ def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> st
 
 def _doubtful(scaling: Scaling) -> str:
     """Return what a scaling says that transformers 5.23.0 computes with and warns of; empty for nothing."""
-    if scaling.kind == "llama3":
-        return _not_blended(scaling.low or 1.0, scaling.high or 1.0)
-    if scaling.kind != "yarn":
-        return ""
-    said = []
+    said, low, high = list[str](), scaling.low or 1.0, scaling.high or 1.0
     fast, slow = scaling.beta_fast or 32, scaling.beta_slow or 1
-    if fast < slow:
+    below = "give a low_freq_factor below high_freq_factor"
+    if scaling.kind == "llama3" and low > high:
+        said.append(
+            f"low_freq_factor = {low:g} is above high_freq_factor = {high:g}: llama3 divides frequencies of "
+            f"fewer than low_freq_factor rotations by the factor, keeps the others and blends none; {below}"
+        )
+    if scaling.kind == "llama3" and low == high:
+        both = f"low_freq_factor and high_freq_factor are both {high:g}"
+        said.append(f"{both}: llama3 blends frequencies between them, and none is; {below}")
+    if scaling.kind == "yarn" and fast < slow:
         said.append(
             f"beta_fast = {fast:g} is below beta_slow = {slow:g}: yarn keeps frequencies of more than "
             "beta_fast rotations and divides those of less than beta_slow, and between them both hold; swap "
             "the two"
         )
-    if scaling.factor is None:
+    if scaling.kind == "yarn" and scaling.factor is None:
         said.append(f"factor is null, for which {DECLARED} / {_ORIGINAL} = {scaling.stretch:g} is taken")
     return "; ".join(said)
-
-
-def _not_blended(low: float, high: float) -> str:
-    if low < high:
-        return ""
-    both = f"low_freq_factor and high_freq_factor are both {high:g}"
-    said = f"{both}: llama3 blends frequencies between them, and none is"
-    if low > high:
-        said = (
-            f"low_freq_factor = {low:g} is above high_freq_factor = {high:g}: llama3 divides frequencies of "
-            "fewer than low_freq_factor rotations by the factor, keeps the others and blends none"
-        )
-    return f"{said}; give a low_freq_factor below high_freq_factor"
 
 
 def _lengths(target: _Target, model: ModelRope) -> str:
@@ -205,12 +194,10 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     why = f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}"
     if original < declared:
         why = f"{stretch} is not {DECLARED} / {_ORIGINAL} = {declared / original:g}"
+    lengths = f"{stretch} × {_ORIGINAL} serves {reach:,} positions, {DECLARED} alone {declared:,}"
     larger = "former" if served.positions == reach else "latter"
     taken = "" if target.case.scaling else f"; the range here is the {larger}"
-    return (
-        f"{why}, so that two lengths are said: {stretch} × {_ORIGINAL} serves {reach:,} positions, "
-        f"{DECLARED} alone {declared:,}{taken}"
-    )
+    return f"{why}, so that two lengths are said: {lengths}{taken}"
 
 
 def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
@@ -218,8 +205,7 @@ def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Prog
     setting = case.setting(case.maximum or 1)
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")
-    dtypes: tuple[Format, ...] = options.dtypes or tuple(map(parse, DTYPES))
-    recipe = recipes.load(options.recipe or RECIPE)
+    dtypes, recipe = options.dtypes or tuple(map(parse, DTYPES)), recipes.load(options.recipe or RECIPE)
     found = limits(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
@@ -267,9 +253,14 @@ def _where(limit: Limit) -> str:
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
     """Return what a module does whose frequencies were cast to a dtype: no fault of a config."""
     far = (maximum or NEAR) - 1
-    distant = drifts(_cast(setting, dtype), setting, far)[1]
+
+    def cast(setting: RopeSetting) -> Dump:
+        rounded = round_to(frequencies(setting, "inverse_power", FP32), dtype).astype("float64")
+        return Dump("", "inv_freq", frequencies=rounded)
+
+    distant = drifts(cast(setting), setting, far)[1]
     first = replace(setting, length=setting.scaling.length_for(NEAR))
-    near = drifts(_cast(first, dtype), first)[0]
+    near = drifts(cast(first), first)[0]
     effect = f"{percent(near or 0.0)} of the scores' RMS within {NEAR} tokens"
     if distant is not None and far >= NEAR:
         effect += f" and {percent(distant)} at a distance of {far:,}"
@@ -277,15 +268,10 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
         "cast module",
         f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
         "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
-        measured=distant if distant is not None else float("nan"),
+        measured=math.nan if distant is None else distant,
         unit="of the scores' RMS",
         where=f"distance {far:,}",
     )
-
-
-def _cast(setting: RopeSetting, dtype: Format) -> Dump:
-    cast = round_to(frequencies(setting, "inverse_power", FP32), dtype).astype("float64")
-    return Dump("", "inv_freq", frequencies=cast)
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:
@@ -294,14 +280,11 @@ def _switch_finding(setting: RopeSetting) -> Finding:
     if not scaling.depends_on_length:
         return not_applicable("frequency switch", "its frequencies do not depend on the number of positions")
     border = int((scaling.original if scaling.kind == "longrope" else scaling.maximum) or 0)
-    before, after = (replace(setting, length=scaling.length_for(n)) for n in (border, border + 1))
-    largest = max(
-        abs(b - a) / a
-        for a, b in zip(
-            *(frequencies(one, "inverse_power", FP32).tolist() for one in (before, after)), strict=True
-        )
-        if a
+    before, after = (
+        frequencies(replace(setting, length=scaling.length_for(n)), "inverse_power", FP32).tolist()
+        for n in (border, border + 1)
     )
+    largest = max(abs(b - a) / a for a, b in zip(before, after, strict=True) if a)
     then = "the long divisors" if scaling.kind == "longrope" else "others with each further position"
     return noted(
         "frequency switch",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.features.check.checked import Checked
-from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import own_modules
@@ -20,24 +19,14 @@ _CONFIG = "config.json"
 
 def of_checks(results: Sequence[Checked]) -> list[Fault]:
     """Return what fails and is not waived, in the order of the checks; no code is to blame for ours."""
-    return [_fault(one) for one in results if one.finding.failed and not one.finding.fault]
-
-
-def _fault(one: Checked) -> Fault:
-    file, line = place(one)
-    return Fault(
-        _rule(one.finding.diagnosis, one.finding.check),
-        printable("; ".join(filter(None, (one.seen, one.explanation)))),
-        printable(one.target),
-        one.label,
-        file,
-        line,
-    )
-
-
-def _rule(diagnosis: Diagnosis | None, check: str) -> str:
-    """Return the code of the diagnosis alone: its equals and what is there beside it are in the message."""
-    return check.replace(" ", "-") if diagnosis is None else diagnosis.code
+    faults = []
+    for one in results:
+        if one.finding.failed and not one.finding.fault:
+            found = one.finding.diagnosis  # its equals and what is there beside it are in the message
+            rule = found.code if found else one.finding.check.replace(" ", "-")
+            message = printable("; ".join(filter(None, (one.seen, one.explanation))))
+            faults.append(Fault(rule, message, printable(one.target), one.label, *place(one)))
+    return faults
 
 
 def place(one: Checked) -> tuple[str, int]:
@@ -59,25 +48,19 @@ def source(file: str, line: int) -> str:
 
 
 def _of_code(target: str) -> tuple[str, int]:
+    """Return the place of code: the target begins with a file's path, or with a module's name."""
     where, _, name = target.rpartition(":")
-    path = next((path for path in _files(where) if path.is_file()), None)
+    files = [Path(where)] if where.endswith(".py") else []
+    if not files and (own := own_modules.of_module(where, "")):
+        module = Path(own.folder).joinpath(*where.split("."))
+        files = [module / "__init__.py", module.with_name(f"{module.name}.py")]
+    path = next((path for path in files if path.is_file()), None)
     if path is None:  # an installed package, or a name of `list implementations`
         return "", 0
     try:
         return _relative(path), _line(ast.parse(path.read_bytes()), name.split("."))
     except (OSError, SyntaxError, ValueError):
         return _relative(path), 0
-
-
-def _files(where: str) -> list[Path]:
-    """Return the files that a target's code may be in: it is a file's path, or a module's name."""
-    if where.endswith(".py"):
-        return [Path(where)]
-    own = own_modules.of_module(where, "")
-    if own is None:
-        return []
-    place = Path(own.folder).joinpath(*where.split("."))
-    return [place / "__init__.py", place.with_name(f"{place.name}.py")]
 
 
 def _line(tree: ast.AST, parts: Sequence[str]) -> int:

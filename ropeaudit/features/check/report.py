@@ -62,11 +62,13 @@ def report(
 
     findings: on the calls. waived: on waivers, which come first. case: the RoPE setting of the options.
     """
-    rows = [row(result) for result in results]
-    layers = {one["layer"] for one in rows} - {NONE}
-    varying = {name for name in ("target", "dtype") if len({one[name] for one in rows}) > 1}
-    single = {"target", "dtype", "layer"} - varying - ({"layer"} if len(layers) > 1 else set())
-    answers = [answer(own, case or Case(), [*waived, *findings]) for own in by_target(results).values()]
+    rows, targets = [row(result) for result in results], dict[str, list[Checked]]()
+    for one in results:
+        targets.setdefault(one.target, []).append(one)
+    seen = {name: {one[name] for one in rows} for name in ("target", "dtype", "layer")}
+    seen["layer"] -= {NONE}
+    single = {name for name, values in seen.items() if len(values) <= 1}
+    answers = [answer(own, case or Case(), [*waived, *findings]) for own in targets.values()]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
@@ -81,14 +83,6 @@ def report(
         answers=answers,
         brief=not columns,
     )
-
-
-def by_target(results: Sequence[Checked]) -> dict[str, list[Checked]]:
-    """Return the checks of each target."""
-    targets: dict[str, list[Checked]] = {}
-    for one in results:
-        targets.setdefault(one.target, []).append(one)
-    return targets
 
 
 def notes(results: Sequence[Checked]) -> list[str]:

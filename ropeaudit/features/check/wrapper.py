@@ -74,36 +74,35 @@ def _text(path: str, target: str, setting: RopeSetting) -> str:
         split, joined = "y[..., ::2], y[..., 1::2]", "torch.stack([first, second], -1).flatten(-2)"
     factor = attention_factor(setting.scaling)
     times = "" if factor == 1.0 else f" * {factor!r}"
-    lines = [
-        f'"""A wrapper of {name} for `ropeaudit check {Path(path).name}:rotate`."""',
-        "",
-        *found,
-        "",
-        f"FREQUENCIES = {_frequencies(setting)}",
-        "",
-        "",
-        "def rotate(q, k, positions):",
-        '    """Return q and k rotated by their positions.',
-        "",
-        "    q is (batch, heads, tokens, head_dim), k the same with as many heads or fewer; positions,",
-        "    int64, are (tokens,) or (batch, tokens): any positions, one token or many. What comes back has",
-        "    the shape and the dtype of what is given.",
-        '    """',
-        "    rows = positions if positions.ndim == 2 else positions[None]",
-        "    angles = rows[:, None, :, None].double() * FREQUENCIES.to(q.device)",
-        f"    cos, sin = angles.cos().float(){times}, angles.sin().float(){times}",
-        f"    # EDIT: call {name} here instead of the next line, with what it wants in place of cos and sin",
-        "    return turned(q, cos, sin), turned(k, cos, sin)",
-        "",
-        "",
-        "def turned(x, cos, sin):",
-        '    """Return x rotated: the place of the code that is wrapped; remove it when you call that."""',
-        f"    y, rest = x[..., :{r}].float(), x[..., {r}:]",
-        f"    a, b = {split}",
-        "    first, second = a * cos - b * sin, b * cos + a * sin",
-        f"    return torch.cat([{joined}.to(x.dtype), rest], -1)",
-    ]
-    return "\n".join(lines) + "\n"
+    imports = "\n".join(found)
+    return f'''"""A wrapper of {name} for `ropeaudit check {Path(path).name}:rotate`."""
+
+{imports}
+
+FREQUENCIES = {_frequencies(setting)}
+
+
+def rotate(q, k, positions):
+    """Return q and k rotated by their positions.
+
+    q is (batch, heads, tokens, head_dim), k the same with as many heads or fewer; positions,
+    int64, are (tokens,) or (batch, tokens): any positions, one token or many. What comes back has
+    the shape and the dtype of what is given.
+    """
+    rows = positions if positions.ndim == 2 else positions[None]
+    angles = rows[:, None, :, None].double() * FREQUENCIES.to(q.device)
+    cos, sin = angles.cos().float(){times}, angles.sin().float(){times}
+    # EDIT: call {name} here instead of the next line, with what it wants in place of cos and sin
+    return turned(q, cos, sin), turned(k, cos, sin)
+
+
+def turned(x, cos, sin):
+    """Return x rotated: the place of the code that is wrapped; remove it when you call that."""
+    y, rest = x[..., :{r}].float(), x[..., {r}:]
+    a, b = {split}
+    first, second = a * cos - b * sin, b * cos + a * sin
+    return torch.cat([{joined}.to(x.dtype), rest], -1)
+'''
 
 
 def _frequencies(setting: RopeSetting) -> str:
