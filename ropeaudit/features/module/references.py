@@ -53,6 +53,11 @@ class Known:
     buffer: str = ""
     held: Array | None = None
 
+    @property
+    def holder(self) -> str:
+        """The name of the module that holds that buffer."""
+        return self.buffer.rpartition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
