@@ -59,7 +59,7 @@ class ModuleAudit(Result):
         """
         if self.wrong or (any(one.measured for one in self.runs) and not self.misplaced):
             return True
-        if self.source.gguf is not None and not self.source.explicit:
+        if self.source.kind == "gguf" and not self.source.explicit:
             return False
         unread = any(one.why == "not seen" for one in self.unjudged.values())
         return bool(self.buffers) and all(one.judged for one in self.buffers) and not unread
@@ -120,7 +120,7 @@ def module(
     if opened.builder is None:
         if loaded is not None or build:
             flag = "--loaded" if loaded is not None else "--build"
-            kind = "dumped table" if opened.dumped else "checkpoint"
+            kind = "dumped table" if opened.kind == "dump" else "checkpoint"
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
         return ModuleAudit(opened, buffers, lost=_lost(opened))
     runs = run(opened, known(buffers), expected if explicit else None, ways, formats, up_to)

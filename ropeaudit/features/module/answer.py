@@ -46,7 +46,7 @@ def answer(audit: ModuleAudit) -> Answer:
     if not buffers:
         decides = f"nothing was judged: no {noun} among {counted(audit.source.tensors, 'tensor')}"
     elif not audit.judged:
-        some = audit.source.gguf is None and any(one.judged for one in buffers)
+        some = audit.source.kind != "gguf" and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
     return Answer("WARN", audit.source.spec, decides, (), _facts(audit))
 
@@ -88,7 +88,7 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause
         facts.append("; ".join(filter(None, [measured if _cast(first) else "", _effect(first)])))
         others = [one for one in buffers if isinstance(worst, Buffer) and _title(one) != title]
         facts += [f"{one.stored.name}: {_title(one)}" for one in others[:1]]
-        fix = (first.remedy(audit.source.expected) if audit.source.checkpoint else "") or fix
+        fix = (first.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else "") or fix
         if audit.source.module is not None:
             holder = audit.source.module.get_submodule(first.stored.name.rpartition(".")[0])
             place = _definition(holder, "__init__")
@@ -197,23 +197,27 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
             parts.append(f"{one.stored.name} as converted, which differs by node")
     return [
         *parts[:3],
-        *([] if audit.source.built else ["positions and the code that rotates (check FILE:NAME)"]),
+        *([] if audit.source.kind == "module" else ["positions and the code that rotates (check FILE:NAME)"]),
     ]
 
 
 def _next(audit: ModuleAudit) -> str:
     """Return what to type: for details and, where nothing says what is right, for a judgement."""
     source = audit.source
-    rows = f"{'pair by pair' if source.dumped else 'all rows'}: -v"
+    rows = f"{'pair by pair' if source.kind == 'dump' else 'all rows'}: -v"
     if audit.wrong:
         return f"{rows}    bug report: --ticket FILE"
-    if source.gguf is not None and not source.explicit:
+    if source.kind == "gguf" and not source.explicit:
         return "put its config.json beside it, or give --config"
     if audit.buffers or audit.runs:
         return rows
-    if source.noun == "constant":
+    if source.kind == "graph":
         return "give the module that was exported (file.py:function)"
-    return "" if source.built else "frequencies are computed on loading: give the function that loads it"
+    return (
+        ""
+        if source.kind == "module"
+        else "frequencies are computed on loading: give the function that loads it"
+    )
 
 
 _PART = 0.01  # share of what is allowed, above which a part of it is named

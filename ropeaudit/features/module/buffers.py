@@ -272,9 +272,9 @@ def audited(opened: Source) -> list[Buffer]:
 def run(source: Source) -> Iterator[Buffer]:
     """Yield every buffer and what is wrong with it. Raises: BadInput where none fits what is expected."""
     groups = list(grouped(source.buffers))
-    rows = ROWS if source.built else None
+    rows = ROWS if source.kind == "module" else None
     dumps = [dump_of(parts, rows) for parts in groups]
-    if source.dumped and None in dumps:
+    if source.kind == "dump" and None in dumps:
         lone = groups[dumps.index(None)][0].stored
         raise BadInput(
             f"{source.spec!r}: {lone.name} of shape {lone.shape} has no partner of that shape; "
@@ -283,7 +283,7 @@ def run(source: Source) -> Iterator[Buffer]:
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
     fitting = any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
     misfit = bool(expected_pairs and tables) and not fitting
-    named = source.gguf is None  # of a GGUF file, other dims are named
+    named = source.kind != "gguf"  # of a GGUF file, other dims are named
     if named and misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         shape = "x".join(map(str, first.shape)) or "scalar"

@@ -123,7 +123,7 @@ def report(
         answers=told,
         brief=not columns,
         notes=list(audit.source.notes),
-        further=further | (_of_pairs(audit.buffers) if audit.source.dumped else {}),
+        further=further | (_of_pairs(audit.buffers) if audit.source.kind == "dump" else {}),
     )
 
 
@@ -189,7 +189,7 @@ def module_ticket(audit: ModuleAudit) -> Ticket:
         title = f"RoPE {audit.source.noun} {one.stored.name} {cast}"
         seen = f"{one.stored.name}: {one.finding}"
         facts, against, diagnosis = buffer_row(one), one.against, one.diagnosis
-        remedy = one.remedy(audit.source.expected) if audit.source.checkpoint else ""
+        remedy = one.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else ""
     remedy = remedy or wording.remedy(diagnosis, FP32, UP_TO)
     expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
     said = replace(said, headline=seen)

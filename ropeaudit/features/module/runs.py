@@ -17,6 +17,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
+from ropeaudit.features.model.load import quiet
 from ropeaudit.features.module import measurement, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
@@ -226,7 +227,7 @@ class RopeModule:
             if tensor is None or tensor.is_meta:
                 continue
             dtypes.append(str(tensor.dtype).removeprefix("torch."))
-            now = frequencies_of(place, tensor)
+            now = frequencies_of(tensor)
             if now is not None and now.shape == values.shape:
                 usable = values != 0
                 off = np.abs(now - values)[usable] / np.abs(values[usable])
@@ -425,29 +426,11 @@ def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, st
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
         options["low_cpu_mem_usage"] = False
-    with tempfile.TemporaryDirectory() as folder, _quietly(library):
+    hushed = quiet() if library == "transformers" else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, hushed:
         model.save_pretrained(folder)
         result = type(model).from_pretrained(folder, **options).eval()
     return (getattr(result, place), place) if place else (result, "")
-
-
-@contextlib.contextmanager
-def _quietly(library: str) -> Iterator[None]:
-    """Within the block, show no bars of progress."""
-    if library != "transformers":
-        yield
-        return
-    from transformers.utils import logging as quiet
-
-    logging: Any = quiet
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _library(cls: type[Any]) -> str:
@@ -490,7 +473,9 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
     from transformers import PreTrainedModel
 
     cls, arguments = builder.cls, builder.arguments or {}
-    kinds = [one for one in vars(sys.modules[cls.__module__]).values() if _is_base(one, cls)] if cls else []
+    beside = vars(sys.modules[cls.__module__]).values() if cls else ()
+    own = [one for one in beside if isinstance(one, type) and one.__module__ == cls.__module__]
+    kinds = [one for one in own if one.__name__.endswith("PreTrainedModel")]
     config = next((value for value in arguments.values() if hasattr(value, "to_dict")), None)
     if not kinds or config is None:
         raise NotLoadable("it is no PreTrainedModel, nor is there one of its kind to hold it")
@@ -505,15 +490,6 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
             self.post_init()
 
     return Holder(config)
-
-
-def _is_base(value: Any, cls: type[Any]) -> bool:
-    """Return whether a value is the base of all models of a modeling file."""
-    return (
-        isinstance(value, type)
-        and value.__module__ == cls.__module__
-        and value.__name__.endswith("PreTrainedModel")
-    )
 
 
 def words(way: str, dtype: str) -> str:
