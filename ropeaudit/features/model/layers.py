@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput
+from ropeaudit.recognition import wording
 from ropeaudit.rope import hf_config
 from ropeaudit.rope.setting import LAYOUTS
 from ropeaudit.runtime import atomic_files, paths
@@ -272,14 +273,7 @@ def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: Rota
 
 def listed(numbers: Sequence[int]) -> str:
     """Return layers in words: "layers 0 to 2, 5"."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][-1] == number - 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    texts = [f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in spans]
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
+    return f"layer{'s' if len(numbers) > 1 else ''} {wording.runs(numbers)}"
 
 
 def save_qk(

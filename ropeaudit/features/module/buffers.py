@@ -63,10 +63,9 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(RopeBuffer):
     """A buffer and what is wrong with it.
 
-    what: inv_freq, periods, angles, cos, sin or both. device: where it lies in a module; none in a file.
     cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
     of a graph) or back (and back again). nonfinite: how many of its values are nan or infinite. unseen: rows
     of a table that were not compared. lone: whether it is a cos or a sin without the other. spared: whether
@@ -77,16 +76,12 @@ class Buffer:
     RMS; drift_far: at a long distance, None of tables, which end before.
     """
 
-    stored: StoredTensor
-    what: str
-    device: str
-    cast: str
-    how: str
-    nonfinite: int
-    unseen: int
-    lone: bool
-    spared: bool
-    transposed: bool
+    cast: str = "none"
+    how: str = "none"
+    nonfinite: int = 0
+    unseen: int = 0
+    lone: bool = False
+    spared: bool = False
     table: TableFinding | None = None
     label: str = "none"
     setting: RopeSetting | None = None
@@ -186,10 +181,8 @@ class Buffer:
         """Return what `drift_far` is, at another distance."""
         if self.drift_far is None or self.setting is None:
             return None
-        dump = dump_of([RopeBuffer(self.stored, self.what, self.device, self.transposed)])
-        if dump is None:
-            return None
-        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
+        dump = dump_of([self])
+        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1] if dump else None
 
     def remedy(self, expected: Expected) -> str:
         """Return what to do where a checkpoint stores a table of another setting than its config's; else "".
@@ -347,13 +340,13 @@ def _judged(
         buffer.stored,
         buffer.what,
         buffer.device,
+        buffer.transposed,
         cast,
         how,
         nonfinite=values.size - int(np.count_nonzero(np.isfinite(values))),
         unseen=0 if most is None else max(0, count - most),
         lone=len(table) == 1 and buffer.what in ("cos", "sin"),
         spared=spared,
-        transposed=buffer.transposed,
         **(comparison._asdict() if comparison else {}),
     )
 
