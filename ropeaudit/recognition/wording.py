@@ -171,7 +171,7 @@ def _more(one: Diagnosis) -> str:
     if "held" in values:
         return f", and every number of it is a {values['held']} number"
     if "holds" in values:
-        return f", which hold the values of rows {_runs(values['holds'])}"
+        return f", which hold the values of rows {runs(values['holds'])}"
     if one.code == "nonfinite" and "recipes" in values:
         return f", as {', '.join(values['recipes'])}"
     if one.code == "attention-factor":
@@ -185,7 +185,7 @@ def _more(one: Diagnosis) -> str:
 def _listed(values: tuple[Any, ...]) -> str:
     """Return numbers, or names, in a few words."""
     if isinstance(values[0], int):
-        return _runs(values)
+        return runs(values)
     return (" and " if len(values) == 2 else ", ").join(values)
 
 
@@ -193,13 +193,13 @@ def _where(where: Where, *, alone: bool) -> str:
     """Return where a diagnosis holds; nothing where it is of all of q and k."""
     parts = []
     if where.layers:
-        parts.append(f"layer{'s' * (len(where.layers) > 1)} {_runs(where.layers)}")
+        parts.append(f"layer{'s' * (len(where.layers) > 1)} {runs(where.layers)}")
     if where.sides:
         parts.append(" and ".join(where.sides) + (" alone" if alone and len(where.sides) == 1 else ""))
     if where.batch:
-        parts.append(f"batch element {_runs(where.batch)} alone")
+        parts.append(f"batch element {runs(where.batch)} alone")
     if where.heads:
-        parts.append(f"head {_runs(where.heads)} of {where.of_heads} alone")
+        parts.append(f"head {runs(where.heads)} of {where.of_heads} alone")
     if where.position is not None:
         parts.append(f"position {where.position} alone")
     if where.pair is not None:
@@ -209,7 +209,7 @@ def _where(where: Where, *, alone: bool) -> str:
     return ", ".join(parts)
 
 
-def _runs(numbers: Sequence[int]) -> str:
+def runs(numbers: Sequence[int]) -> str:
     """Return numbers in a few words, such as "0, 2 to 5"."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -9,8 +9,9 @@ from test_module import audited, refused
 
 from ropeaudit import module
 from ropeaudit.features.module import runs
+from ropeaudit.features.module.answer import explained
 from ropeaudit.features.module.references import places
-from ropeaudit.features.module.run_report import COLUMNS, explained
+from ropeaudit.features.module.report import RUNS
 from ropeaudit.main import main
 
 MODULES = """
@@ -197,7 +198,7 @@ def exact(n, dim=64):
 def test_positions_in_the_dtype_of_the_frequencies(spec, capsys) -> None:
     """The errors are those of the class's own arithmetic in torch, written down once more."""
     results = rows(capsys, spec("Aliasing"), "--dtype", "bf16,fp16", code=1)
-    assert list(results[0]) == list(COLUMNS)
+    assert list(results[0]) == list(RUNS)
     by_way = {(row["loaded"], row["dtype"]): row for row in results}
     assert {way for way, _ in by_way} == {"built", "to", "default-dtype"}
     for name, distinct in (("bfloat16", 769), ("float16", 3073)):

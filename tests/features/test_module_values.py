@@ -287,7 +287,7 @@ def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> No
         RopeBuffer(StoredTensor(name, "float32", v.shape, v), rope_values.known(v))
         for name, v in parts.items()
     ]
-    results = list(run(Source("x", True, held, 4, Expected(), [])))
+    results = list(run(Source("x", "module", held, 4, Expected(), [])))
     assert {(one.stored.name, one.against) for one in results} == {
         ("r.a0", "base 10000 (guessed)"),
         ("r.b0", "base 10000 (guessed)"),

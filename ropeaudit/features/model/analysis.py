@@ -20,7 +20,7 @@ from ropeaudit.audits.cases import fits
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
-from ropeaudit.features.model.layers import HeadDrift, RotatedPairs, Saved
+from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.subjects.calling import devices
@@ -144,8 +144,8 @@ class ModelAudit(Result):
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, the files of q and k; decoded, how decode with a cache differs from one pass, None where
-    it was not run. device: where it runs.
+    is seen; saved, what to say of the files of q and k; decoded, how decode with a cache differs from one
+    pass, None where it was not run. device: where it runs.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -157,7 +157,7 @@ class ModelAudit(Result):
     device: Device = CPU
     narrow: list[str] = field(default_factory=list)
     pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
-    saved: list[Saved] = field(default_factory=list, init=False)
+    saved: list[str] = field(default_factory=list, init=False)
     decoded: Decoded | None = field(default=None, init=False)
 
     def check(self) -> None:
@@ -384,7 +384,7 @@ def structure_allowed(change: Change, offset: int) -> float:
 
 def cause_of(base: Pass, shifted: Pass) -> str:
     """Return what of a model a shift changes, as far as it is seen: the last of these that is."""
-    from ropeaudit.features.model.forward_pass import changed_lookups, differ
+    from ropeaudit.features.model.forward_pass import differ
 
     cause = "other"
     both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
@@ -392,8 +392,10 @@ def cause_of(base: Pass, shifted: Pass) -> str:
         cause = "query scale"
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"
-    if tables := changed_lookups(base.lookups, shifted.lookups):
-        cause = "learned positions" if any(table.learned for table in tables) else "position table"
+    rows = [{name: one.indices for name, one in seen.lookups.items()} for seen in (base, shifted)]
+    if names := differ(*rows):
+        learned = any(base.lookups[name].learned for name in names)
+        cause = "learned positions" if learned else "position table"
     if differ(base.frequencies, shifted.frequencies):
         cause = "frequencies"
     return cause

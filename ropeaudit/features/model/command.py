@@ -8,7 +8,7 @@ from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, Rare, number, one_of
 
-_KINDS = ("summary", "layer", "pair")  # of model/columns.py, not loaded for --help
+_KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --help
 
 
 @command(
@@ -75,8 +75,7 @@ def model(
     """
     from ropeaudit.console import delivery
     from ropeaudit.features.model import analysis
-    from ropeaudit.features.model.columns import COLUMNS
-    from ropeaudit.features.model.report import report
+    from ropeaudit.features.model.report import COLUMNS, report
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")

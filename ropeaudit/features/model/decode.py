@@ -43,7 +43,7 @@ class Decoded:
     where it is right alone, "padded on the left"; empty where nothing differs. position: the first that is
     off. layer: the first in which q or k is off there; None where that is not seen. diagnosis: positions by
     which they are rotated instead, if by any. differs: whether logits do; those of a row that is moved as a
-    whole stay. layers: how many were compared.
+    whole stay.
     """
 
     change: float
@@ -53,7 +53,6 @@ class Decoded:
     layer: int | None = None
     diagnosis: Diagnosis | None = None
     differs: bool = False
-    layers: int = 0
     allowed: float = 0.0
 
     @property
@@ -199,8 +198,12 @@ def _differs(
     change, way = float(off.max()), "padded on the left" if row else "in a batch"
     compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
     moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
-    alike = [n for n in compared if _as_a_whole(moves[n])]
-    same = Decoded(change, size, layers=len(compared), differs=change > most, allowed=most)
+    alike = []  # layers that rotate q and k further at every step, all by the same
+    for n, (start, *later) in moves.items():
+        by = start.get("q")
+        if by is not None and all(here == {"q": by, "k": by} for here in (start, *later)):
+            alike.append(n)
+    same = Decoded(change, size, differs=change > most, allowed=most)
     for step, apart in enumerate(off.tolist()):
         for layer in compared:
             here = moves[layer][step:]
@@ -226,12 +229,6 @@ def _moves(
         off = {side: both for side, both in expected.items() if not _near(*both)}
         results.append({side: _moved(*both, pairs) for side, both in off.items()})
     return results
-
-
-def _as_a_whole(moves: Sequence[_Moves]) -> bool:
-    """Return whether q and k are rotated further at every step, all by the same."""
-    by = moves[0].get("q")
-    return by is not None and all(here == {"q": by, "k": by} for here in moves)
 
 
 def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:

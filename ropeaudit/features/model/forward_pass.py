@@ -112,10 +112,9 @@ class Runner:
                     f"the model cannot be run at offset {offset}{past}: {one_line(error, 300)}"
                 ) from None
         frequencies = {
-            f"{name}.{key}": value.cpu().clone()
+            f"{name}.{key}": value.clone()
             for name, module in held.rotaries(self.model).items()
-            for key, value in module._buffers.items()
-            if key.endswith("inv_freq") and "original" not in key
+            for key, value in held.frequencies(module)
         }
         seen = capture.layers, frequencies, lookups.rows, lookups.reads, lookups.choices
         return Pass(logits.detach().cpu(), *seen)
@@ -220,22 +219,20 @@ class Calls:
                 setattr(sys.modules[file], name, function)
 
     def _heard(self, function: Any) -> Any:
+        """Return a function that keeps its calls with q and k of one sequence, (1, h, s, d), (1, g, s, d)."""
+
         def call(*args: Any, **kwargs: Any) -> Any:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
             given = [x.detach().clone() for x in tensors[:2]]  # it may rotate in place
             result = function(*args, **kwargs)
-            self._keep(given, result)
+            if not (isinstance(result, tuple) and len(result) == len(given) == 2):
+                return result
+            ranks = [isinstance(y, torch.Tensor) and y.ndim == 4 and len(y) == 1 for y in result]
+            if all(ranks) and all(x.shape == y.shape for x, y in zip(given, result, strict=True)):
+                self.heard.append((given, [y.detach().clone() for y in result]))
             return result
 
         return call
-
-    def _keep(self, given: list[Any], result: Any) -> None:
-        """Keep a call with q and k of one sequence, (1, h, s, d) and (1, g, s, d)."""
-        both = isinstance(result, tuple) and len(result) == len(given) == 2
-        if not both or not all(isinstance(x, torch.Tensor) and x.ndim == 4 and len(x) == 1 for x in result):
-            return
-        if all(x.shape == y.shape for x, y in zip(given, result, strict=True)):
-            self.heard.append((given, [y.detach().clone() for y in result]))
 
 
 def _holds(whole: Any, part: Any) -> bool:
@@ -363,28 +360,25 @@ class Products(TorchFunctionMode):
         if self.capture.attended:
             return result
         if name in _PRODUCTS:
-            given = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
-            self._product(*given[-2:])
+            tensors = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
+            q, transposed = tensors[-2:]
+            if q.ndim >= 3 and transposed.ndim >= 3 and q.shape[-2:] == transposed.shape[:-3:-1]:
+                self.factors = (_heads(q), _heads(transposed.transpose(-1, -2)))
         elif name == "scaled_dot_product_attention":
             self._fused(*args, **(kwargs or {}))
         elif name == "softmax" and args and self.factors is not None:
             self._softmax(args[0], *self.factors)
         return result
 
-    def _product(self, q: Any, transposed: Any) -> None:
-        if q.ndim >= 3 and transposed.ndim >= 3 and q.shape[-2:] == transposed.shape[:-3:-1]:
-            self.factors = (_heads(q), _heads(transposed.transpose(-1, -2)))
-
     def _fused(
         self, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **named: Any
     ) -> None:
         """Note a layer of torch's own attention. Shapes: (b, h, s, d), (b, g, s, d)."""
-        q, k = query, key
-        if q.shape[-2:] == k.shape[-2:]:
-            scale = named.get("scale") or q.shape[-1] ** -0.5
+        if query.shape[-2:] == key.shape[-2:]:
+            scale = named.get("scale") or query.shape[-1] ** -0.5
             causal = named.get("is_causal", rest[1] if len(rest) > 1 else False)
-            visible = visible_scores(attn_mask, q.shape[-2], causal=bool(causal))
-            self._keep(_heads(q), _heads(k), scale, visible)
+            visible = visible_scores(attn_mask, query.shape[-2], causal=bool(causal))
+            self._keep(_heads(query), _heads(key), scale, visible)
 
     def _softmax(self, scores: Any, q: Any, k: Any) -> None:
         """Note a layer, if its scores are a multiple of the last product. Shapes: (…, s, s)."""
@@ -480,15 +474,6 @@ def _tensors(value: Any) -> Iterator[Any]:
 def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the names under which two mappings of tensors hold different ones."""
     return [name for name in first if name in other and not torch.equal(first[name], other[name])]
-
-
-def changed_lookups(first: dict[str, Lookup], other: dict[str, Lookup]) -> list[Lookup]:
-    """Return the tables of which two runs looked up different rows."""
-    return [
-        one
-        for name, one in first.items()
-        if name in other and not torch.equal(one.indices, other[name].indices)
-    ]
 
 
 def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> None:

@@ -24,7 +24,6 @@ from ropeaudit.recognition import allowance
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.variants import of_frequencies
-from ropeaudit.rope import hf_config
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.tensor_files.rope_values import Dump
@@ -61,9 +60,9 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     results = []
     for name, module in rotaries(model).items():
         built = rebuilt(module, model.config)
-        for key, values in _frequencies(module):
+        for key, values in _frequencies(module).items():
             full = f"{name}.{key}".lstrip(".")
-            expected = None if built is None else dict(_frequencies(built)).get(key)
+            expected = None if built is None else _frequencies(built).get(key)
             found = _of_frequencies(values, expected, settings)
             results += [] if found is None else [Held(full, found)]
             if built is not None and (found := _of_factors(module, built, key)):
@@ -89,21 +88,21 @@ def together(held: Sequence[Held]) -> Diagnosis | None:
 
 def _settings(folder: Folder) -> list[RopeSetting]:
     """Return what config.json says of each kind of layer, for short and long texts; nothing if unreadable."""
-    try:
-        read = hf_config.read(str(folder.path)).layers.values()
-    except RopeAuditError:  # it is refused with its reason by whoever reads it
-        return []
-    results = [setting for setting in read if setting.pairs]
-    for setting in read:
-        if setting.scaling.kind == "longrope":
-            results.append(replace(setting, length=int(setting.scaling.original or 0) + 1))
-    return results
+    read = list(folder.rope.layers.values()) if folder.rope else []
+    long = [one for one in read if one.scaling.kind == "longrope"]
+    beyond = [replace(one, length=int(one.scaling.original or 0) + 1) for one in long]
+    return [setting for setting in read if setting.pairs] + beyond
 
 
-def _frequencies(module: Any) -> Iterator[tuple[str, Array]]:
+def frequencies(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the frequencies that a module rotates by, (p,), by the names of their buffers."""
     for key, values in module._buffers.items():
         if values is not None and key.endswith("inv_freq") and "original" not in key:
-            yield key, values.detach().to("cpu", torch.float64).numpy().reshape(-1)
+            yield key, values.detach().to("cpu", torch.float64).reshape(-1)
+
+
+def _frequencies(module: Any) -> dict[str, Array]:
+    return {key: values.numpy() for key, values in frequencies(module)}
 
 
 def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:

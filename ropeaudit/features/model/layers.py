@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput
+from ropeaudit.recognition import wording
 from ropeaudit.rope import hf_config
 from ropeaudit.rope.setting import LAYOUTS
 from ropeaudit.runtime import atomic_files, paths
@@ -72,20 +73,18 @@ class RotatedPairs:
 
     def rotated(self, x: Array, distance: int) -> Array:
         """Return x, moved on by a distance. Shapes: (h, s, d) -> (h, s, d)."""
-        cos, sin = np.cos(distance * self.frequencies), np.sin(distance * self.frequencies)
-        later = x.copy()
-        (a, b), (first, second) = self.split(x), self.split(later)
-        first[...], second[...] = a * cos - b * sin, b * cos + a * sin
-        return later
+        return self._turned(x, distance * self.frequencies, 1.0)
 
     def rotated_back(self, x: Array) -> Array:
         """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
-        angles = np.arange(x.shape[-2])[:, None] * self.frequencies
-        cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
-        x_before = x.copy()
-        (a, b), (first, second) = self.split(x), self.split(x_before)
-        first[...], second[...] = a * cos + b * sin, b * cos - a * sin
-        return x_before
+        return self._turned(x, -np.arange(x.shape[-2])[:, None] * self.frequencies, self.factor)
+
+    def _turned(self, x: Array, angles: Array, divisor: float) -> Array:
+        cos, sin = np.cos(angles) / divisor, np.sin(angles) / divisor
+        turned = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(turned)
+        first[...], second[...] = a * cos - b * sin, b * cos + a * sin
+        return turned
 
     def arranged(self, x: Array, layout: str) -> Array:
         """Return x with the rotated dims first, in a layout; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
@@ -122,13 +121,10 @@ def _held(model: Any) -> Iterator[Table]:
     from ropeaudit.features.model import held  # in-function: it loads torch
 
     for module in held.rotaries(model).values():
-        for key, values in module._buffers.items():
-            if values is None or not key.endswith("inv_freq") or "original" in key:
-                continue
+        for key, values in held.frequencies(module):
             factor = getattr(module, key.replace("inv_freq", "attention_scaling"), None)
             factor = getattr(module, "attention_scaling", 1.0) if factor is None else factor
-            frequencies = values.detach().double().cpu().numpy().reshape(-1)
-            yield frequencies, float(factor) if isinstance(factor, (int, float)) else 1.0
+            yield values.numpy(), float(factor) if isinstance(factor, (int, float)) else 1.0
     for module in held.tabled(model).values():
         for _, values in held.computed_tables(module):
             frequencies = _of_sines(values.double().cpu().numpy())
@@ -275,22 +271,18 @@ def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: Rota
     return np.asarray(np.sqrt(squares) / max(q.shape[0], 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A file of q and k. kind: the layer type where there are several that rotate, else empty."""
-
-    path: str
-    kind: str
-    layers: list[int]
-    command: str
+def listed(numbers: Sequence[int]) -> str:
+    """Return layers in words: "layers 0 to 2, 5"."""
+    return f"layer{'s' if len(numbers) > 1 else ''} {wording.runs(numbers)}"
 
 
 def save_qk(
     path: str, folder: Folder, layers: Mapping[int, LayerVectors], pairs: Mapping[int, RotatedPairs]
-) -> list[Saved]:
+) -> list[str]:
     """Write q (layers, h, s, d) and k (layers, g, s, d) of the layers that rotate, a file a layer type.
 
-    They are the float64 run's, rotated back; the rotated dims stand first, in the config's layout.
+    What is returned says so, a sentence a file. They are the float64 run's, rotated back; the rotated dims
+    stand first, in the config's layout.
     Raises: BadInput where there are none, or where it is not known how a layer rotates.
     """
     unknown = sorted(set(layers) - set(pairs))
@@ -303,10 +295,7 @@ def save_qk(
     if not rotated:
         seen = "no layer of this model rotates q and k" if layers else "this model's q and k are not seen"
         raise BadInput(f"--save-qk {path!r}: {seen}; leave it out")
-    try:
-        model = hf_config.read(str(folder.path))
-    except RopeAuditError:  # it is refused with its reason by whoever reads it
-        model = None
+    model = folder.rope
     kinds = hf_config.kinds_of_layers(folder.config, model) if model and len(model.layers) > 1 else {}
     groups: dict[str, list[int]] = {}
     for layer in rotated:
@@ -325,7 +314,8 @@ def save_qk(
             command += f" --config {shlex.quote(str(folder.path))}"
         if kind and kind != "full_attention":
             command += f" --layer {kind}"
-        results.append(Saved(target, kind, members, command))
+        which = f"{listed(members)} ({kind})" if kind else listed(members)
+        results.append(f"q and k before RoPE of {which} are in {target}; `{command}` audits them")
     return results
 
 

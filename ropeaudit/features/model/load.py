@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64, Format
-from ropeaudit.errors import BadInput, MissingPackage, UsageError, one_line
-from ropeaudit.rope import hf_json
+from ropeaudit.errors import BadInput, MissingPackage, RopeAuditError, UsageError, one_line
+from ropeaudit.rope import hf_config, hf_json
+from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
@@ -57,6 +58,14 @@ class Folder:
     def maximum(self) -> int | None:
         """Positions that the model declares."""
         return hf_json.count(self.text, hf_json.POSITIONS, 2**53)
+
+    @property
+    def rope(self) -> ModelRope | None:
+        """What its config says of RoPE; None where whoever reads it refuses it, with the reason."""
+        try:
+            return hf_config.read(str(self.path))
+        except RopeAuditError:
+            return None
 
     def note(self, text: str) -> None:
         """Add to what the reader must know, once."""

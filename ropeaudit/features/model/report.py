@@ -8,18 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.errors import UnknownName
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
-from ropeaudit.features.model.columns import COLUMNS, KINDS, SCHEMA
-from ropeaudit.features.model.columns import rows as rows_of
+from ropeaudit.features.model.layers import HeadDrift, listed, unrotated
 from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import Answer, Cause, headline
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.reports.verdicts import words
+from ropeaudit.runtime.columns import table
 
+SCHEMA = 1
+KINDS = ("summary", "layer", "pair")
+COLUMNS = {kind: table("model", f"model-{kind}") for kind in KINDS}
 _STRUCTURE = {
     "frequencies": "the length switches the frequencies (RoPE scaling)",
     "learned positions": "positions are learned, and each has another vector",
@@ -168,24 +174,12 @@ def unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     parts = [] if seen else ["q and k, which are not seen, and with them the rotation of all layers"]
     if left := sorted(seen - still - compared):
         parts.append(
-            f"{runs(left)} beside config.json (a shift sees no fault that is alike at all positions)"
+            f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
     if unknown := sorted(seen - set(audit.pairs)):
-        parts.append(f"pairs of dims of {runs(unknown)}")
+        parts.append(f"pairs of dims of {listed(unknown)}")
     reasons = [note.removeprefix(_UNCOMPARED) for note in audit.folder.notes if note.startswith(_UNCOMPARED)]
     return parts + [f"decode with a cache ({reason})" for reason in reasons]
-
-
-def runs(numbers: Sequence[int]) -> str:
-    """Return layers in words: "layers 0 to 2, 5"."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][-1] == number - 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    texts = [f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in spans]
-    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
 
 
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -213,14 +207,121 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
         message.append(f"offset {offset} is past the {maximum:,} positions that the model declares")
     if audit.decoded is not None and audit.decoded.way and not audit.decoded.differs:
         message.append(audit.decoded.words)
-    still = sorted(n for n, pairs in audit.pairs.items() if not pairs.frequencies.size)
-    if still and len(still) < len(audit.pairs):
+    if still := sorted(unrotated(audit.pairs)):
         message.append(
-            f"q and k of {runs(still)} stay when positions move: no RoPE there, or of other positions"
+            f"q and k of {listed(still)} stay when positions move: no RoPE there, or of other positions"
         )
-    for one in audit.saved:
-        kind = f" ({one.kind})" if one.kind else ""
-        message.append(
-            f"q and k before RoPE of {runs(one.layers)}{kind} are in {one.path}; `{one.command}` audits them"
-        )
+    message += audit.saved
     return message
+
+
+def rows_of(
+    kind: str, audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the rows of a kind, of a model in a dtype at an offset."""
+    common = {
+        "schema": SCHEMA,
+        "model": audit.folder.name,
+        "dtype": one.dtype.name,
+        "device": audit.device.label,
+        "offset": one.offset,
+    }
+    if kind == "summary":
+        found = [summary_row(audit, one, threshold, versions)]
+    elif kind == "layer":
+        found = [layer_row(one, layer) for layer in dict.fromkeys(head.layer for head in one.heads)]
+    else:
+        found = [pair_row(head, pair) for head in one.heads for pair in range(head.pair_rms.size)]
+    return [common | row for row in found]
+
+
+def summary_row(
+    audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the row of a model in a dtype at an offset. threshold: score drift that a layer may have."""
+    change, count, scores = one.change, max(one.change.count, 1), _scores(one.heads)
+    scored = max(len(audit.tokens.ids) - 1, 1)
+    loss = change.defined(change.loss_sum / scored)
+    shifted_loss = change.defined(change.shifted_loss_sum / scored)
+    excess = [place.excess for place in one.places.values()]
+    return {
+        "model_type": str(audit.folder.config.get("model_type") or "none"),
+        "transformers": versions["transformers"],
+        "torch": versions["torch"],
+        "source": audit.tokens.source,
+        "seed": audit.tokens.seed,
+        "tokens": change.tokens,
+        "logits_rms": math.sqrt(change.reference_squares / count),  # float64's, however many are not finite
+        "change_max": change.defined(change.largest),
+        "change_rms": change.rms(change.squares),
+        "structural_max": change.structural_largest,
+        "structural_rms": math.sqrt(change.structural_squares / count),
+        "precision_max": change.defined(change.precision_largest),
+        "precision_rms": change.rms(change.precision_squares),
+        "error_rms": change.rms(change.error_squares),
+        "base_error_rms": change.rms(change.base_error_squares),
+        "kl_mean": change.defined(change.kl_sum / max(change.tokens, 1)),
+        "kl_max": change.defined(change.kl_largest),
+        "top1_flips": None if change.nonfinite else change.flips,
+        "loss": loss,
+        "loss_change": shifted_loss - loss,
+        "perplexity": _exp(loss),
+        "perplexity_change": _exp(shifted_loss) - _exp(loss),
+        "score_drift_max": scores.get("score_drift_max"),
+        "score_drift_rms": scores.get("score_drift_rms"),
+        "threshold": threshold,
+        "first_layer": min((head.layer for head in one.heads if not head.largest <= threshold), default=None),
+        "rotation_excess": max(excess, key=lambda size: math.inf if math.isnan(size) else size, default=None),
+        "diagnosis": codes(one.diagnosis) or None,
+        "resembles": wording.sentence(one.diagnosis) or None,
+        "held": ", ".join(held.name for held in one.held) or None,
+        "layers_compared": len(one.places),
+        "decode_max": one.decoded.change if one.decoded else None,
+        "cause": one.cause,
+        "verdict": one.word,
+    }
+
+
+def layer_row(one: Shifted, layer: int) -> dict[str, Any]:
+    """Return the row of the scores of a layer, and of its worst rotated pair."""
+    place = one.places.get(layer)
+    return {
+        "layer": layer,
+        **_scores([head for head in one.heads if head.layer == layer]),
+        "rotation_excess": place.excess if place else None,
+        "diagnosis": codes(place.diagnosis) or None if place else None,
+        "resembles": wording.sentence(place.diagnosis) or None if place else None,
+    }
+
+
+def pair_row(head: HeadDrift, pair: int) -> dict[str, Any]:
+    """Return the row of a pair of a head."""
+    return {
+        "layer": head.layer,
+        "head": head.head,
+        "pair": pair,
+        "wavelength": float(head.wavelength[pair]),
+        "q_norm": float(head.q_norm[pair]),
+        "k_norm": float(head.k_norm[pair]),
+        "drift_rms": float(head.pair_rms[pair]),
+    }
+
+
+def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
+    """Return how many scores heads have and how they change; nothing without heads."""
+    if not heads:
+        return {}
+    count = sum(head.scores for head in heads)
+    drift = math.sqrt(sum(head.squares for head in heads) / count)
+    reference = math.sqrt(sum(head.reference_squares for head in heads) / count)
+    return {
+        "scores": count,
+        "reference_rms": reference,
+        "score_drift_max": float(np.max([head.largest for head in heads])),
+        "score_drift_rms": drift,
+        "score_drift_relative": drift / reference if reference else math.nan,
+    }
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf

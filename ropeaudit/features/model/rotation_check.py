@@ -81,10 +81,7 @@ class _LayerRotator(Rotator):
 
 def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
     """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows."""
-    try:
-        rope = hf_config.read(str(folder.path)) if known_type(folder.config) else None
-    except RopeAuditError:  # it is refused with its reason by whoever reads it
-        rope = None
+    rope = folder.rope if known_type(folder.config) else None
     if rope is None:
         return {}
     if len(rope.layers) == 1:

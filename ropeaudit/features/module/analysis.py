@@ -11,13 +11,12 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
-from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.measurement import UP_TO as UP_TO
 from ropeaudit.features.module.references import known
-from ropeaudit.features.module.runs import WAYS, Run, imaginary_parts
+from ropeaudit.features.module.runs import WAYS, Run, imaginary_parts, run
 from ropeaudit.features.module.source import Source, load
 from ropeaudit.recognition import conversions
 from ropeaudit.recognition.conversions import Lost
@@ -60,7 +59,7 @@ class ModuleAudit(Result):
         """
         if self.wrong or (any(one.measured for one in self.runs) and not self.misplaced):
             return True
-        if self.source.gguf is not None and not self.source.explicit:
+        if self.source.kind == "gguf" and not self.source.explicit:
             return False
         unread = any(one.why == "not seen" for one in self.unjudged.values())
         return bool(self.buffers) and all(one.judged for one in self.buffers) and not unread
@@ -68,7 +67,7 @@ class ModuleAudit(Result):
     @property
     def misplaced(self) -> bool:
         """Whether a buffer is that of a guessed base, but at other positions, or turned the other way."""
-        return any(one.comparison is not None and not one.judged for one in self.buffers)
+        return any(one.table is not None and not one.judged for one in self.buffers)
 
 
 @arguments.checked
@@ -121,24 +120,12 @@ def module(
     if opened.builder is None:
         if loaded is not None or build:
             flag = "--loaded" if loaded is not None else "--build"
-            kind = "dumped table" if opened.dumped else "checkpoint"
+            kind = "dumped table" if opened.kind == "dump" else "checkpoint"
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
         return ModuleAudit(opened, buffers, lost=_lost(opened))
-    notes: list[str] = []
-    target = runner.Target(
-        builder=opened.builder,
-        built=opened.module,
-        loaded=ways,
-        dtypes=formats,
-        up_to=up_to,
-        known=known(buffers),
-        expected=expected if explicit else None,
-        sizes=expected.pairs(),
-        place=opened.place,
-        notes=notes,
-    )
-    audit = _of_runs(opened, buffers, runner.run(target), ways, bool(build), notes)
-    opened.notes.extend(dict.fromkeys(notes))
+    runs = run(opened, known(buffers), expected if explicit else None, ways, formats, up_to)
+    audit = _of_runs(opened, buffers, runs, ways, bool(build))
+    opened.notes[:] = dict.fromkeys(opened.notes)
     return audit
 
 
@@ -160,7 +147,6 @@ def _of_runs(
     runs: Sequence[Run],
     requested: Sequence[str] | None,
     given: bool,
-    notes: list[str],
 ) -> ModuleAudit:
     """Return the audit of a module that was run. requested: ways of loading."""
     assert opened.builder is not None  # noqa: S101
@@ -176,11 +162,11 @@ def _of_runs(
     unjudged = {one.built.kind: one.unfitted for one in runs if one.unfitted is not None}
     ways = bool(runs) and (requested is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
-        notes += [
+        opened.notes.extend(
             f"{one.built.kind} was not run: {one.reason}"
             for one in runs
             if one.unfitted is not None and one.held != "none" and one.unfitted.why != "no forward"
-        ]
+        )
         runs = [one for one in runs if one.measured is not None]
     return ModuleAudit(opened, buffers, runs, ways, unjudged)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32
-from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.buffers import FREQUENCIES, ROWS, Buffer
 from ropeaudit.features.module.expected import FAR, NEAR
-from ropeaudit.features.module.measurement import LAST, UP_TO
+from ropeaudit.features.module.measurement import LAST, UP_TO, Measurement
 from ropeaudit.features.module.runs import WAYS, Run
 from ropeaudit.recognition import wording
 from ropeaudit.reports.answers import Answer, Cause
@@ -46,7 +46,7 @@ def answer(audit: ModuleAudit) -> Answer:
     if not buffers:
         decides = f"nothing was judged: no {noun} among {counted(audit.source.tensors, 'tensor')}"
     elif not audit.judged:
-        some = audit.source.gguf is None and any(one.judged for one in buffers)
+        some = audit.source.kind != "gguf" and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
     return Answer("WARN", audit.source.spec, decides, (), _facts(audit))
 
@@ -76,7 +76,7 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
 def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause:
     """Return what buffers and runs of one code have in common; the worst of each stands for all."""
     buffers = sorted((one for one in some if isinstance(one, Buffer)), key=_size, reverse=True)
-    runs = sorted((one for one in some if isinstance(one, Run)), key=run_report.badness, reverse=True)
+    runs = sorted((one for one in some if isinstance(one, Run)), key=badness, reverse=True)
     worst = buffers[0] if isinstance(some[0], Buffer) else runs[0]
     title, fix = _title(worst), wording.remedy(worst.diagnosis, FP32, UP_TO)
     facts, place = list[str](), ("", 0, "")
@@ -88,13 +88,13 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause
         facts.append("; ".join(filter(None, [measured if _cast(first) else "", _effect(first)])))
         others = [one for one in buffers if isinstance(worst, Buffer) and _title(one) != title]
         facts += [f"{one.stored.name}: {_title(one)}" for one in others[:1]]
-        fix = (first.remedy(audit.source.expected) if audit.source.checkpoint else "") or fix
+        fix = (first.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else "") or fix
         if audit.source.module is not None:
             holder = audit.source.module.get_submodule(first.stored.name.rpartition(".")[0])
             place = _definition(holder, "__init__")
     for run in runs[:1]:
         begin = f"{len(runs)} of {counted(len(audit.runs), 'run')} off; {run.module} {run.way}"
-        facts.append(f"{begin}: {run_report.finding(run, brief=True)}")
+        facts.append(f"{begin}: {finding(run, brief=True)}")
         if (seen := run.measured) is not None and not seen.nonfinite:
             scores = f"scores of the last {LAST} positions are {percent(seen.drift)} off by that alone"
             facts.append(f"{short(seen.allowed)} is allowed; {scores}")
@@ -154,13 +154,13 @@ def _definition(owner: Any, method: str) -> tuple[str, int, str]:
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     """Return what was measured, how, against what, what was not checked, and what to type next."""
     source, facts = audit.source, list[tuple[str, str]]()
-    given = {one.label: one.guessed for one in audit.buffers if one.comparison is not None}
+    given = {one.label: one.guessed for one in audit.buffers if one.table is not None}
     measured = [(one, one.measured) for one in audit.runs if one.measured is not None]
     for run, _ in measured:
         words = run.built.against
         given[words.removesuffix(" (guessed)")] = run.built.as_built or words.endswith("(guessed)")
     if measured:
-        worst, seen = max(measured, key=lambda both: (both[1].rounded, run_report.badness(both[0])))
+        worst, seen = max(measured, key=lambda both: (both[1].rounded, badness(both[0])))
         once = f"; one rounding to {seen.returned} explains it" if seen.rounded else ""
         size = f"{short(seen.cos_error)} of {short(seen.allowed)} allowed at position {seen.worst:,}{once}"
         facts += [] if audit.wrong else [("cos error", f"{size} ({worst.module} {worst.way})")]
@@ -189,7 +189,7 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
     if audit.runs and left:
         parts.append(f"other loading modes: {', '.join(left)} (--loaded)")
     for one in audit.buffers:
-        if one.comparison is None and not one.nonfinite:
+        if one.table is None and not one.nonfinite:
             parts.append(f"{one.stored.name} ({one.finding.rstrip('.')})")
         if one.unseen:
             parts.append(f"{one.stored.name} behind row {ROWS:,} ({counted(one.unseen, 'row')})")
@@ -197,20 +197,88 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
             parts.append(f"{one.stored.name} as converted, which differs by node")
     return [
         *parts[:3],
-        *([] if audit.source.built else ["positions and the code that rotates (check FILE:NAME)"]),
+        *([] if audit.source.kind == "module" else ["positions and the code that rotates (check FILE:NAME)"]),
     ]
 
 
 def _next(audit: ModuleAudit) -> str:
     """Return what to type: for details and, where nothing says what is right, for a judgement."""
     source = audit.source
-    rows = f"{'pair by pair' if source.dumped else 'all rows'}: -v"
+    rows = f"{'pair by pair' if source.kind == 'dump' else 'all rows'}: -v"
     if audit.wrong:
         return f"{rows}    bug report: --ticket FILE"
-    if source.gguf is not None and not source.explicit:
+    if source.kind == "gguf" and not source.explicit:
         return "put its config.json beside it, or give --config"
     if audit.buffers or audit.runs:
         return rows
-    if source.noun == "constant":
+    if source.kind == "graph":
         return "give the module that was exported (file.py:function)"
-    return "" if source.built else "frequencies are computed on loading: give the function that loads it"
+    return (
+        ""
+        if source.kind == "module"
+        else "frequencies are computed on loading: give the function that loads it"
+    )
+
+
+_PART = 0.01  # share of what is allowed, above which a part of it is named
+
+
+def finding(one: Run, *, brief: bool = False) -> str:
+    """Return what a run showed, in a clause. brief: without what is allowed, and what explains it."""
+    seen = one.measured
+    if seen is None:
+        error = one.buffer_error
+        held = f"; its buffers are off by up to {percent(error)}" if error is not None and one.wrong else ""
+        begin = "not judged" if one.unfitted and one.unfitted.why == "not seen" else "not run"
+        return f"{begin}: {one.reason}{held}"
+    lost = "its complex table is real after that cast, so that its imaginary part (sin) is lost; "
+    lost = lost if one.imaginary_lost else ""
+    if seen.nonfinite:
+        others = f"; of the others cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
+        return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite{others}"
+    begin, worst = (
+        f"{lost}{_rows(seen)}",
+        f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})",
+    )
+    if one.built.as_built:
+        worst = f"{worst}, compared with {one.built.against}"
+    if not one.wrong and not seen.rounded:
+        return f"{begin}{worst}"
+    if not seen.cos_error > seen.allowed:
+        worst = f"{worst}, and sin by up to {short(seen.sin_error)}"
+    if brief:
+        return f"{begin}{worst}"
+    if seen.sin_error > seen.allowed or seen.cos_error > seen.allowed:
+        text = f"{begin}{worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
+    else:
+        text = f"{begin}{worst}: at one place {short(seen.excess)} times what {explained(seen)} explain"
+    if seen.diagnosis is not None and not seen.rounded:
+        text = f"{text}; {wording.sentence(seen.diagnosis)}"
+    if seen.rounded:
+        return f"{text}; one rounding to {seen.returned}, which it returns now, explains it"
+    return text
+
+
+def _rows(seen: Measurement) -> str:
+    """Return how many positions are distinct."""
+    if seen.distinct == seen.positions:
+        return f"all {seen.positions} positions are distinct, "
+    return f"{seen.distinct} of {seen.positions} positions stay distinct, "
+
+
+def explained(seen: Measurement) -> str:
+    """Return what errors are compared with, in words."""
+    rounds = seen.returns not in ("angles", "complex")
+    as_built = ", which it returns as built," if seen.usual != seen.returned else ""
+    angles = "float32 frequencies and angles" if seen.of_frequencies else "float32 angles"
+    parts = [angles, *([f"rounding to {seen.usual}{as_built}"] if rounds else [])]
+    if seen.uncertain > _PART * seen.allowed:
+        parts.append(f"frequencies that are inferred from it (up to {short(seen.uncertain)})")
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def badness(one: Run) -> tuple[float, float]:
+    """Return what sorts runs: errors of cos, then those of buffers that were not run."""
+    if one.measured is None:
+        return (-1.0, one.buffer_error or 0.0)
+    return (math.inf if one.measured.nonfinite else one.measured.cos_error, 0.0)

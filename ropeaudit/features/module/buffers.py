@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,15 +36,14 @@ CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedTable:
+class Compared(NamedTuple):
     """What was found of a table, the label and the setting of what it was compared with, and its effect.
 
     guessed: whether the setting was guessed from the values. error: the largest, relative for frequencies, in
-    radians for tables. drift_near, drift_far: expected RMS drift of scores, see `drift`. None is unknown.
+    radians for tables. drift_near, drift_far: expected RMS drift of scores, see `drifts`. None is unknown.
     """
 
-    finding: TableFinding
+    table: TableFinding
     label: str
     setting: RopeSetting
     guessed: bool = False
@@ -51,94 +51,56 @@ class ComparedTable:
     drift_near: float | None = None
     drift_far: float | None = None
 
-    @property
-    def agrees(self) -> bool | None:
-        """Whether the values are right; None where they are those of a setting that was only guessed."""
-        best = self.finding.best
-        if not self.guessed:
-            return self.finding.agrees
-        return None if self.finding.agrees or (best and best.another_setting) else False
-
-    def with_effect(self, dump: Dump) -> ComparedTable:
+    def with_effect(self, dump: Dump) -> Compared:
         """Return it with the largest error and the drift of scores, of a table of the setting's dims."""
-        if self.finding.other_dims:
+        if self.table.other_dims:
             return self
-        if (best := self.finding.best) and self.guessed and best.another_setting:
-            return replace(self, error=best.residual_max)  # the setting was guessed too: what it leaves
+        if (best := self.table.best) and self.guessed and best.another_setting:
+            return self._replace(error=best.residual_max)  # the setting was guessed too: what it leaves
         near, far = expected.drifts(dump.folded(self.setting.pairs), self.setting)
-        error = abs(self.finding.worst[self.finding.size])
-        return replace(self, error=error, drift_near=near, drift_far=far)
+        error = abs(self.table.worst[self.table.size])
+        return self._replace(error=error, drift_near=near, drift_far=far)
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(RopeBuffer):
     """A buffer and what is wrong with it.
 
-    what: inv_freq, periods, angles, cos, sin or both. device: where it lies in a module; none in a file.
     cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
-    of a graph) or back (and back again).
-    comparison: of its table; None where there was nothing to compare it with. nonfinite: how many of its
-    values are nan or infinite. unseen: rows of a table that were not compared. lone: whether it is a cos or
-    a sin without the other. spared: whether all that is wrong with the table is in the other.
-    label, setting, guessed, table: what it was compared with, and what was found. agrees, error, drift_near,
-    drift_far, times_float32: what came of it, as their own docstrings say.
+    of a graph) or back (and back again). nonfinite: how many of its values are nan or infinite. unseen: rows
+    of a table that were not compared. lone: whether it is a cos or a sin without the other. spared: whether
+    all that is wrong with the table is in the other.
+    table: its table pair by pair, and what explains the values; None where there was nothing to compare it
+    with. label, setting, guessed: what it was compared with. error: the largest, relative for frequencies, in
+    radians for tables. drift_near: expected RMS drift of scores within a short sequence, over the scores'
+    RMS; drift_far: at a long distance, None of tables, which end before.
     """
 
-    stored: StoredTensor
-    what: str
-    device: str
-    cast: str
-    how: str
-    comparison: ComparedTable | None
-    nonfinite: int
-    unseen: int
-    lone: bool
-    spared: bool
-    transposed: bool = False
-
-    @property
-    def table(self) -> TableFinding | None:
-        """Its table pair by pair, and what explains the values."""
-        return self.comparison.finding if self.comparison else None
-
-    @property
-    def setting(self) -> RopeSetting | None:
-        """The setting that it was compared with."""
-        return self.comparison.setting if self.comparison else None
-
-    @property
-    def label(self) -> str:
-        """What it was compared with; none where there was nothing."""
-        return self.comparison.label if self.comparison else "none"
-
-    @property
-    def guessed(self) -> bool:
-        """Whether what it was compared with was guessed from its values."""
-        return self.comparison is not None and self.comparison.guessed
+    cast: str = "none"
+    how: str = "none"
+    nonfinite: int = 0
+    unseen: int = 0
+    lone: bool = False
+    spared: bool = False
+    table: TableFinding | None = None
+    label: str = "none"
+    setting: RopeSetting | None = None
+    guessed: bool = False
+    error: float | None = None
+    drift_near: float | None = None
+    drift_far: float | None = None
 
     @property
     def agrees(self) -> bool | None:
         """Whether it is what is expected, up to float32 rounding; None where nothing says what that is."""
         if self.nonfinite or self.transposed:
             return False
-        if self.spared:
-            return None if self.guessed else True
-        return self.comparison.agrees if self.comparison else None
-
-    @property
-    def error(self) -> float | None:
-        """The largest error: relative for frequencies, in radians for tables."""
-        return self.comparison.error if self.comparison and not self.spared else None
-
-    @property
-    def drift_near(self) -> float | None:
-        """Expected RMS drift of scores within a short sequence, over the scores' RMS."""
-        return self.comparison.drift_near if self.comparison and not self.spared else None
-
-    @property
-    def drift_far(self) -> float | None:
-        """The same at a long distance; None of tables, which end before."""
-        return self.comparison.drift_far if self.comparison and not self.spared else None
+        if self.table is None:
+            return None
+        right, best = self.spared or self.table.agrees, self.table.best
+        if not self.guessed:
+            return right
+        return None if right or (best and best.another_setting) else False
 
     @property
     def times_float32(self) -> float | None:
@@ -161,9 +123,9 @@ class Buffer:
         """
         if self.wrong or self.agrees is not None:
             return True
-        if self.comparison is None:
+        if self.table is None:
             return False
-        best = self.comparison.finding.best
+        best = self.table.best
         parts = () if best is None or best.diagnosis is None else best.diagnosis.parts()
         return not any(kinds()[one.code].group == "positions" for one in parts)
 
@@ -219,10 +181,8 @@ class Buffer:
         """Return what `drift_far` is, at another distance."""
         if self.drift_far is None or self.setting is None:
             return None
-        dump = dump_of([RopeBuffer(self.stored, self.what, self.device, self.transposed)])
-        if dump is None:
-            return None
-        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1]
+        dump = dump_of([self])
+        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1] if dump else None
 
     def remedy(self, expected: Expected) -> str:
         """Return what to do where a checkpoint stores a table of another setting than its config's; else "".
@@ -305,9 +265,9 @@ def audited(opened: Source) -> list[Buffer]:
 def run(source: Source) -> Iterator[Buffer]:
     """Yield every buffer and what is wrong with it. Raises: BadInput where none fits what is expected."""
     groups = list(grouped(source.buffers))
-    rows = ROWS if source.built else None
+    rows = ROWS if source.kind == "module" else None
     dumps = [dump_of(parts, rows) for parts in groups]
-    if source.dumped and None in dumps:
+    if source.kind == "dump" and None in dumps:
         lone = groups[dumps.index(None)][0].stored
         raise BadInput(
             f"{source.spec!r}: {lone.name} of shape {lone.shape} has no partner of that shape; "
@@ -316,7 +276,7 @@ def run(source: Source) -> Iterator[Buffer]:
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
     fitting = any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
     misfit = bool(expected_pairs and tables) and not fitting
-    named = source.gguf is None  # of a GGUF file, other dims are named
+    named = source.kind != "gguf"  # of a GGUF file, other dims are named
     if named and misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
@@ -324,7 +284,7 @@ def run(source: Source) -> Iterator[Buffer]:
             f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    compared: dict[bytes, ComparedTable | None] = {}
+    compared: dict[bytes, Compared | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
         comparison = None
         if dump is not None:  # layers share their tables
@@ -337,19 +297,19 @@ def run(source: Source) -> Iterator[Buffer]:
             yield _judged(buffer, parts, comparison, rows)
 
 
-def _compare(dump: Dump, expected: Expected, misfit: bool) -> ComparedTable | None:
+def _compare(dump: Dump, expected: Expected, misfit: bool) -> Compared | None:
     """Return a table compared with the expected setting that fits best, else with a guess."""
     if misfit and (of_other_dims := _of_other_dims(dump, expected)) is not None:
         return of_other_dims
     fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
-    tried = [ComparedTable(check(dump, setting, label), label, setting) for label, setting in fitting]
-    best = min(tried, key=lambda comparison: comparison.finding.preference, default=None)
+    tried = [Compared(check(dump, setting, label), label, setting) for label, setting in fitting]
+    best = min(tried, key=lambda comparison: comparison.table.preference, default=None)
     if best is None and (guess := guessed(dump, expected)):
-        best = ComparedTable(*guess, guessed=True)
+        best = Compared(*guess, guessed=True)
     return None if best is None else best.with_effect(dump)
 
 
-def _of_other_dims(dump: Dump, expected: Expected) -> ComparedTable | None:
+def _of_other_dims(dump: Dump, expected: Expected) -> Compared | None:
     """Return a table that is that of other dims of the head, where part of them is to be rotated."""
     dims = 2 * pairs_of(dump)
     for label, asked in expected.settings(None):
@@ -361,31 +321,33 @@ def _of_other_dims(dump: Dump, expected: Expected) -> ComparedTable | None:
                 beside = () if found.diagnosis is None else (found.diagnosis,)
                 diagnosis = Diagnosis("partial-rotation", values, also=beside)
                 off = replace(found, agrees=False, diagnosis=diagnosis)
-                return ComparedTable(off, label, setting).with_effect(dump)
+                return Compared(off, label, setting).with_effect(dump)
     return None
 
 
 def _judged(
-    buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: ComparedTable | None, most: int | None
+    buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: Compared | None, most: int | None
 ) -> Buffer:
     """Return what is wrong with a buffer of a table. most: the rows that are compared, all if None."""
     values = buffer.values
-    side = comparison.finding.side if comparison else ""
+    side = comparison.table.side if comparison else ""
     spared = len(table) == 2 and side not in ("", buffer.what)
-    cast, how = _cast(buffer.stored, spared or bool(comparison and comparison.finding.agrees))
+    cast, how = _cast(buffer.stored, spared or bool(comparison and comparison.table.agrees))
     count = values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
+    if comparison and spared:
+        comparison = comparison._replace(error=None, drift_near=None, drift_far=None)
     return Buffer(
-        stored=buffer.stored,
-        what=buffer.what,
-        device=buffer.device,
-        cast=cast,
-        how=how,
-        comparison=comparison,
+        buffer.stored,
+        buffer.what,
+        buffer.device,
+        buffer.transposed,
+        cast,
+        how,
         nonfinite=values.size - int(np.count_nonzero(np.isfinite(values))),
         unseen=0 if most is None else max(0, count - most),
         lone=len(table) == 1 and buffer.what in ("cos", "sin"),
         spared=spared,
-        transposed=buffer.transposed,
+        **(comparison._asdict() if comparison else {}),
     )
 
 

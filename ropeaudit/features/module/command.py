@@ -83,8 +83,7 @@ def module(
     """
     from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import columns_of, report
-    from ropeaudit.features.module.ticket import module_ticket
+    from ropeaudit.features.module.report import columns_of, module_ticket, report
 
     audit = analysis.module(
         source,

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -121,7 +121,10 @@ def pairs_of(dump: Dump) -> int:
     return half if columns == 2 * half and half and fits(dump, half) else columns
 
 
-def guessed(dump: Dump, expected: Expected) -> tuple[TableFinding, str, RopeSetting] | None:
+Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, the label and the setting
+
+
+def guessed(dump: Dump, expected: Expected) -> Guess | None:
     """Return what is found with a base that the values show; None where none explains them up to a fault.
 
     A scaling that explains them is named, and the setting is that without it.
@@ -130,28 +133,20 @@ def guessed(dump: Dump, expected: Expected) -> tuple[TableFinding, str, RopeSett
     if not fits(dump, pairs):
         return None
     for theta in _frequencies(dump.folded(pairs)):
-        if found := _guessed_from(np.abs(theta), dump, expected, pairs):
-            return found
+        faulty, scaled = list[Guess](), list[Guess]()
+        for base in _bases(np.abs(theta), expected.plain(pairs, 1e4)):
+            setting = expected.plain(pairs, base)
+            label, finding = expected.words(f"base {base:.8g}"), check(dump, setting)
+            best = finding.best
+            if finding.agrees:
+                return finding, label, setting
+            if best and (best.explains or best.few) and not best.another_setting:
+                faulty.append((finding, label, setting))
+            elif best and best.explains:
+                scaled.append((finding, f"{label}, {_named(best)}", setting))
+        if faulty or scaled:
+            return (faulty or scaled)[0]
     return None
-
-
-def _guessed_from(
-    theta: Array, dump: Dump, expected: Expected, pairs: int
-) -> tuple[TableFinding, str, RopeSetting] | None:
-    """Return the same from frequencies (p,) that the values show."""
-    faulty: tuple[TableFinding, str, RopeSetting] | None = None
-    scaled = faulty
-    for base in _bases(theta, expected.plain(pairs, 1e4)):
-        setting = expected.plain(pairs, base)
-        label, finding = expected.words(f"base {base:.8g}"), check(dump, setting)
-        best = finding.best
-        if finding.agrees:
-            return finding, label, setting
-        if best and (best.explains or best.few) and not best.another_setting:
-            faulty = faulty or (finding, label, setting)
-        elif best and best.explains:
-            scaled = scaled or (finding, f"{label}, {_named(best)}", setting)
-    return faulty or scaled
 
 
 def _named(best: Hypothesis) -> str:

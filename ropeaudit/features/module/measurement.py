@@ -123,15 +123,13 @@ class Errors:
         fine = np.isfinite(points)
         off = np.where(fine, points - should, 0)
         may = np.broadcast_to(of_angle + factor * _RETURNED * _unit(self.usual), off.shape)
-        for part, error in enumerate((np.abs(off.real), np.abs(off.imag))):
-            if part == 0 and error.max() > self.cos:
-                self.worst = start + int(np.unravel_index(error.argmax(), error.shape)[0])
-            self.cos, self.sin = (
-                max(self.cos, float(error.max()) if part == 0 else 0.0),
-                max(self.sin, float(error.max()) if part == 1 else 0.0),
-            )
+        cos, sin = np.abs(off.real), np.abs(off.imag)
+        if cos.max() > self.cos:
+            self.worst = start + int(np.unravel_index(cos.argmax(), cos.shape)[0])
+        self.cos, self.sin = max(self.cos, float(cos.max())), max(self.sin, float(sin.max()))
+        for error, exact in ((cos, should.real), (sin, should.imag)):
             self.excess = max(self.excess, float((error / may).max()))
-            size = np.abs(should.real if part == 0 else should.imag) + of_angle
+            size = np.abs(exact) + of_angle
             self.once = max(self.once, float((error / (of_angle + _unit(held) * size)).max()))
         self.allowed = max(self.allowed, float(may.max()))
         if held == self.usual or _unit(held) <= _unit(self.usual) or held.startswith("complex"):

@@ -53,14 +53,10 @@ class Known:
     buffer: str = ""
     held: Array | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Frequencies (c,) and attention factors (c,) that a call shows, and how far off a frequency may be."""
-
-    theta: Array
-    factor: Array
-    uncertain: Array
+    @property
+    def holder(self) -> str:
+        """The name of the module that holds that buffer."""
+        return self.buffer.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class Reference:
     """Frequencies (c,), attention factors (c,), what they are in words, and a relative tolerance (c,).
 
     uncertain: how far off they may be for having been inferred, radians per token (c,). source: what says
-    them; None of those that the module shows as built.
+    them; None of those that a call of the module as built shows.
     """
 
     theta: Array
@@ -79,8 +75,8 @@ class Reference:
     source: Known | None = None
 
 
-def shown(module: Any, fitted: Fitted[TensorPlaces], n: int, dtype: Any) -> list[Shown]:
-    """Return what a module shows at positions 0 to n - 1, for each call: the first decide, others refine.
+def shown(module: Any, fitted: Fitted[TensorPlaces], n: int, dtype: Any) -> list[Reference]:
+    """Return what a module shows at positions 0 to n - 1, by call: the first decide, others refine.
 
     Positions that several calls take are given to a copy, for calls may change what depends on the length.
     """
@@ -99,7 +95,8 @@ def shown(module: Any, fitted: Fitted[TensorPlaces], n: int, dtype: Any) -> list
             for start, later in _later(module, fitted, call, rows, n, dtype):
                 inference.take(later / factor, start)
         factor = _factor(points[:CHUNK], factor, inference)
-        results.append(Shown(inference.theta, factor, inference.uncertain))
+        theta = inference.theta
+        results.append(Reference(theta, factor, AS_BUILT, np.zeros_like(theta), inference.uncertain))
     return results
 
 
@@ -132,7 +129,7 @@ def _later(
         return
 
 
-def exact(seen: Shown, pool: Sequence[Known]) -> Reference:
+def exact(seen: Reference, pool: Sequence[Known]) -> Reference:
     """Return what the columns of a call should be.
 
     pool: names, frequencies of buffers and tolerances; they count where all that rotate are near one of one.
@@ -142,10 +139,10 @@ def exact(seen: Shown, pool: Sequence[Known]) -> Reference:
         return pooled
     if known := _usual(seen):
         return known if pooled is None else replace(known, words=pooled.words, source=pooled.source)
-    return pooled or Reference(seen.theta, seen.factor, AS_BUILT, np.zeros_like(seen.theta), seen.uncertain)
+    return pooled or seen
 
 
-def _pooled(seen: Shown, pool: Sequence[Known]) -> Reference | None:
+def _pooled(seen: Reference, pool: Sequence[Known]) -> Reference | None:
     theta, factor = seen.theta, seen.factor
     moving = np.abs(theta) > _STILL
     for one in pool:
@@ -176,7 +173,7 @@ def _wrapped(angles: Array) -> Array:
     return np.asarray((angles + math.pi) % (2 * math.pi) - math.pi)
 
 
-def _usual(seen: Shown) -> Reference | None:
+def _usual(seen: Reference) -> Reference | None:
     """Return the frequencies of a usual base that agrees with all that rotate; None without one."""
     moving = np.abs(seen.theta) > np.maximum(_STILL, seen.uncertain)
     known = usual(np.abs(seen.theta[moving]), seen.uncertain[moving]) if moving.any() else None
@@ -189,7 +186,7 @@ def _usual(seen: Shown) -> Reference | None:
     return Reference(theta, seen.factor, known.words, tolerance, seen.uncertain, source)
 
 
-def explicit(seen: Shown, expected: Expected, axes: bool, n: int) -> Reference | None:
+def explicit(seen: Reference, expected: Expected, axes: bool, n: int) -> Reference | None:
     """Return what the columns of a call should be by what was given; None where that is about others.
 
     Columns that are near none of its frequencies are matched with them by their order, from fast to slow,
@@ -227,13 +224,13 @@ def _with_factor(matched: Reference) -> Reference:
     return replace(matched, factor=np.full_like(matched.factor, factor))
 
 
-def speeds(seen: Shown) -> Array:
+def speeds(seen: Reference) -> Array:
     """Return the frequencies that a call shows, each once, from fast to slow; without those that are 0."""
     theta = np.abs(seen.theta)
     return np.asarray(np.unique(theta[theta > _STILL])[::-1])
 
 
-def possible_pairs(seen: Shown, axes: bool) -> set[int]:
+def possible_pairs(seen: Reference, axes: bool) -> set[int]:
     """Return how many pairs a setting may have that columns belong to: those that rotate, or all.
 
     axes: whether the call has several, which may share frequencies; else equal columns are of one pair.
@@ -249,7 +246,7 @@ def _of_setting(label: str, setting: RopeSetting) -> Known:
     return Known(label, theta, allowance.frequency_error(setting, theta=theta), setting)
 
 
-def frequencies_of(name: str, tensor: Any) -> Array | None:
+def frequencies_of(tensor: Any) -> Array | None:
     """Return the frequencies that a tensor of torch holds, as its values say; None where they do not."""
     values = values_of(tensor)
     seen = _frequencies(rope_values.known(values), values, str(tensor.dtype).removeprefix("torch."))

@@ -6,22 +6,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import records
-from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
-from ropeaudit.features.module.answer import answer
+from ropeaudit.features.module.answer import answer, badness, finding
 from ropeaudit.features.module.buffers import Buffer
+from ropeaudit.features.module.measurement import UP_TO
+from ropeaudit.features.module.runs import Run
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import headline
+from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 from ropeaudit.runtime.columns import Columns, table
 
 SCHEMA = 1
 COLUMNS = table("module-buffers")
+RUNS = table("module-runs")
+# column of a run -> what of a measurement it holds
+_MEASURED = {
+    "positions": "positions",
+    "distinct_positions": "distinct",
+    "cos_error": "cos_error",
+    "at_position": "worst",
+    "sin_error": "sin_error",
+    "allowed_error": "allowed",
+    "excess": "excess",
+    "drift": "drift",
+    "nonfinite": "nonfinite",
+}
+_COMMAND_ALONE = Reproduction(missing="a module has to be built and loaded as it is")
+_EXPECTED = (
+    "The values should be those of {}, up to the rounding of float32: compute positions, frequencies and "
+    "angles in float32 whatever the module's dtype, and keep what they are computed from out of casts, for "
+    "no cast back restores what was rounded away. The exact values follow from the base and the dims alone."
+)
 
 
-def row(one: Buffer) -> dict[str, Any]:
+def buffer_row(one: Buffer) -> dict[str, Any]:
     """Return the row of a buffer."""
     return {
         "schema": SCHEMA,
@@ -44,9 +66,33 @@ def row(one: Buffer) -> dict[str, Any]:
     }
 
 
+def run_row(one: Run) -> dict[str, Any]:
+    """Return the row of a run; what was measured is None without a run."""
+    seen = one.measured
+    result = "off" if one.wrong else "not run" if seen is None else "rounded" if seen.rounded else "within"
+    measured = {name: getattr(seen, field, None) for name, field in _MEASURED.items()}
+    return {
+        "schema": SCHEMA,
+        "module": one.module,
+        "kind": one.built.kind,
+        "loaded": one.loaded,
+        "dtype": one.dtype,
+        "device": one.built.device,
+        "call": one.built.call,
+        "held": one.held,
+        "buffer_error": one.buffer_error,
+        "against": one.built.against,
+        **measured,
+        **{name: getattr(seen, name, "") or "none" for name in ("returns", "returned", "usual")},
+        "result": result,
+        "diagnosis": codes(one.diagnosis),
+        "finding": finding(one),
+    }
+
+
 def columns_of(audit: ModuleAudit) -> tuple[Columns, str]:
     """Return the columns of an audit's rows, and what they are of, for a message."""
-    return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
+    return (RUNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
 
 
 def report(
@@ -58,10 +104,10 @@ def report(
     """
     audit, further = only(results), dict[str, Report]()
     rows = {
-        "buffers": [row(one) for one in audit.buffers],
-        "runs": [run_report.row(one) for one in audit.runs],
+        "buffers": [buffer_row(one) for one in audit.buffers],
+        "runs": [run_row(one) for one in audit.runs],
     }
-    tables = {"buffers": COLUMNS, "runs": run_report.COLUMNS}
+    tables = {"buffers": COLUMNS, "runs": RUNS}
     main, other = ("runs", "buffers") if audit.ways else ("buffers", "runs")
     for name, chosen in ((main, columns), (other, None)):
         screen = tables[name].screen(rows[name])
@@ -77,7 +123,7 @@ def report(
         answers=told,
         brief=not columns,
         notes=list(audit.source.notes),
-        further=further | (_of_pairs(audit.buffers) if audit.source.dumped else {}),
+        further=further | (_of_pairs(audit.buffers) if audit.source.kind == "dump" else {}),
     )
 
 
@@ -115,3 +161,36 @@ def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
         ),
         "hypotheses": Report(hypotheses, list(hypotheses[0]) if hypotheses else [], []),
     }
+
+
+def module_ticket(audit: ModuleAudit) -> Ticket:
+    """Return the ticket of the run that is furthest off or the buffer that moves scores most, or of a pass.
+
+    Runs come first where ways of loading were requested.
+    """
+    said, buffers = report([audit], None, {}), audit.buffers
+    off = max((one for one in audit.runs if one.wrong), key=badness, default=None)
+    wrong = [buffer for buffer in buffers if buffer.wrong]
+    if off is None and not wrong:
+        verdict = "nothing is wrong" if audit.judged else "not judged"
+        facts = {"source": audit.source.spec, "buffers": len(buffers), "runs": len(audit.runs)}
+        expected = _EXPECTED.format(buffers[0].against) if buffers else "Nothing says what is right."
+        return Ticket(
+            f"RoPE of {file_name(audit.source.spec)}: {verdict}", said, facts, expected, _COMMAND_ALONE
+        )
+    remedy = ""
+    if off is not None and (audit.ways or not wrong):
+        title = f"{off.module} {off.way}: {finding(off, brief=True)}"
+        seen = f"{off.module} {off.way}, in eval mode, called as {off.built.call}: {finding(off)}."
+        facts, against, diagnosis = run_row(off), off.built.against, off.diagnosis
+    else:
+        one = max(wrong, key=lambda one: (one.drift_near or 0.0, one.error or 0.0))
+        cast = "is not what it should be" if one.cast == "none" else f"was cast to {one.cast}"
+        title = f"RoPE {audit.source.noun} {one.stored.name} {cast}"
+        seen = f"{one.stored.name}: {one.finding}"
+        facts, against, diagnosis = buffer_row(one), one.against, one.diagnosis
+        remedy = one.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else ""
+    remedy = remedy or wording.remedy(diagnosis, FP32, UP_TO)
+    expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
+    said = replace(said, headline=seen)
+    return Ticket(f"{title}{by_code(codes(diagnosis))}", said, facts, expected, _COMMAND_ALONE)

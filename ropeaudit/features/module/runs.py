@@ -17,12 +17,13 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
+from ropeaudit.features.model.load import quiet
 from ropeaudit.features.module import measurement, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.measurement import Measurement
 from ropeaudit.features.module.references import Known, Reference, TensorPlaces, frequencies_of
-from ropeaudit.features.module.source import moved
+from ropeaudit.features.module.source import Source, moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.runtime import process_state
@@ -39,16 +40,14 @@ _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of 
 class Run:
     """What one RoPE module does, loaded in one way.
 
-    built: the module as built. loaded: the way; dtype: of that way. given: the dtype of torch of the vectors
-    that it was given. held: the dtypes of its buffers that hold RoPE. buffer_error: what those are off from
-    as built, relative. imaginary_lost: whether a complex table is real now. measured: None where it was not
-    run; unfitted says why.
+    built: the module as built. loaded: the way; dtype: of that way. held: the dtypes of its buffers that hold
+    RoPE. buffer_error: what those are off from as built, relative. imaginary_lost: whether a complex table is
+    real now. measured: None where it was not run; unfitted says why.
     """
 
     built: RopeModule
     loaded: str
     dtype: str
-    given: Any
     held: str
     buffer_error: float | None
     imaginary_lost: bool
@@ -87,14 +86,37 @@ class Run:
         return words(self.loaded, self.dtype)
 
 
-def run(target: Target) -> list[Run]:
-    """Return what every RoPE module of a target does in every way."""
-    results = list[Run]()
-    with process_state.at_home(target.builder.home):
-        if found := rope_modules(target):
-            for way in target.loaded or usual(target.builder):
-                for fmt in target.dtypes if way != BUILT else target.dtypes[:1]:
-                    results += _loaded(target, way, fmt, found)
+def run(
+    source: Source,
+    known: Sequence[Known],
+    expected: Expected | None,
+    ways: Sequence[str] | None,
+    dtypes: Sequence[Format],
+    up_to: int,
+) -> list[Run]:
+    """Return what every RoPE module of a source does in every way of loading; notes go to the source.
+
+    known: what the buffers of the built one hold. expected: what was given explicitly, if anything. ways: all
+    usual ones where None. up_to: how many positions.
+    """
+    builder, results = source.builder, list[Run]()
+    assert builder is not None  # noqa: S101
+    with process_state.at_home(builder.home):
+        named = list(_candidates(source, known))
+        found = [_rope_module(name, module, source, known, expected, up_to) for name, module in named]
+        shown = [built for built in found if built.pairs]
+        sizes = source.expected.pairs()
+        wanted = {count for _, count in sizes}
+        if shown and sizes and not known and not any(built.pairs & wanted for built in shown):
+            label, count = sizes[0]
+            raise BadInput(
+                f"{source.spec!r}: what {shown[0].kind} returns is of {min(shown[0].pairs)} pairs and "
+                f"{label} has {count}; give what belongs to it with --config, --model, --head-dim or "
+                "--rotary-dim"
+            )
+        for way in (ways or usual(builder)) if found else ():
+            for fmt in dtypes if way != BUILT else dtypes[:1]:
+                results += _loaded(source, builder, way, fmt, found)
     return results
 
 
@@ -106,63 +128,44 @@ def _own_dtype(module: Any) -> Any:
     return next(floats, torch.float32)
 
 
-def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) -> Iterator[Run]:
+def _loaded(
+    source: Source, builder: Builder, way: str, fmt: Format, found: Sequence[RopeModule]
+) -> Iterator[Run]:
     """Yield the result of every module, loaded in a way; a note instead where that cannot be."""
     import torch
 
-    builder, dtype, loaded, holder = target.builder, getattr(torch, fmt.name), target.built, ""
-    if way != BUILT:
+    dtype, loaded, holder = getattr(torch, fmt.name), source.module, ""
+    if way == BUILT:
+        dtype = _own_dtype(loaded)
+    else:
         try:
             loaded, holder = loaded_by(builder, way, dtype)
-            loaded = moved(builder.spec, loaded, target.device)
+            loaded = moved(builder.spec, loaded, _device(source))
         except (NotLoadable, BadInput) as error:
             text = error.typed if isinstance(error, BadInput) else str(error)
-            target.notes.append(f"{way} was not tried: {text}")
+            source.notes.append(f"{way} was not tried: {text}")
             return
     if holder:
-        target.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
+        source.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
     for built in found:
         module = loaded.get_submodule(built.name)
-        given = _own_dtype(loaded) if way == BUILT else dtype
-        name = str(given).removeprefix("torch.") if way == BUILT else fmt.name
-        result = Run(built, way, name, given, *built.held(module), built.imaginary_lost(module))
+        name = str(dtype).removeprefix("torch.")
+        result = Run(built, way, name, *built.held(module), built.imaginary_lost(module))
         if isinstance(built.fitted, NotFitted):
             yield replace(result, unfitted=built.fitted)
             continue
         try:
-            yield replace(result, measured=built.measured(module, given))
+            yield replace(result, measured=built.measured(module, dtype))
         except Exception as raised:  # whatever other people's code raises
             yield replace(result, unfitted=NotFitted(f"raised {one_line(raised)}", "raised"))
 
 
+def _device(source: Source) -> Device:
+    """Return where modules are run: where they were asked to be, else where they were made."""
+    return source.place or devices.of_module(source.module) or devices.CPU
+
+
 _NAMED = re.compile(r"rot(ary|emb)|rope|pos_?emb", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is run and how, and what is known of its frequencies.
-
-    loaded: the ways of loading, all usual ones where None. up_to: how many positions. known: what the buffers
-    of the built one hold. expected: what was given explicitly, if anything. sizes: how many pairs options say
-    that there are, with what says so. place: where modules are moved; those that are built lie where they
-    were made by default. notes: what the reader must know; running adds to them.
-    """
-
-    builder: Builder
-    built: Any
-    loaded: Sequence[str] | None
-    dtypes: Sequence[Format]
-    up_to: int
-    known: Sequence[Known]
-    expected: Expected | None
-    sizes: Sequence[tuple[str, int]]
-    place: Device | None
-    notes: list[str]
-
-    @property
-    def device(self) -> Device:
-        """Where modules are run."""
-        return self.place or devices.of_module(self.built) or devices.CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,7 @@ class RopeModule:
             if tensor is None or tensor.is_meta:
                 continue
             dtypes.append(str(tensor.dtype).removeprefix("torch."))
-            now = frequencies_of(place, tensor)
+            now = frequencies_of(tensor)
             if now is not None and now.shape == values.shape:
                 usable = values != 0
                 off = np.abs(now - values)[usable] / np.abs(values[usable])
@@ -245,80 +248,70 @@ def vars_of(module: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, one) for name, one in vars(module).items() if isinstance(one, torch.Tensor))
 
 
-def rope_modules(target: Target) -> list[RopeModule]:
-    """Return the RoPE modules of what was built.
-
-    Raises: BadInput where nothing that they return has as many pairs as options say, and no buffer does.
-    """
-    found = [_rope_module(name, module, target) for name, module in list(_candidates(target))]
-    shown = [built for built in found if built.pairs]
-    wanted = {count for _, count in target.sizes}
-    if shown and wanted and not target.known and not any(built.pairs & wanted for built in shown):
-        label, count = target.sizes[0]
-        raise BadInput(
-            f"{target.builder.spec!r}: what {shown[0].kind} returns is of {min(shown[0].pairs)} pairs and "
-            f"{label} has {count}; give what belongs to it with --config, --model, --head-dim or --rotary-dim"
-        )
-    return found
-
-
-def _candidates(target: Target) -> Iterator[tuple[str, Any]]:
+def _candidates(source: Source, known: Sequence[Known]) -> Iterator[tuple[str, Any]]:
     """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once."""
-    holders = {one.buffer.rpartition(".")[0] for one in target.known}
     counts: dict[tuple[Any, ...], int] = {}
-    for name, module in target.built.named_modules():
+    for name, module in source.module.named_modules():
         leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
-        if name not in holders and not (leaf and _NAMED.search(type(module).__name__)):
-            continue
-        own = [one.theta.tobytes() for one in target.known if one.buffer.rpartition(".")[0] == name]
-        key = (type(module), *own)
-        counts[key] = counts.get(key, 0) + 1
-        if counts[key] == 1:
-            yield name, module
-    if not counts and next(target.built.children(), None) is None:
-        yield "", target.built
+        own = [one.theta.tobytes() for one in known if one.holder == name]
+        if own or (leaf and _NAMED.search(type(module).__name__)):
+            key = (type(module), *own)
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] == 1:
+                yield name, module
+    if not counts and next(source.module.children(), None) is None:
+        yield "", source.module
     for (kind, *_), count in counts.items():
         if count > 1:
-            target.notes.append(
+            source.notes.append(
                 f"{count} modules {kind.__name__} hold the same values: the first stands for all"
             )
 
 
-def _rope_module(name: str, module: Any, target: Target) -> RopeModule:
+def _rope_module(
+    name: str,
+    module: Any,
+    source: Source,
+    known: Sequence[Known],
+    expected: Expected | None,
+    up_to: int,
+) -> RopeModule:
     """Return a module with how it is called, as built."""
-    dtype, device, notes = _own_dtype(target.built), target.device, target.notes
-    own = [one for one in target.known if one.buffer.rpartition(".")[0] == name]
+    dtype, device = _own_dtype(source.module), _device(source)
+    own = [one for one in known if one.holder == name]
     base = RopeModule(name, module, device.label, own, dtype, NotFitted("it does more than RoPE"))
     if next(module.children(), None) is not None and not _NAMED.search(base.kind):
         return base
-    given = [] if target.expected is None else target.expected.settings(None)
+    given = [] if expected is None else expected.settings(None)
     listed = [*(one.theta for one in own), *(allowance.frequencies(setting) for _, setting in given)]
     misplaced = functools.partial(references.misplaced, listed)
     fitted = forwards.fitted(module, dtype, device.name, references.places, misplaced)
     if isinstance(fitted, NotFitted):
         return replace(base, fitted=fitted)
-    built = _with_references(base, fitted, target)
-    source = ""
+    built = _with_references(base, fitted, expected, up_to, source.notes)
+    code = ""
     with contextlib.suppress(OSError, TypeError):  # there is none
-        source = inspect.getsource(type(module).forward)
-    if not isinstance(built.fitted, NotFitted) and "self.training" in source:
-        notes.append(
+        code = inspect.getsource(type(module).forward)
+    if not isinstance(built.fitted, NotFitted) and "self.training" in code:
+        source.notes.append(
             f"{built.kind}.forward asks whether it is trained: it was run in eval mode, "
             "without what training adds"
         )
     return built
 
 
-def _with_references(built: RopeModule, fitted: Fitted[TensorPlaces], target: Target) -> RopeModule:
+def _with_references(
+    built: RopeModule, fitted: Fitted[TensorPlaces], given: Expected | None, up_to: int, notes: list[str]
+) -> RopeModule:
     """Return a module with what each of its calls should return."""
-    module, kind, up_to, notes = built.module, built.kind, target.up_to, target.notes
+    module, kind = built.module, built.kind
     count = measurement.length(module, fitted, up_to, built.own)
     if count < up_to:
         notes.append(f"{kind} holds {count} positions; it was run at those, and not up to {up_to}")
     axes = fitted.calls[0].axes
     if axes:
         notes.append(f"{kind} was run at {fitted.calls[0].given}")
-    before, given = _state(module), target.expected
+    before = _state(module)
     if given is not None and any(one.scaling.kind == "dynamic" for _, one in given.settings(None)):
         count = min(count, references.TOGETHER)
         notes.append(f"{kind} is held to what scaling dynamic makes of a call with {count} positions")
@@ -433,29 +426,11 @@ def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, st
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
         options["low_cpu_mem_usage"] = False
-    with tempfile.TemporaryDirectory() as folder, _quietly(library):
+    hushed = quiet() if library == "transformers" else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, hushed:
         model.save_pretrained(folder)
         result = type(model).from_pretrained(folder, **options).eval()
     return (getattr(result, place), place) if place else (result, "")
-
-
-@contextlib.contextmanager
-def _quietly(library: str) -> Iterator[None]:
-    """Within the block, show no bars of progress."""
-    if library != "transformers":
-        yield
-        return
-    from transformers.utils import logging as quiet
-
-    logging: Any = quiet
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _library(cls: type[Any]) -> str:
@@ -498,7 +473,9 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
     from transformers import PreTrainedModel
 
     cls, arguments = builder.cls, builder.arguments or {}
-    kinds = [one for one in vars(sys.modules[cls.__module__]).values() if _is_base(one, cls)] if cls else []
+    beside = vars(sys.modules[cls.__module__]).values() if cls else ()
+    own = [one for one in beside if isinstance(one, type) and one.__module__ == cls.__module__]
+    kinds = [one for one in own if one.__name__.endswith("PreTrainedModel")]
     config = next((value for value in arguments.values() if hasattr(value, "to_dict")), None)
     if not kinds or config is None:
         raise NotLoadable("it is no PreTrainedModel, nor is there one of its kind to hold it")
@@ -513,15 +490,6 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
             self.post_init()
 
     return Holder(config)
-
-
-def _is_base(value: Any, cls: type[Any]) -> bool:
-    """Return whether a value is the base of all models of a modeling file."""
-    return (
-        isinstance(value, type)
-        and value.__module__ == cls.__module__
-        and value.__name__.endswith("PreTrainedModel")
-    )
 
 
 def words(way: str, dtype: str) -> str:

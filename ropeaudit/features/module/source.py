@@ -65,13 +65,14 @@ class RopeBuffer:
 class Source:
     """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
 
-    built: by a factory, so that buffers are those that would be used. notes: what the reader must know.
-    module: what was built; builder: how it is built anew. own: whether its own config says what is
-    expected. place: where it was moved. gguf: what a GGUF file says, where it is one.
+    kind: module (what a factory built, whose buffers are those that would be used), gguf, dump (a table,
+    which is explained pair by pair), graph or checkpoint. notes: what the reader must know. module: what was
+    built; builder: how it is built anew. own: whether its own config says what is expected. place: where it
+    was moved. gguf: what a GGUF file says, where it is one.
     """
 
     spec: str
-    built: bool
+    kind: str
     buffers: list[RopeBuffer]
     tensors: int
     expected: Expected
@@ -90,22 +91,7 @@ class Source:
     @property
     def noun(self) -> str:
         """What its tensors are called."""
-        if self.gguf is not None:
-            return "setting"
-        if self.dumped:
-            return "table"
-        return "buffer" if self.built or not checkpoints.is_graph(Path(self.spec)) else "constant"
-
-    @property
-    def dumped(self) -> bool:
-        """Whether it is a dumped table, which is explained pair by pair."""
-        return not self.built and checkpoints.is_dump(Path(self.spec))
-
-    @property
-    def checkpoint(self) -> bool:
-        """Whether it is a file or a folder of a model's tensors."""
-        graph = not self.built and checkpoints.is_graph(Path(self.spec))
-        return not (self.built or graph or self.dumped or self.gguf is not None)
+        return {"gguf": "setting", "dump": "table", "graph": "constant"}.get(self.kind, "buffer")
 
 
 def kind_of_name(name: str) -> str:
@@ -150,7 +136,10 @@ def load(
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
         expected = replace(expected, model=_read(data, name, str(beside), expected.base, notes))
-    return Source(spec, False, buffers, count, expected, notes, gguf=gguf)
+    whole = Path(spec)
+    kind = "dump" if checkpoints.is_dump(whole) else "graph" if checkpoints.is_graph(whole) else "checkpoint"
+    kind = kind if gguf is None else "gguf"
+    return Source(spec, kind, buffers, count, expected, notes, gguf=gguf)
 
 
 def _of_metadata(rope: GgufRope) -> list[RopeBuffer]:
@@ -288,7 +277,7 @@ def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device
     ]
     return Source(
         spec=spec,
-        built=True,
+        kind="module",
         buffers=buffers,
         tensors=len(by_name),
         expected=expected,
