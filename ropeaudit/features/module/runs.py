@@ -111,11 +111,11 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
     """Yield the result of every module, loaded in a way; a note instead where that cannot be."""
     import torch
 
-    builder, dtype, loaded, holder = target.builder, getattr(torch, fmt.name), target.built, ""
+    builder, dtype, whole, holder = target.builder, getattr(torch, fmt.name), target.built, ""
     if way != BUILT:
         try:
-            loaded, holder = loaded(builder, way, dtype)
-            loaded = moved(builder.spec, loaded, target.device)
+            whole, holder = loaded(builder, way, dtype)
+            whole = moved(builder.spec, whole, target.device)
         except (NotLoadable, BadInput) as error:
             text = error.typed if isinstance(error, BadInput) else str(error)
             target.notes.append(f"{way} was not tried: {text}")
@@ -123,8 +123,8 @@ def _loaded(target: Target, way: str, fmt: Format, found: Sequence[RopeModule]) 
     if holder:
         target.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
     for built in found:
-        module = loaded.get_submodule(built.name)
-        given = _own_dtype(loaded) if way == BUILT else dtype
+        module = whole.get_submodule(built.name)
+        given = _own_dtype(whole) if way == BUILT else dtype
         name = str(given).removeprefix("torch.") if way == BUILT else fmt.name
         result = Run(built, way, name, given, *built.held(module), built.imaginary_lost(module))
         if isinstance(built.fitted, NotFitted):
