@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,23 +31,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
 SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
-CODE = """
-import numpy as np
-
-def angles(positions, d):
-    return positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-
-def rotated(x, angles):
-    cos, sin = np.cos(angles), np.sin(angles)
-    a, b = np.split(x.astype(np.float64), 2, -1)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-def right(x, positions):
-    return rotated(x, angles(positions, x.shape[-1]))
-
-def wrong(x, positions):
-    return rotated(x, angles(np.where(positions == 300, 299, positions), x.shape[-1]))
-"""
+CODE = Path(__file__).parents[1] / "kernels" / "called" / "one_position_off.py"
 MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 
 
@@ -54,7 +39,7 @@ MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run each test in a folder with code to check."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rope.py").write_text(CODE)
+    shutil.copy(CODE, tmp_path / "rope.py")
     return tmp_path
 
 
@@ -418,7 +403,7 @@ def test_junit_has_what_pytest_writes(folder: Path) -> None:
 def test_a_comma_in_the_name_of_a_file_is_no_list(folder: Path, capsys) -> None:
     plain = write("gpt-j-6b")
     Path("a,b").mkdir()
-    Path("a,b/c,d.py").write_text(CODE)
+    shutil.copy(CODE, "a,b/c,d.py")
     Path("a,b/config.json").write_text(Path(plain).read_text())
     command = ["--dtype", "fp32", "--under", "none", "--up-to", "64", "-q", "-o", "x,y.json"]
     assert main(["check", "a,b/c,d.py:right", f"rope.py:right,{plain}", "a,b/config.json", *command]) == 0

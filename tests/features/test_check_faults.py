@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,55 +32,8 @@ CONFIG = {  # a key that nothing reads
     "rope_theta": 10000.0,
     "rope_thetta": 5,
 }
-KERNEL = """import torch
-
-
-class Rope:
-    def forward(self, x, positions):
-        return x
-
-
-if True:
-
-    def rotate(x, positions):
-        return x
-
-
-alias = Rope()
-"""
-EXPORTED = """import functools
-import numpy as np
-
-def rope(x, positions):
-    return x
-
-class Rope:
-    def __call__(self, x, positions):
-        return rope(x, positions)
-
-@functools.wraps(rope)
-def wrapped(*given):
-    return rope(*given)
-
-part = functools.partial(rope)
-made = Rope()
-bare = lambda x, positions: rope(x, positions)
-"""
-INTERRUPTING = """import os, signal
-import numpy as np
-
-
-def f(x: np.ndarray, positions):
-    if __file__.endswith("b.py") and len(positions) == 1 and not os.path.exists("sent"):
-        open("sent", "w").close()
-        os.kill(os.getpid(), signal.SIGINT)
-    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, x.shape[-1], 2) / x.shape[-1])
-    (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-
-g = f
-"""
+CALLED = Path(__file__).parents[1] / "kernels" / "called"
+INTERRUPTING = (CALLED / "interrupting_kernel.py").read_text()
 
 
 def sarif_errors(log) -> list[str]:
@@ -101,7 +55,7 @@ def checked(target: str, kind: str = "code", check: str = "rotation", **finding)
 def kernel(tmp_path, monkeypatch) -> str:
     monkeypatch.chdir(tmp_path)
     Path("my kernels").mkdir()
-    Path("my kernels/rope.py").write_text(KERNEL)
+    shutil.copy(CALLED / "placed_kernel.py", "my kernels/rope.py")
     return "my kernels/rope.py"
 
 
@@ -128,10 +82,10 @@ def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
 def test_a_name_stands_where_the_named_file_binds_it(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pkg").mkdir()
-    Path("pkg/bad.py").write_text(EXPORTED)
+    shutil.copy(CALLED / "exported_names.py", "pkg/bad.py")
     Path("pkg/__init__.py").write_text("from .bad import *\nfrom .bad import rope as other\n")
-    lines = {"rope": 4, "Rope": 7, "Rope.__call__": 8, "wrapped": 12, "part": 15, "made": 16, "bare": 17}
-    lines |= {"np": 2, "absent": 0}
+    lines = {"rope": 6, "Rope": 10, "Rope.__call__": 11, "wrapped": 16, "part": 20, "made": 21, "bare": 22}
+    lines |= {"np": 3, "absent": 0}
     for where in ("pkg.bad", "pkg/bad.py"):
         assert {name: placed(f"{where}:{name}") for name in lines} == {
             name: ("pkg/bad.py", line) for name, line in lines.items()
@@ -246,7 +200,7 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     written = f"{done} checks done and written; 'old.csv' is left as before"
     assert told == f"ropeaudit: interrupted: {written}; {left}"
     assert annotated.startswith(
-        "::error file=b.py,line=5,title=ropeaudit%3A interrupted::b.py:f, interrupted"
+        "::error file=b.py,line=7,title=ropeaudit%3A interrupted::b.py:f, interrupted"
     )
     assert left in annotated
     assert ticket == "ropeaudit: no ticket was written: nothing was judged to its end"

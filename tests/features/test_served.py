@@ -27,20 +27,8 @@ YARN = {
 }
 SAID = "4,096 positions (factor 4 × original 1,024; max_position_embeddings 1,024)"
 
-# a kernel with the frequencies of YARN; LAST is the largest position that its table would hold
-KERNEL = """\
-import torch
-
-THETA = torch.tensor({theta}, dtype=torch.float32)
-
-
-def rope(x, positions):
-    positions = positions.clamp(max={last})
-    angles = positions.to(torch.float32)[..., None] * THETA
-    cos, sin = ({factor} * angles.cos()).to(x.dtype), ({factor} * angles.sin()).to(x.dtype)
-    first, second = x[..., :8], x[..., 8:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-"""
+KERNEL = (Path(__file__).parents[1] / "kernels" / "called" / "yarn_kernel.py").read_text()
+NUMBERS = "torch.ones(8), 1.0, 10**9"  # its frequencies, the factor of cos and sin, and its last position
 
 
 @pytest.fixture
@@ -52,7 +40,8 @@ def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     theta = frequencies(setting, "inverse_power", parse("fp32")).tolist()
     for name, last in (("right", 10**9), ("clamps", 2047)):
         factor = scaled.attention_factor(setting.scaling)
-        (tmp_path / f"{name}.py").write_text(KERNEL.format(theta=theta, last=last, factor=factor))
+        numbers = f"torch.tensor({theta}), {factor}, {last}"
+        (tmp_path / f"{name}.py").write_text(KERNEL.replace(NUMBERS, numbers))
     return tmp_path
 
 
