@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from command_line import ran
 from real_configs import config
 from tiny_models import change_config, make
 
@@ -117,10 +118,8 @@ def test_what_is_waived_or_noted_is_a_warning_and_strict_counts_it(capsys) -> No
     assert "waived until 2999-01-31: ticket 12" in answer.causes[0].facts
     path = write("llama-3.1-8b", use_logn_attn=True)
     command = ["check", path, "--dtype", "fp32", "--up-to", "256"]
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith(f"WARN  {path}   ")
-    assert main([*command, "--strict"]) == 1
-    assert "warning[config-keys]" in capsys.readouterr().out
+    assert ran(capsys, command).out.startswith(f"WARN  {path}   ")
+    assert "warning[config-keys]" in ran(capsys, [*command, "--strict"], 1).out
 
 
 @pytest.mark.parametrize("name", MARGINS)
@@ -161,8 +160,7 @@ def test_a_limit_within_the_maximum_fails() -> None:
 
 def test_layer_types_one_after_another(capsys) -> None:
     path = write("new-gemma-3")
-    assert main(["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]) == 0
-    whole = json.loads(capsys.readouterr().out)
+    whole = ran(capsys, ["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]).json
     layers = [row["layer"] for row in whole["records"] if row["check"] == "limit"]
     assert layers == ["full_attention", "sliding_attention"]
     only = list(check(path, "bf16", up_to=300, layer="sliding_attention"))
@@ -355,8 +353,7 @@ def test_a_model_without_rope_has_nothing_to_check(folder: Path, capsys) -> None
 
 def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
     (folder / "w.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")  # no tensors at all
-    assert main(["check", "w.safetensors", "--junit", "j.xml"]) == 1
-    told = capsys.readouterr().out.splitlines()[1]
+    told = ran(capsys, ["check", "w.safetensors", "--junit", "j.xml"], 1).out.splitlines()[1]
     assert told.startswith("error[judged]: no check judges it: there is no config")
     cases = parsed("j.xml").iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == ["judged"]
@@ -366,8 +363,7 @@ def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
 def test_several_targets_of_several_kinds(capsys) -> None:
     path = write("gpt-j-6b")
     targets = ["rope.py:wrong", path, "rope.py:right"]
-    assert main(["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"]) == 1
-    whole = json.loads(capsys.readouterr().out)
+    whole = ran(capsys, ["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"], 1).json
     assert list(dict.fromkeys(row["target"] for row in whole["records"])) == targets
     assert list(dict.fromkeys(row["kind"] for row in whole["records"])) == ["code", "config"]
     assert whole["headline"].startswith("1 of 3 targets fails: FAIL rope.py:wrong: ")
@@ -620,8 +616,7 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
     cast = {f"layers.{n}.inv_freq": theta.float().bfloat16().float() for n in range(3)}
     save_file(cast, checkpoint / "model.safetensors")
-    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-f", "json"]) == 1
-    whole = json.loads(capsys.readouterr().out)
+    whole = ran(capsys, ["check", "model", "--up-to", "300", "--dtype", "bf16", "-f", "json"], 1).json
     [row] = [row for row in whole["records"] if row["check"] == "stored inv_freq"]
     assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
     assert row["diagnosis"] == "narrow-frequencies"
@@ -687,8 +682,7 @@ def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(fold
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
     save_file({"layers.0.inv_freq": torch.full((32,), 0.3)}, checkpoint / "model.safetensors")
-    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16"]) == 1
-    said = capsys.readouterr().out
+    said = ran(capsys, ["check", "model", "--up-to", "300", "--dtype", "bf16"], 1).out
     assert "error[unexplained]" in said
     assert "closest known: wrong-base: base " in said
 
@@ -704,8 +698,7 @@ def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
         util, "find_spec", lambda name, *a: None if name == "transformers" else find(name, *a)
     )
     built = make("llama", folder / "llama")
-    assert main(["check", str(built), "--tokens", "24", "--dtype", "bf16"]) == 2
-    shown = capsys.readouterr()
+    shown = ran(capsys, ["check", str(built), "--tokens", "24", "--dtype", "bf16"], 2)
     assert shown.out == ""
     assert "--tokens and --text run the model, which needs transformers; pip install 'ropeaud" in shown.err
     assert main(["check", str(built), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0
@@ -743,8 +736,7 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     ],
 )
 def test_what_is_no_target_is_said_without_the_option_of_another_command(target, message, capsys) -> None:
-    assert main(["check", target]) == 2
-    text = capsys.readouterr().err
+    text = ran(capsys, ["check", target], 2).err
     assert text.startswith(f"ropeaudit: error: {message}")
     assert "--impl" not in text
 
@@ -769,7 +761,6 @@ def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
 
 def test_the_table_of_a_config(capsys, snapshot) -> None:
     path = write("gpt-j-6b", num_hidden_layers=28, torch_dtype="float16")
-    assert main(["check", path, "--up-to", "2k", "--dtype", "bf16"]) == 0
-    shown = capsys.readouterr()
+    shown = ran(capsys, ["check", path, "--up-to", "2k", "--dtype", "bf16"])
     assert shown.out == snapshot
     assert shown.err == snapshot

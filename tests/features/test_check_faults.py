@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
+from command_line import ran
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
@@ -254,8 +255,7 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config_target, "limits", stopped)
-    assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "--github"]) == 130
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["check", "llama-3.1-8b", "qwen2.5-7b", "--github"], 130)
     detail = "no pass: it was not checked to its end; 1 target was not begun: qwen2.5-7b"
     assert f"error[interrupted]: {detail}\n" in out
     assert f"::error title=ropeaudit%3A interrupted::llama-3.1-8b, interrupted: {detail}\n" in err
@@ -267,8 +267,7 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     files = ["-q", "--github", "--junit", "j.xml", "-o", "x.csv"]
     why = "missing.py: there is no such file; try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
-    assert main(["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files]) == 2
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files], 2)
     detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
     assert "FAIL  missing.py:f   not checked to its end" in out
     *_, written, last, annotated = err.splitlines()
@@ -328,15 +327,13 @@ def test_the_command_annotates_and_writes_sarif(tmp_path, monkeypatch, capsys) -
 def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["shift", "--heads", "1", "--seq-len", "2"]
-    assert main([*small, "-f", "sarif"]) == 2
-    assert "unknown report format 'sarif'" in capsys.readouterr().err
+    assert "unknown report format 'sarif'" in ran(capsys, [*small, "-f", "sarif"], 2).err
     assert main([*small, "-o", "a.sarif"]) == 2
     assert "sarif holds the report of `ropeaudit check` alone; try .json" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     capsys.readouterr()
     for command, told in {"check": True, "shift": False}.items():
-        assert main([command, "--help"]) == 0
-        assert (".sarif" in capsys.readouterr().out) == told
+        assert (".sarif" in ran(capsys, [command, "--help"]).out) == told
     with pytest.raises(ropeaudit.UsageError, match="give the results of check"):
         ropeaudit.render("sarif", ropeaudit.report(ropeaudit.shift(heads=1, seq_len=2)))
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from command_line import ran
 
 from ropeaudit import explain, report
 from ropeaudit.main import main
@@ -31,8 +32,7 @@ def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, spec) -> 
 
 
 def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(spec, capsys) -> None:
-    assert main(["explain", spec("shifted"), *FLAGS, "--offset", "64"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["explain", spec("shifted"), *FLAGS, "--offset", "64"])
     assert seen.out.startswith(f"FAIL  {spec('shifted')}   bf16: behaves like no known recipe\n")
     assert "error[positions-off]: positions +1\n" in seen.out
     assert main(["explain", spec("shifted"), *FLAGS, "--offset", "64", "-f", "json"]) == 0
@@ -54,8 +54,7 @@ def test_what_cannot_be_called_at_an_offset_gets_no_shares_there(spec) -> None:
 
 
 def test_dtypes_come_first_then_the_shares_of_each_offset(spec, capsys) -> None:
-    assert main(["explain", spec("like_hf"), *FLAGS, "--offset", "1000,5000", "-v"]) == 0
-    out = capsys.readouterr().out
+    out = ran(capsys, ["explain", spec("like_hf"), *FLAGS, "--offset", "1000,5000", "-v"]).out
     assert (
         0 < out.index("behaves like") < out.index("Recipes, nearest first:") < out.index("Stages, the worst")
     )
@@ -87,14 +86,12 @@ def test_code_of_another_layout_than_the_model_is_explained_in_its_own(spec) -> 
     ],
 )
 def test_what_goes_with_code_alone_is_refused_without(arguments, message, capsys) -> None:
-    assert main(["explain", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in ran(capsys, ["explain", *arguments], 2).err
 
 
 def test_the_command_stands_beside_recipes(spec, capsys) -> None:
     command = ["explain", spec("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
-    assert main(command) == 0
-    subjects = dict.fromkeys(one["implementation"] for one in json.loads(capsys.readouterr().out)["stages"])
+    subjects = dict.fromkeys(one["implementation"] for one in ran(capsys, command).json["stages"])
     first, second = subjects
     assert first == "meta"
     assert second.startswith(f"{spec('like_meta')} (as ")

@@ -1,7 +1,5 @@
 """Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import replace
@@ -9,6 +7,7 @@ from dataclasses import replace
 import imitations
 import numpy as np
 import pytest
+from command_line import ran
 
 from ropeaudit import parse
 from ropeaudit.features.explain import known_recipes as compared
@@ -122,8 +121,7 @@ def test_profiles_are_those_of_the_audit() -> None:
 
 
 def test_command_and_its_forms(capsys) -> None:
-    assert main(["explain", "transformers-llama", "-f", "csv"]) == 0
-    results = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    results = ran(capsys, ["explain", "transformers-llama", "-f", "csv"]).rows
     assert list(results[0]) == list(COLUMNS["dtypes"])
     assert {row["agrees"] for row in results} == {"yes", ""}
     assert "hf" in results[0]["nearest"].split()
@@ -207,6 +205,5 @@ def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
     path.write_text(
         "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
     )
-    assert main(["explain", f"{path}:f", "--offset", "0", "-f", "csv"]) == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    (row,) = ran(capsys, ["explain", f"{path}:f", "--offset", "0", "-f", "csv"]).rows
     assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")

@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from command_line import ran
 
 from ropeaudit import limit, report
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.limit import analysis, boundary_search
 from ropeaudit.features.limit import command as conditions
 from ropeaudit.features.limit.boundary_search import Question
-from ropeaudit.main import main
 
 KERNELS = "limited_kernels.py"
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 16}
@@ -129,10 +129,8 @@ def test_conditions_where_something_fails() -> None:
 def test_the_exit_code(capsys) -> None:
     command = ["limit", "--recipe", "uniform", "--dtype", "fp16", *FLAGS]
     command += ["--tolerance", "distinct_positions=16"]
-    assert main([*command, "--fail-if", "first_failure_seen<2034"]) == 0
-    capsys.readouterr()
-    assert main([*command, "--fail-if", "first_failure_seen<131072", "-f", "json"]) == 1
-    seen = capsys.readouterr()
+    ran(capsys, [*command, "--fail-if", "first_failure_seen<2034"])
+    seen = ran(capsys, [*command, "--fail-if", "first_failure_seen<131072", "-f", "json"], 1)
     assert json.loads(seen.out)["records"][0]["first_failure_seen"] == 2034
     assert "failed: first_failure_seen = 2034 (first_failure_seen<131072) for uniform float16;" in seen.err
 
@@ -149,5 +147,4 @@ def test_what_is_not_looked_at_cannot_be_required(spec, capsys) -> None:
     with pytest.raises(UsageError, match="try --fail-if 'first_failure_seen<131072'"):
         conditions.parse(["margin"], None)
     command = ["limit", "--impl", spec("right"), *FLAGS, "--fail-if", "first_failure_seen<131072"]
-    assert main(command) == 2
-    assert "--up-to 131071" in capsys.readouterr().err
+    assert "--up-to 131071" in ran(capsys, command, 2).err

@@ -8,9 +8,11 @@ import shutil
 import warnings
 from types import SimpleNamespace
 
+import command_line
 import numpy as np
 import pytest
 import torch
+from command_line import ran
 from safetensors.numpy import load_file
 from tiny_models import CONFIGS, add_tokenizer, change_config, split
 
@@ -47,8 +49,7 @@ def copied(built, tmp_path):
 
 
 def report(capsys, *arguments):
-    assert main(["model", *map(str, arguments), "-f", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return ran(capsys, ["model", *map(str, arguments), "-f", "json"]).json
 
 
 @pytest.mark.parametrize(
@@ -245,8 +246,7 @@ def test_a_text_is_read_and_cut(built, tmp_path, capsys) -> None:
     result = report(capsys, *arguments)
     assert result["records"][0]["tokens"] == 20
     assert "(--tokens limit)" in " ".join(result["notes"])
-    assert main(["model", *arguments]) == 0
-    said = capsys.readouterr().out
+    said = ran(capsys, ["model", *arguments]).out
     assert "perplexity" in said
     assert "read            20 tokens of notes.txt\n" in said
 
@@ -310,11 +310,7 @@ def test_shards_are_read(copied, capsys) -> None:
 
 
 def refused(capsys, *arguments):
-    assert main(["model", *map(str, arguments), "-q"]) == 2
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert seen.err.count("\n") == 1, seen.err
-    return seen.err
+    return command_line.refused(capsys, ["model", *arguments, "-q"])
 
 
 def test_folders_that_are_none(tmp_path, capsys) -> None:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from command_line import ran
 
 from ropeaudit.features.model import held
 from ropeaudit.features.model import load as model_load
@@ -725,8 +726,7 @@ def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
 
     loads(LOADED["wrong-base"])
     capsys.readouterr()
-    assert main([*arguments, "json"]) == 1
-    out, error = capsys.readouterr()
+    out, error = ran(capsys, [*arguments, "json"], 1)
     [row] = json.loads(out)["records"]
     assert (row["verdict"], row["diagnosis"], row["held"]) == (
         "wrong_frequencies",

@@ -5,6 +5,7 @@ import math
 import tempfile
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pytest
 import torch
@@ -167,11 +168,7 @@ def test_the_table(spec, tmp_path, monkeypatch, capsys, snapshot) -> None:
 
 
 def refused(capsys, *arguments):
-    assert main(["module", *map(str, arguments), "-q"]) == 2
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert seen.err.count("\n") == 1, seen.err
-    return seen.err
+    return command_line.refused(capsys, ["module", *arguments, "-q"])
 
 
 @pytest.mark.parametrize(

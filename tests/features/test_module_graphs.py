@@ -6,6 +6,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from command_line import ran
 from optional import needs
 
 from ropeaudit.main import main
@@ -17,8 +18,7 @@ pytestmark = needs("onnx")
 
 
 def audited(capsys, path, *arguments, code):
-    assert main(["module", str(path), *arguments, "-f", "json"]) == code
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["module", str(path), *arguments, "-f", "json"], code)
     return json.loads(out), err
 
 
@@ -31,8 +31,7 @@ def drift(theta):
 
 def test_openvino_ir_is_refused_with_what_to_give(tmp_path, capsys) -> None:
     (tmp_path / "rope.xml").write_text('<?xml version="1.0"?><net name="n" version="11"></net>')
-    assert main(["module", str(tmp_path / "rope.xml")]) == 2
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["module", str(tmp_path / "rope.xml")], 2)
     assert not out
     assert "OpenVINO IR is no longer read; give the .onnx file that it is made of" in err
 
@@ -186,11 +185,9 @@ def test_external_data_is_read(tmp_path, capsys) -> None:
     result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
     assert result["records"][0]["drift_256"] == pytest.approx(0.0048, rel=1e-3)
     (tmp_path / "x.data").write_bytes(b"cut")
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "of 'x.data', which has 3" in capsys.readouterr().err
+    assert "of 'x.data', which has 3" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
     (tmp_path / "x.data").unlink()
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "copy all files of the model" in capsys.readouterr().err
+    assert "copy all files of the model" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "", "a\0b"])
@@ -202,8 +199,7 @@ def test_external_data_outside_of_the_folder_is_refused(location, tmp_path, caps
     far = TensorProto(name="w", data_type=1, dims=[64], data_location=1, external_data=entries)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.onnx").write_bytes(model([times()], [far]).SerializeToString())
-    assert main(["module", str(tmp_path / "in" / "x.onnx")]) == 2
-    assert "of the model" in capsys.readouterr().err
+    assert "of the model" in ran(capsys, ["module", str(tmp_path / "in" / "x.onnx")], 2).err
 
 
 def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
@@ -216,11 +212,9 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
         (model([times()], [short]).SerializeToString(), "has shape 64 (256 bytes) and holds 8 bytes"),
     ):
         (tmp_path / "x.onnx").write_bytes(content)
-        assert main(["module", str(tmp_path / "x.onnx")]) == 2
-        assert expected in capsys.readouterr().err
+        assert expected in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
     monkeypatch.setattr("ropeaudit.tensor_files.onnx_graphs.find_spec", lambda name: None)
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "pip install 'ropeaudit[onnx]'" in capsys.readouterr().err
+    assert "pip install 'ropeaudit[onnx]'" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
 
 
 # ---------------------------------------------------------------------------- faults of tables
@@ -291,7 +285,6 @@ def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
     import onnx
 
     onnx.save(model([times()], [tensor(np.ones(64, np.float32))]), tmp_path / "none.onnx")
-    assert main(["module", str(tmp_path / "none.onnx")]) == 1  # nothing was judged
-    said = capsys.readouterr().out
+    said = ran(capsys, ["module", str(tmp_path / "none.onnx")], 1).out  # nothing was judged
     assert "no RoPE constant among 1 tensor" in said
     assert "give the module that was exported (file.py:function)" in said

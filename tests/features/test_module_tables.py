@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from command_line import ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -20,7 +21,6 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module.buffers import sentence as words
-from ropeaudit.main import main
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.wording import sentence
@@ -700,14 +700,11 @@ def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixtu
     path = f"{tmp_path}/x.npz"
     np.savez(path, inv_freq=RIGHT)
     line = ["module", path, "--base", "1e6"]
-    assert main(line) == 0
-    assert "1 of 1 RoPE table within float32 rounding" in capsys.readouterr().out
-    assert main([*line, "-v"]) == 0
-    shown = capsys.readouterr().out
+    assert "1 of 1 RoPE table within float32 rounding" in ran(capsys, line).out
+    shown = ran(capsys, [*line, "-v"]).out
     assert len([row for row in shown.splitlines() if row.startswith(("   0 ", "  63 "))]) == 2
     np.savez(path, inv_freq=BASE)
-    assert main([*line, "-f", "json", "-o", f"{tmp_path}/x.csv"]) == 1
-    shown = capsys.readouterr()
+    shown = ran(capsys, [*line, "-f", "json", "-o", f"{tmp_path}/x.csv"], 1)
     result = json.loads(shown.out)
     assert result["headline"].endswith("1 of 1 RoPE table off (wrong-base)")
     assert result["records"][0]["agrees"] == "no"
@@ -717,5 +714,4 @@ def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixtu
     assert [row["pair"] for row in result["pairs"]] == list(range(64))
     with open(f"{tmp_path}/x.csv") as file:
         assert len(file.readlines()) == 2
-    assert main(line[:2]) == 0
-    assert "assumed         base 500000, from the values" in capsys.readouterr().out
+    assert "assumed         base 500000, from the values" in ran(capsys, line[:2]).out

@@ -1,18 +1,16 @@
 """Parity of code: recipes, named implementations and own functions, in any mix and layout."""
 
-import csv
-import io
 import json
 
 import numpy as np
 import pytest
+from command_line import ran
 
 from ropeaudit import parity
 from ropeaudit.errors import UsageError
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.report import report as parity_report
 from ropeaudit.features.parity.report import row as parity_row
-from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.exact_rotation import rotated
 
@@ -93,16 +91,14 @@ def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, spec)
 
 def test_a_dtype_that_is_refused_is_a_row_and_a_line(spec, capsys) -> None:
     command = ["parity", "hf", spec("picky"), "--dtype", "fp16,fp32", "--offset", "0", "--head-dim", "32"]
-    assert main([*command, "-f", "json"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, [*command, "-f", "json"])
     report = json.loads(seen.out)
     refused, fine = report["records"]
     assert "picky refuses: TypeError: float16 is not taken" in refused["refused"]
     assert (refused["nearer"], fine["refused"]) == (None, "none")
     assert "float16 is not taken (fp16)" in report["headline"]
     assert "float16 at offset 0: " in seen.err
-    assert main([*command, "--dtype", "fp16", "-f", "csv"]) == 0
-    first = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    first = ran(capsys, [*command, "--dtype", "fp16", "-f", "csv"]).rows[0]
     assert first["parity_rms"] == "nan"
 
 

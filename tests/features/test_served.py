@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ran
 from real_configs import config
 
 from ropeaudit import Case, check, explain, limit, parse, vectors
@@ -176,8 +177,7 @@ def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsy
     assert next(iter(wrong.values())).up_to == 4096
     declared = findings(targets="clamps.py:rope", config="m.json", up_to=1024)
     assert not any(one.finding.failed for one in declared.values())
-    assert main(["check", "right.py:rope", "--config", "m.json", "--under", "none"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["check", "right.py:rope", "--config", "m.json", "--under", "none"])
     assert "positions 0 to 4,095" in seen.out
     assert f"m serves {SAID}" in seen.out
 
@@ -197,8 +197,7 @@ def test_limit_counts_the_range(yarn: Path, capsys) -> None:
     assert found.margin is not None
     assert found.margin > 2
     words = ["--recipe", "hf", "--dtype", "fp32", "--heads", "1", "--seq-len", "8", "--up-to", "8k"]
-    assert main(["limit", "--config", "m.json", "--budget", "64", *words]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["limit", "--config", "m.json", "--budget", "64", *words])
     assert "4,096 positions" in seen.out
     assert SAID in seen.err
 
@@ -207,8 +206,7 @@ def test_vectors_reach_the_end_of_the_range(yarn: Path, capsys) -> None:
     (written,) = vectors(str(yarn / "v"), config="m.json", seq_len=8, heads=2)
     assert written.spec.offsets[-1] + written.spec.seq_len == written.maximum == 4096
     assert written.notes == (f"m serves {SAID}",)
-    assert main(["vectors", "-o", "w", "--config", "m.json", "--seq-len", "8", "--heads", "2"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["vectors", "-o", "w", "--config", "m.json", "--seq-len", "8", "--heads", "2"])
     assert "at positions up to 4095" in seen.out
     assert SAID in seen.err
     assert "go past" not in seen.err
@@ -229,8 +227,7 @@ def test_shift_of_code_reaches_the_end_of_the_range(yarn: Path, capsys) -> None:
         "-f",
         "csv",
     ]
-    assert main(["shift", "--impl", "clamps.py:rope", *words, "--columns", "offset,verdict"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["shift", "--impl", "clamps.py:rope", *words, "--columns", "offset,verdict"])
     rows = [line.split(",") for line in seen.out.splitlines()[1:]]
     assert rows[-1] == ["4088", "wrong_rotation"]
     assert [int(offset) for offset, verdict in rows if verdict == "wrong_rotation"] == [2043, 4088]
@@ -250,5 +247,4 @@ def test_explain_of_code_compares_up_to_the_end_of_the_range(yarn: Path, capsys)
     (found,) = explain(dtypes="fp32", implementations="clamps.py:rope", config="m.json", **small)
     assert list(found.trace.drifts) == [0, 1024, 4096 - tracing.COMPARED]
     words = ["--config", "m.json", "--heads", "2", "--seq-len", "8", "--dtype", "fp32", "--recipe", "hf"]
-    assert main(["explain", *words]) == 0
-    assert SAID in capsys.readouterr().out
+    assert SAID in ran(capsys, ["explain", *words]).out
