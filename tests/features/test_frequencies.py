@@ -152,12 +152,5 @@ def test_the_command_shows_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len([line for line in shown.out.splitlines() if line.startswith(("   0", "   3"))]) == 2
     assert run("--head-dim", "8", "-f", "csv", "--max-position", "4k") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split(",")[:6] == [
-        "setting",
-        "pair",
-        "theta",
-        "wavelength",
-        "maximum",
-        "angle_at_maximum",
-    ]
+    assert lines[0].startswith("setting,pair,theta,wavelength,maximum,angle_at_maximum,")
     assert lines[2].split(",")[2:6] == ["0.1", "62.83185307179586", "4096", "409.6"]

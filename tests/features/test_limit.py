@@ -346,17 +346,8 @@ def test_the_answer_says_what_is_known(options, status, decides, capsys) -> None
 
 
 def test_many_cases_are_15_lines(capsys) -> None:
-    line = [
-        *SMALL[:4],
-        "--head-dim",
-        "8,16,32",
-        "--up-to",
-        "20",
-        "--recipe",
-        "hf,uniform",
-        "--dtype",
-        "bf16,fp16",
-    ]
+    line = [*SMALL[:4], "--head-dim", "8,16,32", "--up-to", "20"]
+    line += ["--recipe", "hf,uniform", "--dtype", "bf16,fp16"]
     shown = ran(capsys, ["limit", *line]).out
     assert "and 6 more: -v" in shown
     assert len(shown.splitlines()) <= 15

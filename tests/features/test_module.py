@@ -28,24 +28,21 @@ def audited(capsys, *arguments, code=0):
         return json.loads(file.read_text()) | {"answer": capsys.readouterr().out}
 
 
+NONE = ("none", "none", "unknown")
+NOT_CAST = ("plain", "halves", "other_base", "tables", "twice", "cis", "attribute", "mixed")
+
+
 @pytest.mark.parametrize(
     ("name", "code", "expected"),
     [
-        ("plain", 0, ("none", "none", "unknown")),
-        ("halves", 0, ("none", "none", "unknown")),
+        *((name, 0, NONE) for name in NOT_CAST),
+        ("powers", 0, NONE),  # every format holds powers of two
+        ("scaled", 1, NONE),  # no base explains it: nothing was judged
         ("bf16", 1, ("bfloat16", "stored", "no")),
         ("bf16_back", 1, ("bfloat16", "back", "no")),
         ("fp16_back", 1, ("float16", "back", "no")),
-        ("other_base", 0, ("none", "none", "unknown")),
-        ("scaled", 1, ("none", "none", "unknown")),  # no base explains it: nothing was judged
-        ("powers", 0, ("none", "none", "unknown")),  # every format holds powers of two
-        ("tables", 0, ("none", "none", "unknown")),
         ("tables_back", 1, ("bfloat16", "back", "no")),
-        ("twice", 0, ("none", "none", "unknown")),
-        ("cis", 0, ("none", "none", "unknown")),
         ("lone", 1, ("bfloat16", "back", "unknown")),
-        ("attribute", 0, ("none", "none", "unknown")),
-        ("mixed", 0, ("none", "none", "unknown")),
     ],
 )
 def test_what_was_cast(name, code, expected, spec, capsys) -> None:

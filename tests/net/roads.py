@@ -253,14 +253,8 @@ def vectors(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     case, out = folder / "case", folder / "out"
     out.mkdir()
     sizes = ["--heads", str(HEADS), "--kv-heads", str(HEADS), "--seq-len", "48"]
-    at = [
-        "--config",
-        str(config(folder, setting)),
-        "--dtype",
-        setting.dtype,
-        "--offset",
-        f"0,{setting.offset}",
-    ]
+    at = ["--config", str(config(folder, setting)), "--dtype", setting.dtype]
+    at += ["--offset", f"0,{setting.offset}"]
     if fault is None or fault.code != "q-k-swapped":  # grouped heads of the one do not fit the other
         at.append("--served")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -368,14 +362,6 @@ def model(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 
 ROADS: dict[str, Callable[[Path, Fault | None, Fault], list[Command]]] = {
-    "function": function,
-    "stored": stored,
-    "class": cached,
-    "tables": tables,
-    "named": named,
-    "vectors": vectors,
-    "module": module,
-    "checkpoint": checkpoint,
-    "onnx": onnx,
-    "model": model,
+    "class" if road is cached else road.__name__: road
+    for road in (function, stored, cached, tables, named, vectors, module, checkpoint, onnx, model)
 }
