@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import ml_dtypes
 import numpy as np
 import pytest
 from command_line import ran
@@ -606,39 +607,34 @@ def test_what_goes_with_no_target_is_refused(targets: str, arguments: dict[str, 
     assert message in str(caught.value)
 
 
-def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
-    import torch
-    from safetensors.torch import save_file
+def stored(folder: Path, values: np.ndarray, *names: str) -> None:
+    """Make the folder "model", whose config has base 10000 and 2048 positions, with frequencies by names."""
+    from safetensors.numpy import save_file
 
-    checkpoint = folder / "model"
-    checkpoint.mkdir()
-    (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
-    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
-    cast = {f"layers.{n}.inv_freq": theta.float().bfloat16().float() for n in range(3)}
-    save_file(cast, checkpoint / "model.safetensors")
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(json.dumps(config("gpt-j-6b")))
+    save_file(dict.fromkeys(names, values.astype(np.float32)), folder / "model" / "model.safetensors")
+
+
+def of_base(base: float) -> np.ndarray:
+    return base ** (-np.arange(32) / 32)
+
+
+def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
+    names = [f"layers.{n}.inv_freq" for n in range(3)]
+    stored(folder, of_base(1e4).astype(np.float32).astype(ml_dtypes.bfloat16), *names)
     whole = ran(capsys, ["check", "model", "--up-to", "300", "--dtype", "bf16", "-f", "json"], 1).json
     [row] = [row for row in whole["records"] if row["check"] == "stored inv_freq"]
     assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
     assert row["diagnosis"] == "narrow-frequencies"
     assert row["resembles"] == "bfloat16 frequencies"
     assert {row["kind"] for row in whole["records"]} == {"checkpoint"}
-    save_file({name: theta.float() for name in cast}, checkpoint / "model.safetensors")
+    stored(folder, of_base(1e4), *names)
     assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-q"]) == 0
-    (checkpoint / "config.json").unlink()
+    (folder / "model" / "config.json").unlink()
     results = by_check(list(check("model/model.safetensors")))
     assert results["config"].finding.status == "not applicable"
     assert results["stored inv_freq"].finding.status == "info"  # its base was guessed
-
-
-def stored(folder: Path, name: str, base: float) -> None:
-    """Make the folder "model", whose config has base 10000 and 2048 positions, with frequencies of a base."""
-    import torch
-    from safetensors.torch import save_file
-
-    (folder / "model").mkdir(exist_ok=True)
-    (folder / "model" / "config.json").write_text(json.dumps(config("gpt-j-6b")))
-    theta = base ** (-torch.arange(32, dtype=torch.float64) / 32)
-    save_file({name: theta.float()}, folder / "model" / "model.safetensors")
 
 
 TRANSFORMERS = "transformers computes inv_freq from config.json and drops stored ones"
@@ -652,7 +648,7 @@ OTHER_CODE = "code that computes the values from config.json does not use it"
 def test_a_stored_tensor_of_another_base_is_wrong_or_its_config_is(
     name: str, reader: str, folder: Path
 ) -> None:
-    stored(folder, name, 500000.0)
+    stored(folder, of_base(5e5), name)
     finding = by_check(list(check("model", "bf16", up_to=300)))["stored inv_freq"].finding
     assert finding.diagnosis is not None
     assert finding.diagnosis.code == "wrong-base"
@@ -665,23 +661,17 @@ def test_a_stored_tensor_of_another_base_is_wrong_or_its_config_is(
 
 
 def test_the_drift_of_a_stored_tensor_is_that_within_the_range_of_its_config(folder: Path) -> None:
-    stored(folder, "h.0.inv_freq", 500000.0)
+    stored(folder, of_base(5e5), "h.0.inv_freq")
     detail = by_check(list(check("model", "bf16", up_to=300)))["stored inv_freq"].finding.detail
     setting = from_config(config("gpt-j-6b"), "g", "here").layers["full_attention"]
-    theta = np.float32(500000.0 ** (-np.arange(32) / 32)).astype(np.float64)
+    theta = of_base(5e5).astype(np.float32).astype(np.float64)
     far = drifts(Dump("", "inv_freq", frequencies=theta), setting, 2047)[1]
     assert far is not None
     assert detail.endswith(f", {percent(far)} at a distance of 2,047")
 
 
 def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(folder: Path, capsys) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    checkpoint = folder / "model"
-    checkpoint.mkdir()
-    (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
-    save_file({"layers.0.inv_freq": torch.full((32,), 0.3)}, checkpoint / "model.safetensors")
+    stored(folder, np.full(32, 0.3), "layers.0.inv_freq")
     said = ran(capsys, ["check", "model", "--up-to", "300", "--dtype", "bf16"], 1).out
     assert "error[unexplained]" in said
     assert "closest known: wrong-base: base " in said

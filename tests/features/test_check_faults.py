@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
-from command_line import ran
+from command_line import ran, refused
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
@@ -278,11 +278,10 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     assert (tmp_path / "j.xml").read_text().count("<testcase ") == 9
     for before in ("x.csv", "j.xml"):
         (tmp_path / before).write_text("finished")
-    assert main(["check", "gpt-j-6b", "missing.py:f", *files]) == 2
+    ran(capsys, ["check", "gpt-j-6b", "missing.py:f", *files], 2)
     assert [(tmp_path / before).read_text() for before in ("x.csv", "j.xml")] == ["finished"] * 2
-    capsys.readouterr()
-    assert main(["check", "missing.py:f", "gpt-j-6b", *files]) == 2  # nothing was done before it
-    assert capsys.readouterr() == ("", f"ropeaudit: error: {why}\n")
+    nothing_done = ran(capsys, ["check", "missing.py:f", "gpt-j-6b", *files], 2)
+    assert nothing_done == ("", f"ropeaudit: error: {why}\n")
 
 
 @pytest.mark.slow  # a whole check
@@ -328,10 +327,9 @@ def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["shift", "--heads", "1", "--seq-len", "2"]
     assert "unknown report format 'sarif'" in ran(capsys, [*small, "-f", "sarif"], 2).err
-    assert main([*small, "-o", "a.sarif"]) == 2
-    assert "sarif holds the report of `ropeaudit check` alone; try .json" in capsys.readouterr().err
+    said = refused(capsys, [*small, "-o", "a.sarif"])
+    assert "sarif holds the report of `ropeaudit check` alone; try .json" in said
     assert not list(tmp_path.iterdir())
-    capsys.readouterr()
     for command, told in {"check": True, "shift": False}.items():
         assert (".sarif" in ran(capsys, [command, "--help"]).out) == told
     with pytest.raises(ropeaudit.UsageError, match="give the results of check"):

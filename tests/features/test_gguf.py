@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import ran
+from net.inputs import LLAMA3
 from optional import needs
 
 import ropeaudit
@@ -19,13 +20,6 @@ from ropeaudit.main import main
 
 pytestmark = needs("gguf")
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
 SHORT, LONG = [1.0 + i / 64 for i in range(32)], [1.0 + i / 2 for i in range(32)]
 
 

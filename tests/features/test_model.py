@@ -1,7 +1,5 @@
 """A whole model at shifted positions: verdicts, the float64 judge, what is captured, bad input."""
 
-import csv
-import io
 import json
 import math
 import shutil
@@ -234,12 +232,8 @@ def test_a_text_is_read_and_cut(built, tmp_path, capsys) -> None:
     add_tokenizer(folder)
     text = tmp_path / "notes.txt"
     text.write_text("the cat sat on the mat. " * 10)
-    assert (
-        main(["model", str(folder), "--text", str(text), "--offset", "9", "--dtype", "fp32", "-f", "csv"])
-        == 0
-    )
-    seen = capsys.readouterr()
-    (row,) = csv.DictReader(io.StringIO(seen.out))
+    seen = ran(capsys, ["model", folder, "--text", text, "--offset", "9", "--dtype", "fp32", "-f", "csv"])
+    (row,) = seen.rows
     assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "")
     assert "the text was cut to 128 of its 240 tokens (the model's limit)" in seen.err
     arguments = [str(folder), "--text", str(text), "--tokens", "20", "--offset", "9", "--dtype", "fp32"]
@@ -421,12 +415,9 @@ def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> No
         return real(self, *arguments)
 
     monkeypatch.setattr(ModelAudit, "_compared", broken)
-    assert (
-        main(["model", str(built("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
-        == 130
-    )
-    seen = capsys.readouterr()
-    assert len(list(csv.DictReader(io.StringIO(seen.out)))) == 1
+    offsets = ["--offset", "5,6", "--dtype", "fp32", "-f", "csv"]
+    seen = ran(capsys, ["model", built("llama"), *FAST[:2], *offsets], 130)
+    assert len(seen.rows) == 1
     assert "interrupted: 1 case done" in seen.err
 
 

@@ -722,10 +722,8 @@ def test_check_notes_decode_that_is_another_without_other_positions(built, monke
 
 def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
     arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "fp32", "-f"]
-    assert main([*arguments, "json"]) == 0
-
+    ran(capsys, [*arguments, "json"])
     loads(LOADED["wrong-base"])
-    capsys.readouterr()
     out, error = ran(capsys, [*arguments, "json"], 1)
     [row] = json.loads(out)["records"]
     assert (row["verdict"], row["diagnosis"], row["held"]) == (

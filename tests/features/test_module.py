@@ -54,25 +54,10 @@ def test_what_was_cast(name, code, expected, spec, capsys) -> None:
     assert (f"{expected[0]} number: it was cast and cast back" in result["answer"]) == (expected[1] == "back")
 
 
-def test_the_base_is_guessed_and_said_to_be(spec, capsys) -> None:
-    result = audited(capsys, spec("other_base"))
-    assert result["records"][0]["against"] == "base 750000 (guessed)"
-    assert "assumed         base 750000, from the values" in result["answer"]
-
-
 def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     result = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
     assert "1 of 1 RoPE buffer off\nerror[wrong-base]: base 750000 instead of 10000\n" in result["answer"]
-
-
-def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:
-    theta = torch.from_numpy(1e4 ** (-np.arange(64) / 64))
-    torch.save({"layers.0.rotary.inv_freq": theta.bfloat16()}, tmp_path / "a.pt")
-    (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
-    assert row["buffer"] == "layers.0.rotary.inv_freq"
-    assert row["diagnosis"] == "narrow-frequencies"
-    assert row["finding"].startswith("bfloat16 frequencies (63 of 64 pairs are off")
 
 
 def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:
