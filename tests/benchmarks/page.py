@@ -179,33 +179,14 @@ def testing(size: Size) -> Rows:
 
 
 def model(size: Size) -> Rows:
-    tokens = str(size.seq // 16)
+    tokens, offset = str(size.seq // 16), ["--offset", "1000"]
     with tempfile.TemporaryDirectory() as folder:
         bench_shift.run([*MODEL_TWICE, folder])
         config = f"{folder}/config.json"
         ours = {
             "check CONFIG": ["check", config, "--dtype", "bf16", "-q"],
-            "shift --config CONFIG": [
-                "shift",
-                *CASE,
-                "--config",
-                config,
-                "--seq-len",
-                tokens,
-                "--offset",
-                "1000",
-            ],
-            "model FOLDER": [
-                "model",
-                folder,
-                "--dtype",
-                "bf16",
-                "-q",
-                "--offset",
-                "1000",
-                "--tokens",
-                tokens,
-            ],
+            "shift --config CONFIG": ["shift", *CASE, "--config", config, "--seq-len", tokens, *offset],
+            "model FOLDER": ["model", folder, "--dtype", "bf16", "-q", *offset, "--tokens", tokens],
         }
         twice, *runs = least(
             size, [*MODEL_TWICE, folder, tokens], *([*ROPEAUDIT, *one] for one in ours.values())
@@ -269,16 +250,8 @@ def page(size: Size) -> Rows:
 
 
 SECTIONS: dict[str, Callable[[Size], Rows]] = {
-    "script": script,
-    "testing": testing,
-    "model": model,
-    "startup": startup,
-    "commands": commands,
-    "memory": memory,
-    "growth": growth,
-    "cells": cells,
-    "processes": processes,
-    "page": page,
+    section.__name__: section
+    for section in (script, testing, model, startup, commands, memory, growth, cells, processes, page)
 }
 
 

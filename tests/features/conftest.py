@@ -1,10 +1,18 @@
-"""Small models of transformers, for the tests that run them."""
+"""Kernels under check by their names, and small models of transformers, for the tests that run them."""
 
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+CALLED = Path(__file__).parents[1] / "kernels" / "called"
+
+
+@pytest.fixture
+def spec(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Return a function that names a kernel of the file that the test module has as KERNELS."""
+    return lambda name: f"{CALLED / request.module.KERNELS}:{name}"
 
 
 @pytest.fixture(scope="module")

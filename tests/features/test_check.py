@@ -2,13 +2,16 @@
 
 import datetime
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import ml_dtypes
 import numpy as np
 import pytest
+from command_line import ran
 from real_configs import config
 from tiny_models import change_config, make
 
@@ -30,23 +33,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
 SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
-CODE = """
-import numpy as np
-
-def angles(positions, d):
-    return positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-
-def rotated(x, angles):
-    cos, sin = np.cos(angles), np.sin(angles)
-    a, b = np.split(x.astype(np.float64), 2, -1)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-def right(x, positions):
-    return rotated(x, angles(positions, x.shape[-1]))
-
-def wrong(x, positions):
-    return rotated(x, angles(np.where(positions == 300, 299, positions), x.shape[-1]))
-"""
+CODE = Path(__file__).parents[1] / "kernels" / "called" / "one_position_off.py"
 MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 
 
@@ -54,7 +41,7 @@ MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run each test in a folder with code to check."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rope.py").write_text(CODE)
+    shutil.copy(CODE, tmp_path / "rope.py")
     return tmp_path
 
 
@@ -132,10 +119,8 @@ def test_what_is_waived_or_noted_is_a_warning_and_strict_counts_it(capsys) -> No
     assert "waived until 2999-01-31: ticket 12" in answer.causes[0].facts
     path = write("llama-3.1-8b", use_logn_attn=True)
     command = ["check", path, "--dtype", "fp32", "--up-to", "256"]
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith(f"WARN  {path}   ")
-    assert main([*command, "--strict"]) == 1
-    assert "warning[config-keys]" in capsys.readouterr().out
+    assert ran(capsys, command).out.startswith(f"WARN  {path}   ")
+    assert "warning[config-keys]" in ran(capsys, [*command, "--strict"], 1).out
 
 
 @pytest.mark.parametrize("name", MARGINS)
@@ -176,8 +161,7 @@ def test_a_limit_within_the_maximum_fails() -> None:
 
 def test_layer_types_one_after_another(capsys) -> None:
     path = write("new-gemma-3")
-    assert main(["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]) == 0
-    whole = json.loads(capsys.readouterr().out)
+    whole = ran(capsys, ["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]).json
     layers = [row["layer"] for row in whole["records"] if row["check"] == "limit"]
     assert layers == ["full_attention", "sliding_attention"]
     only = list(check(path, "bf16", up_to=300, layer="sliding_attention"))
@@ -370,8 +354,7 @@ def test_a_model_without_rope_has_nothing_to_check(folder: Path, capsys) -> None
 
 def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
     (folder / "w.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")  # no tensors at all
-    assert main(["check", "w.safetensors", "--junit", "j.xml"]) == 1
-    told = capsys.readouterr().out.splitlines()[1]
+    told = ran(capsys, ["check", "w.safetensors", "--junit", "j.xml"], 1).out.splitlines()[1]
     assert told.startswith("error[judged]: no check judges it: there is no config")
     cases = parsed("j.xml").iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == ["judged"]
@@ -381,8 +364,7 @@ def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
 def test_several_targets_of_several_kinds(capsys) -> None:
     path = write("gpt-j-6b")
     targets = ["rope.py:wrong", path, "rope.py:right"]
-    assert main(["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"]) == 1
-    whole = json.loads(capsys.readouterr().out)
+    whole = ran(capsys, ["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"], 1).json
     assert list(dict.fromkeys(row["target"] for row in whole["records"])) == targets
     assert list(dict.fromkeys(row["kind"] for row in whole["records"])) == ["code", "config"]
     assert whole["headline"].startswith("1 of 3 targets fails: FAIL rope.py:wrong: ")
@@ -418,7 +400,7 @@ def test_junit_has_what_pytest_writes(folder: Path) -> None:
 def test_a_comma_in_the_name_of_a_file_is_no_list(folder: Path, capsys) -> None:
     plain = write("gpt-j-6b")
     Path("a,b").mkdir()
-    Path("a,b/c,d.py").write_text(CODE)
+    shutil.copy(CODE, "a,b/c,d.py")
     Path("a,b/config.json").write_text(Path(plain).read_text())
     command = ["--dtype", "fp32", "--under", "none", "--up-to", "64", "-q", "-o", "x,y.json"]
     assert main(["check", "a,b/c,d.py:right", f"rope.py:right,{plain}", "a,b/config.json", *command]) == 0
@@ -625,40 +607,34 @@ def test_what_goes_with_no_target_is_refused(targets: str, arguments: dict[str, 
     assert message in str(caught.value)
 
 
-def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
-    import torch
-    from safetensors.torch import save_file
+def stored(folder: Path, values: np.ndarray, *names: str) -> None:
+    """Make the folder "model", whose config has base 10000 and 2048 positions, with frequencies by names."""
+    from safetensors.numpy import save_file
 
-    checkpoint = folder / "model"
-    checkpoint.mkdir()
-    (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
-    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
-    cast = {f"layers.{n}.inv_freq": theta.float().bfloat16().float() for n in range(3)}
-    save_file(cast, checkpoint / "model.safetensors")
-    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-f", "json"]) == 1
-    whole = json.loads(capsys.readouterr().out)
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(json.dumps(config("gpt-j-6b")))
+    save_file(dict.fromkeys(names, values.astype(np.float32)), folder / "model" / "model.safetensors")
+
+
+def of_base(base: float) -> np.ndarray:
+    return base ** (-np.arange(32) / 32)
+
+
+def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
+    names = [f"layers.{n}.inv_freq" for n in range(3)]
+    stored(folder, of_base(1e4).astype(np.float32).astype(ml_dtypes.bfloat16), *names)
+    whole = ran(capsys, ["check", "model", "--up-to", "300", "--dtype", "bf16", "-f", "json"], 1).json
     [row] = [row for row in whole["records"] if row["check"] == "stored inv_freq"]
     assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
     assert row["diagnosis"] == "narrow-frequencies"
     assert row["resembles"] == "bfloat16 frequencies"
     assert {row["kind"] for row in whole["records"]} == {"checkpoint"}
-    save_file({name: theta.float() for name in cast}, checkpoint / "model.safetensors")
+    stored(folder, of_base(1e4), *names)
     assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-q"]) == 0
-    (checkpoint / "config.json").unlink()
+    (folder / "model" / "config.json").unlink()
     results = by_check(list(check("model/model.safetensors")))
     assert results["config"].finding.status == "not applicable"
     assert results["stored inv_freq"].finding.status == "info"  # its base was guessed
-
-
-def stored(folder: Path, name: str, base: float) -> None:
-    """Make the folder "model", whose config has base 10000 and 2048 positions, with frequencies of a base."""
-    import torch
-    from safetensors.torch import save_file
-
-    (folder / "model").mkdir(exist_ok=True)
-    (folder / "model" / "config.json").write_text(json.dumps(config("gpt-j-6b")))
-    theta = base ** (-torch.arange(32, dtype=torch.float64) / 32)
-    save_file({name: theta.float()}, folder / "model" / "model.safetensors")
 
 
 TRANSFORMERS = "transformers computes inv_freq from config.json and drops stored ones"
@@ -672,7 +648,7 @@ OTHER_CODE = "code that computes the values from config.json does not use it"
 def test_a_stored_tensor_of_another_base_is_wrong_or_its_config_is(
     name: str, reader: str, folder: Path
 ) -> None:
-    stored(folder, name, 500000.0)
+    stored(folder, of_base(5e5), name)
     finding = by_check(list(check("model", "bf16", up_to=300)))["stored inv_freq"].finding
     assert finding.diagnosis is not None
     assert finding.diagnosis.code == "wrong-base"
@@ -685,25 +661,18 @@ def test_a_stored_tensor_of_another_base_is_wrong_or_its_config_is(
 
 
 def test_the_drift_of_a_stored_tensor_is_that_within_the_range_of_its_config(folder: Path) -> None:
-    stored(folder, "h.0.inv_freq", 500000.0)
+    stored(folder, of_base(5e5), "h.0.inv_freq")
     detail = by_check(list(check("model", "bf16", up_to=300)))["stored inv_freq"].finding.detail
     setting = from_config(config("gpt-j-6b"), "g", "here").layers["full_attention"]
-    theta = np.float32(500000.0 ** (-np.arange(32) / 32)).astype(np.float64)
+    theta = of_base(5e5).astype(np.float32).astype(np.float64)
     far = drifts(Dump("", "inv_freq", frequencies=theta), setting, 2047)[1]
     assert far is not None
     assert detail.endswith(f", {percent(far)} at a distance of 2,047")
 
 
 def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(folder: Path, capsys) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    checkpoint = folder / "model"
-    checkpoint.mkdir()
-    (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
-    save_file({"layers.0.inv_freq": torch.full((32,), 0.3)}, checkpoint / "model.safetensors")
-    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16"]) == 1
-    said = capsys.readouterr().out
+    stored(folder, np.full(32, 0.3), "layers.0.inv_freq")
+    said = ran(capsys, ["check", "model", "--up-to", "300", "--dtype", "bf16"], 1).out
     assert "error[unexplained]" in said
     assert "closest known: wrong-base: base " in said
 
@@ -719,8 +688,7 @@ def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
         util, "find_spec", lambda name, *a: None if name == "transformers" else find(name, *a)
     )
     built = make("llama", folder / "llama")
-    assert main(["check", str(built), "--tokens", "24", "--dtype", "bf16"]) == 2
-    shown = capsys.readouterr()
+    shown = ran(capsys, ["check", str(built), "--tokens", "24", "--dtype", "bf16"], 2)
     assert shown.out == ""
     assert "--tokens and --text run the model, which needs transformers; pip install 'ropeaud" in shown.err
     assert main(["check", str(built), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0
@@ -758,8 +726,7 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     ],
 )
 def test_what_is_no_target_is_said_without_the_option_of_another_command(target, message, capsys) -> None:
-    assert main(["check", target]) == 2
-    text = capsys.readouterr().err
+    text = ran(capsys, ["check", target], 2).err
     assert text.startswith(f"ropeaudit: error: {message}")
     assert "--impl" not in text
 
@@ -784,7 +751,6 @@ def test_checks_of_code_say_for_which_length_dynamic_scaling_is(
 
 def test_the_table_of_a_config(capsys, snapshot) -> None:
     path = write("gpt-j-6b", num_hidden_layers=28, torch_dtype="float16")
-    assert main(["check", path, "--up-to", "2k", "--dtype", "bf16"]) == 0
-    shown = capsys.readouterr()
+    shown = ran(capsys, ["check", path, "--up-to", "2k", "--dtype", "bf16"])
     assert shown.out == snapshot
     assert shown.err == snapshot

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
+from command_line import ran, refused
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
@@ -31,55 +33,8 @@ CONFIG = {  # a key that nothing reads
     "rope_theta": 10000.0,
     "rope_thetta": 5,
 }
-KERNEL = """import torch
-
-
-class Rope:
-    def forward(self, x, positions):
-        return x
-
-
-if True:
-
-    def rotate(x, positions):
-        return x
-
-
-alias = Rope()
-"""
-EXPORTED = """import functools
-import numpy as np
-
-def rope(x, positions):
-    return x
-
-class Rope:
-    def __call__(self, x, positions):
-        return rope(x, positions)
-
-@functools.wraps(rope)
-def wrapped(*given):
-    return rope(*given)
-
-part = functools.partial(rope)
-made = Rope()
-bare = lambda x, positions: rope(x, positions)
-"""
-INTERRUPTING = """import os, signal
-import numpy as np
-
-
-def f(x: np.ndarray, positions):
-    if __file__.endswith("b.py") and len(positions) == 1 and not os.path.exists("sent"):
-        open("sent", "w").close()
-        os.kill(os.getpid(), signal.SIGINT)
-    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, x.shape[-1], 2) / x.shape[-1])
-    (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-
-
-g = f
-"""
+CALLED = Path(__file__).parents[1] / "kernels" / "called"
+INTERRUPTING = (CALLED / "interrupting_kernel.py").read_text()
 
 
 def sarif_errors(log) -> list[str]:
@@ -101,7 +56,7 @@ def checked(target: str, kind: str = "code", check: str = "rotation", **finding)
 def kernel(tmp_path, monkeypatch) -> str:
     monkeypatch.chdir(tmp_path)
     Path("my kernels").mkdir()
-    Path("my kernels/rope.py").write_text(KERNEL)
+    shutil.copy(CALLED / "placed_kernel.py", "my kernels/rope.py")
     return "my kernels/rope.py"
 
 
@@ -128,10 +83,10 @@ def test_a_fault_stands_at_the_line_of_its_function(kernel, tmp_path) -> None:
 def test_a_name_stands_where_the_named_file_binds_it(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pkg").mkdir()
-    Path("pkg/bad.py").write_text(EXPORTED)
+    shutil.copy(CALLED / "exported_names.py", "pkg/bad.py")
     Path("pkg/__init__.py").write_text("from .bad import *\nfrom .bad import rope as other\n")
-    lines = {"rope": 4, "Rope": 7, "Rope.__call__": 8, "wrapped": 12, "part": 15, "made": 16, "bare": 17}
-    lines |= {"np": 2, "absent": 0}
+    lines = {"rope": 6, "Rope": 10, "Rope.__call__": 11, "wrapped": 16, "part": 20, "made": 21, "bare": 22}
+    lines |= {"np": 3, "absent": 0}
     for where in ("pkg.bad", "pkg/bad.py"):
         assert {name: placed(f"{where}:{name}") for name in lines} == {
             name: ("pkg/bad.py", line) for name, line in lines.items()
@@ -246,7 +201,7 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     written = f"{done} checks done and written; 'old.csv' is left as before"
     assert told == f"ropeaudit: interrupted: {written}; {left}"
     assert annotated.startswith(
-        "::error file=b.py,line=5,title=ropeaudit%3A interrupted::b.py:f, interrupted"
+        "::error file=b.py,line=7,title=ropeaudit%3A interrupted::b.py:f, interrupted"
     )
     assert left in annotated
     assert ticket == "ropeaudit: no ticket was written: nothing was judged to its end"
@@ -300,8 +255,7 @@ def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config_target, "limits", stopped)
-    assert main(["check", "llama-3.1-8b", "qwen2.5-7b", "--github"]) == 130
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["check", "llama-3.1-8b", "qwen2.5-7b", "--github"], 130)
     detail = "no pass: it was not checked to its end; 1 target was not begun: qwen2.5-7b"
     assert f"error[interrupted]: {detail}\n" in out
     assert f"::error title=ropeaudit%3A interrupted::llama-3.1-8b, interrupted: {detail}\n" in err
@@ -313,8 +267,7 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     files = ["-q", "--github", "--junit", "j.xml", "-o", "x.csv"]
     why = "missing.py: there is no such file; try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
-    assert main(["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files]) == 2
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["check", "gpt-j-6b", "missing.py:f", "qwen2.5-7b", *files], 2)
     detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
     assert "FAIL  missing.py:f   not checked to its end" in out
     *_, written, last, annotated = err.splitlines()
@@ -325,11 +278,10 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     assert (tmp_path / "j.xml").read_text().count("<testcase ") == 9
     for before in ("x.csv", "j.xml"):
         (tmp_path / before).write_text("finished")
-    assert main(["check", "gpt-j-6b", "missing.py:f", *files]) == 2
+    ran(capsys, ["check", "gpt-j-6b", "missing.py:f", *files], 2)
     assert [(tmp_path / before).read_text() for before in ("x.csv", "j.xml")] == ["finished"] * 2
-    capsys.readouterr()
-    assert main(["check", "missing.py:f", "gpt-j-6b", *files]) == 2  # nothing was done before it
-    assert capsys.readouterr() == ("", f"ropeaudit: error: {why}\n")
+    nothing_done = ran(capsys, ["check", "missing.py:f", "gpt-j-6b", *files], 2)
+    assert nothing_done == ("", f"ropeaudit: error: {why}\n")
 
 
 @pytest.mark.slow  # a whole check
@@ -374,15 +326,12 @@ def test_the_command_annotates_and_writes_sarif(tmp_path, monkeypatch, capsys) -
 def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["shift", "--heads", "1", "--seq-len", "2"]
-    assert main([*small, "-f", "sarif"]) == 2
-    assert "unknown report format 'sarif'" in capsys.readouterr().err
-    assert main([*small, "-o", "a.sarif"]) == 2
-    assert "sarif holds the report of `ropeaudit check` alone; try .json" in capsys.readouterr().err
+    assert "unknown report format 'sarif'" in ran(capsys, [*small, "-f", "sarif"], 2).err
+    said = refused(capsys, [*small, "-o", "a.sarif"])
+    assert "sarif holds the report of `ropeaudit check` alone; try .json" in said
     assert not list(tmp_path.iterdir())
-    capsys.readouterr()
     for command, told in {"check": True, "shift": False}.items():
-        assert main([command, "--help"]) == 0
-        assert (".sarif" in capsys.readouterr().out) == told
+        assert (".sarif" in ran(capsys, [command, "--help"]).out) == told
     with pytest.raises(ropeaudit.UsageError, match="give the results of check"):
         ropeaudit.render("sarif", ropeaudit.report(ropeaudit.shift(heads=1, seq_len=2)))
 

@@ -2,11 +2,11 @@
 
 import damaged_tables
 import pytest
+from command_line import ran
 from damaged_tables import BASE, DAMAGES, HOLDERS
 from optional import needs
 
 import ropeaudit
-from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import codes
 
 pytestmark = needs("onnx")
@@ -69,8 +69,7 @@ def test_right_tables_stay_right(holder, base, tmp_path) -> None:
 
 def test_a_table_of_other_positions_is_not_judged_without_a_base(tmp_path, capsys) -> None:
     spec, _ = HOLDERS["safetensors"](tmp_path, *DAMAGES["shifted by one"].change(*damaged_tables.tables()))
-    assert main(["module", spec]) == 1
-    said = capsys.readouterr().out
+    said = ran(capsys, ["module", spec], 1).out
     assert "nothing was judged" in said
     assert "assumed         base 500000, positions +1, from the values" in said
     assert "--config, --model or --base says what is right" in said

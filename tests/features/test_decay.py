@@ -1,7 +1,5 @@
 """Decay: the golden values of the literature, the search, recipes beside the exact curves, the command."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import replace
@@ -9,6 +7,7 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
+from command_line import Printed, ran, refused
 
 from ropeaudit import decay
 from ropeaudit.errors import BadShape, UsageError
@@ -206,11 +205,9 @@ def test_a_recipe_stands_beside_the_exact_curves() -> None:
 
 def test_drift_that_is_nan_is_said(capsys) -> None:
     case = ["--base", "1e12", "--dtype", "fp16", "--recipe", "uniform", "--qk", "ones"]
-    assert main(["decay", *case, "--distance", "65519,65520", "-f", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = ran(capsys, ["decay", *case, "--distance", "65519,65520", "-f", "json"]).json
     assert [row["drift_rms"] is None for row in report["records"]] == [False, True]
-    assert main(["decay", *case, "--distance", "65519,65520"]) == 0
-    said = capsys.readouterr().out
+    said = ran(capsys, ["decay", *case, "--distance", "65519,65520"]).out
     assert "uniform float16: scores are nan or infinite at distance 65,520 (ones)" in said
 
 
@@ -222,14 +219,9 @@ def test_wrong_head_dim_and_distances_are_refused() -> None:
         analysis._sampled(qk.make("ones", 1, 1, 1, RopeSetting.of(64)), 1, PLAIN)
 
 
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_the_command_gives_the_golden_values(capsys) -> None:
     listed = ",".join(map(str, ROFORMER))
-    assert main(["decay", "--distance", listed, "--qk", "ones", "-f", "csv"]) == 0
-    results = rows(capsys.readouterr().out)
+    results = ran(capsys, ["decay", "--distance", listed, "--qk", "ones", "-f", "csv"]).rows
     assert [f"{float(row['bound']):.4f}" for row in results] == list(ROFORMER.values())
     assert {row["first_failing"] for row in results} == {str(MEN_FIRST)}
     assert {row["implementation"] for row in results} == {""}
@@ -251,15 +243,14 @@ def test_the_answer_says_what_the_literature_says(capsys) -> None:
 
 def test_distances_are_lists_and_ranges(capsys) -> None:
     words = "3,0-128+64,1-8*2,1000-1008"
-    assert main(["decay", "--distance", words, "--qk", "ones", "-f", "csv"]) == 0
-    results = [int(row["distance"]) for row in rows(capsys.readouterr().out)]
+    rows = ran(capsys, ["decay", "--distance", words, "--qk", "ones", "-f", "csv"]).rows
+    results = [int(row["distance"]) for row in rows]
     assert results == [3, 0, 64, 128, 1, 2, 4, 8, *range(1000, 1009)]
 
 
 def test_recipes_in_the_command(capsys) -> None:
     some = ["decay", "--distance", "0,5000", "--qk", "ones", "--dtype", "bf16", "--recipe", "uniform,hf"]
-    assert main([*some, "-f", "csv"]) == 0
-    result = rows(capsys.readouterr().out)
+    result = ran(capsys, [*some, "-f", "csv"]).rows
     assert [(row["implementation"], row["dtype"]) for row in result[::2]] == [
         ("uniform", "bfloat16"),
         ("hf", "bfloat16"),
@@ -272,21 +263,19 @@ def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
     path = tmp_path / "qk.npz"
     np.savez(path, q=generator.standard_normal((4, 10, 64)), k=generator.standard_normal((2, 10, 64)))
     command = ["decay", "--qk", f"{path}", "--qk", "ones", "--distance", "0,9", "--vectors", "5", "-f", "csv"]
-    assert main(command) == 0
-    result = rows(capsys.readouterr().out)
+    result = ran(capsys, command).rows
     assert [(row["head_dim"], row["heads"], row["vectors"]) for row in result[::2]] == [
         ("64", "4", "5"),
         ("64", "1", "1"),
     ]
-    assert main([*command, "--head-dim", "32"]) == 2
-    assert "give --head-dim 64" in capsys.readouterr().err
+    assert "give --head-dim 64" in ran(capsys, [*command, "--head-dim", "32"], 2).err
 
 
 def test_files_hold_what_was_asked_for(tmp_path, capsys) -> None:
     table, data = tmp_path / "a.txt", tmp_path / "b.csv"
     assert main(["decay", "--distance", "0-64", "-q", "-o", f"{table}", "-o", f"{data}"]) == 0
     assert table.read_text(encoding="utf-8") == capsys.readouterr().out
-    assert len(rows(data.read_text(encoding="utf-8"))) == 2 * len(round_values(0, 64))
+    assert len(Printed(data.read_text(encoding="utf-8"), "").rows) == 2 * len(round_values(0, 64))
     stages = json.loads((tmp_path / "b.csv.meta.json").read_text(encoding="utf-8"))
     assert stages["stages"] == {}
 
@@ -299,8 +288,7 @@ def test_nothing_rotated_is_no_fault(capsys) -> None:
 def test_zero_vectors_have_no_relative_score(tmp_path, capsys) -> None:
     path = tmp_path / "qk.npz"
     np.savez(path, q=np.zeros((1, 2, 8)), k=np.zeros((1, 2, 8)))
-    assert main(["decay", "--qk", f"{path}", "--distance", "0-30"]) == 0
-    assert f"{path} nan" in capsys.readouterr().out
+    assert f"{path} nan" in ran(capsys, ["decay", "--qk", f"{path}", "--distance", "0-30"]).out
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
@@ -313,9 +301,8 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         return real(*arguments)
 
     monkeypatch.setattr(analysis, "first_failing", broken)
-    assert main(["decay", "--distance", "0,1", "--base", "100,200", "-f", "csv"]) == 130
-    seen = capsys.readouterr()
-    assert {row["base"] for row in rows(seen.out)} == {"100.0"}
+    seen = ran(capsys, ["decay", "--distance", "0,1", "--base", "100,200", "-f", "csv"], 130)
+    assert {row["base"] for row in seen.rows} == {"100.0"}
     assert "1 case" in seen.err
 
 
@@ -334,8 +321,5 @@ BAD = [
 
 def test_bad_input_gets_one_line(tmp_path, capsys) -> None:
     for options, error_line in BAD:
-        assert main(["decay", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2, options
-        seen = capsys.readouterr()
-        assert error_line in seen.err, options
-        assert (seen.err.count("\n"), seen.out) == (1, ""), options
+        assert error_line in refused(capsys, ["decay", *options, "-o", tmp_path / "x.csv"]), options
         assert list(tmp_path.iterdir()) == [], options

@@ -3,56 +3,26 @@
 import json
 
 import pytest
+from command_line import ran
 
 from ropeaudit import explain, report
 from ropeaudit.main import main
 
-CODE = """
-import torch
-
-def rotated(x, positions, table):
-    d = x.shape[-1]
-    inverse = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float32) / d)
-    angles = positions.float()[:, None] * inverse
-    cos, sin = angles.cos().to(table), angles.sin().to(table)
-    a, b = x[..., : d // 2].to(table), x[..., d // 2 :].to(table)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-def like_meta(x, positions):
-    return rotated(x, positions, torch.float32)
-
-def like_hf(x, positions):
-    return rotated(x, positions, x.dtype)
-
-def shifted(x, positions):
-    return like_meta(x, positions + 1)
-
-def raising(x, positions):
-    if x.dtype == torch.bfloat16:
-        raise TypeError("no bfloat16")
-    return like_meta(x, positions)
-"""
+pytest.importorskip("torch")
+KERNELS = "explained_kernels.py"
 SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
 FLAGS = ["--heads", "2", "--seq-len", "64", "--head-dim", "32"]
 
 
-@pytest.fixture
-def code(tmp_path):
-    pytest.importorskip("torch")
-    path = tmp_path / "k.py"
-    path.write_text(CODE)
-    return lambda name: f"{path}:{name}"
-
-
 @pytest.mark.parametrize(("name", "recipe"), [("like_meta", "meta"), ("like_hf", "hf")])
-def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, code) -> None:
-    [result] = explain(1000, "bf16", implementations=code(name), **SMALL)
+def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, spec) -> None:
+    [result] = explain(1000, "bf16", implementations=spec(name), **SMALL)
     [own] = result.explanations
     changes = {"accumulate": "fp64", "score": "fp64"}
     [same] = explain(1000, "bf16", recipe, changes=changes, **SMALL)
     assert own.drift.rms == same.drift.rms
     assert [(one.stage, one.share) for one in own.blames] == [(one.stage, one.share) for one in same.blames]
-    assert own.code == code(name)
+    assert own.code == spec(name)
     assert recipe in own.resembles
     assert recipe in [one for like in result.trace.nearest() for one in like.group.names]
     shown = report([result], by="stage")
@@ -61,40 +31,34 @@ def test_code_is_explained_as_the_recipe_that_it_is_like(name, recipe, code) -> 
     assert shown.rows[0]["implementation"] == f"{own.code} (as {own.recipe.recipe.name})"
 
 
-def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(code, capsys) -> None:
-    assert main(["explain", code("shifted"), *FLAGS, "--offset", "64"]) == 0
-    seen = capsys.readouterr()
-    assert seen.out.startswith(f"FAIL  {code('shifted')}   bf16: behaves like no known recipe\n")
+def test_what_resembles_nothing_is_shown_with_why_there_are_no_shares(spec, capsys) -> None:
+    seen = ran(capsys, ["explain", spec("shifted"), *FLAGS, "--offset", "64"])
+    assert seen.out.startswith(f"FAIL  {spec('shifted')}   bf16: behaves like no known recipe\n")
     assert "error[positions-off]: positions +1\n" in seen.out
-    assert main(["explain", code("shifted"), *FLAGS, "--offset", "64", "-f", "json"]) == 0
-    where = f"{code('shifted')} in bfloat16 at offset 64"
+    assert main(["explain", spec("shifted"), *FLAGS, "--offset", "64", "-f", "json"]) == 0
+    where = f"{spec('shifted')} in bfloat16 at offset 64"
     assert f"{where} does what no known recipe does; its stages get no shares" in capsys.readouterr().out
 
 
-def test_what_cannot_be_called_says_why(code) -> None:
-    [result] = explain(1000, "bf16", implementations=code("raising"), **SMALL)
+def test_what_cannot_be_called_says_why(spec) -> None:
+    [result] = explain(1000, "bf16", implementations=spec("raising"), **SMALL)
     assert result.trace.refused == "TypeError: no bfloat16"
     assert (result.explanations, result.unexplained) == ((), {})
 
 
-def test_what_cannot_be_called_at_an_offset_gets_no_shares_there(tmp_path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "k.py").write_text(
-        f"{CODE}\ndef short(x, positions):\n    return like_meta(x, torch.arange(500)[positions])\n"
-    )
-    [result] = explain((0, 1000), "bf16", implementations=f"{tmp_path / 'k.py'}:short", **SMALL)
+def test_what_cannot_be_called_at_an_offset_gets_no_shares_there(spec) -> None:
+    [result] = explain((0, 1000), "bf16", implementations=spec("short"), **SMALL)
     assert [one.offset for one in result.explanations] == [0]
     assert list(result.unexplained) == [1000]
     assert "cannot be called in bfloat16 at offset 1000: IndexError" in result.unexplained[1000]
 
 
-def test_dtypes_come_first_then_the_shares_of_each_offset(code, capsys) -> None:
-    assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-v"]) == 0
-    out = capsys.readouterr().out
+def test_dtypes_come_first_then_the_shares_of_each_offset(spec, capsys) -> None:
+    out = ran(capsys, ["explain", spec("like_hf"), *FLAGS, "--offset", "1000,5000", "-v"]).out
     assert (
         0 < out.index("behaves like") < out.index("Recipes, nearest first:") < out.index("Stages, the worst")
     )
-    assert main(["explain", code("like_hf"), *FLAGS, "--offset", "1000,5000", "-f", "json", "-q"]) == 0
+    assert main(["explain", spec("like_hf"), *FLAGS, "--offset", "1000,5000", "-f", "json", "-q"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert {"seen", "operations", "recipe_format"} <= set(whole["records"][0])
     assert {one["offset"] for one in whole["stages"]} == {1000, 5000}
@@ -102,13 +66,9 @@ def test_dtypes_come_first_then_the_shares_of_each_offset(code, capsys) -> None:
     assert whole["by"] == "dtypes"
 
 
-def test_code_of_another_layout_than_the_model_is_explained_in_its_own(tmp_path) -> None:
-    pytest.importorskip("torch")
-    interleaved = CODE.replace("x[..., : d // 2]", "x[..., ::2]").replace("x[..., d // 2 :]", "x[..., 1::2]")
-    interleaved = interleaved.replace("torch.cat(", "torch.stack(").replace("], -1)", "], -1).flatten(-2)")
-    (tmp_path / "k.py").write_text(interleaved)
-    name = f"{tmp_path / 'k.py'}:like_meta"
-    [result] = explain(0, "bf16", implementations=name, model="llama-2-7b", heads=2, seq_len=16)
+def test_code_of_another_layout_than_the_model_is_explained_in_its_own(spec) -> None:
+    case = {"model": "llama-2-7b", "heads": 2, "seq_len": 16}
+    [result] = explain(0, "bf16", implementations=spec("interleaved"), **case)
     assert result.trace.setting.layout == "interleaved"
     assert [one.setting.layout for one in result.explanations] == ["interleaved"]
 
@@ -126,14 +86,12 @@ def test_code_of_another_layout_than_the_model_is_explained_in_its_own(tmp_path)
     ],
 )
 def test_what_goes_with_code_alone_is_refused_without(arguments, message, capsys) -> None:
-    assert main(["explain", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in ran(capsys, ["explain", *arguments], 2).err
 
 
-def test_the_command_stands_beside_recipes(code, capsys) -> None:
-    command = ["explain", code("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
-    assert main(command) == 0
-    subjects = dict.fromkeys(one["implementation"] for one in json.loads(capsys.readouterr().out)["stages"])
+def test_the_command_stands_beside_recipes(spec, capsys) -> None:
+    command = ["explain", spec("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
+    subjects = dict.fromkeys(one["implementation"] for one in ran(capsys, command).json["stages"])
     first, second = subjects
     assert first == "meta"
-    assert second.startswith(f"{code('like_meta')} (as ")
+    assert second.startswith(f"{spec('like_meta')} (as ")

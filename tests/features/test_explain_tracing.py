@@ -1,14 +1,13 @@
 """Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import replace
 
+import imitations
 import numpy as np
 import pytest
-import torch
+from command_line import ran
 
 from ropeaudit import parse
 from ropeaudit.features.explain import known_recipes as compared
@@ -21,89 +20,17 @@ from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.own_code import OwnCode
 
-
-def inverse(d):
-    return 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.int64).float() / d)
-
-
-def rotate(x, cos, sin):
-    """Half-split; each operation in the dtype of its terms."""
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-def hf(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1])
-    return rotate(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
-
-
-def meta(x, positions, bent=1.0):
-    angles = torch.outer(positions.float(), inverse(x.shape[-1]) * bent)
-    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def meta_at_once(x, positions):
-    """A product that is added to something is a product still."""
-    angles = torch.addcmul(torch.zeros(()), positions.float()[:, None], inverse(x.shape[-1]))
-    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def vllm_cuda(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1])
-    cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
-    return rotate(x.float(), cos, sin).to(x.dtype)
-
-
-def hf_model_cast(x, positions):
-    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return rotate(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
-
-
-def hf_old_table(x, positions):
-    angles = torch.outer(positions.to(x.dtype), inverse(x.shape[-1]).to(x.dtype))
-    return rotate(x, angles.cos(), angles.sin())
-
-
-def gpt_neox_te(x, positions):
-    angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
-    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def flux(x, positions):
-    d = x.shape[-1]
-    omega = 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
-    angles = torch.outer(positions.double(), omega)
-    return rotate(x.float(), angles.cos().float(), angles.sin().float()).to(x.dtype)
-
-
-def flux_double(x, positions):
-    d = x.shape[-1]
-    angles = torch.outer(positions.double(), 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d))
-    return rotate(x, angles.cos(), angles.sin())
-
-
-def positions_in_dtype(x, positions):
-    angles = positions.to(x.dtype).float()[:, None] * inverse(x.shape[-1])
-    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def maxtext(x, positions):
-    d = x.shape[-1]
-    angles = positions.float()[:, None] / 10000.0 ** (torch.arange(0, d, 2).float() / d)
-    return rotate(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
-
-
 IMITATIONS = [
-    (hf, "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
-    (meta, "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
-    (meta_at_once, "meta", {"angle": "float32", "trig": "float32"}),
-    (vllm_cuda, "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
-    (hf_model_cast, "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
-    (hf_old_table, "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
-    (gpt_neox_te, "gpt-neox-te", {"angle": "bfloat16", "rotation": "float32"}),
-    (flux, "diffusers-flux", {"position": "float64", "angle": "float64"}),
-    (positions_in_dtype, "rotary-embedding-torch", {"position": "bfloat16", "angle": "float32"}),
-    (maxtext, "maxtext", {"table": "bfloat16", "rotation": "bfloat16"}),
+    (imitations.hf, "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
+    (imitations.meta, "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
+    (imitations.meta_at_once, "meta", {"angle": "float32", "trig": "float32"}),
+    (imitations.vllm_cuda, "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
+    (imitations.hf_model_cast, "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
+    (imitations.hf_old_table, "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
+    (imitations.gpt_neox_te, "gpt-neox-te", {"angle": "bfloat16", "rotation": "float32"}),
+    (imitations.flux, "diffusers-flux", {"position": "float64", "angle": "float64"}),
+    (imitations.positions_in_dtype, "rotary-embedding-torch", {"position": "bfloat16", "angle": "float32"}),
+    (imitations.maxtext, "maxtext", {"table": "bfloat16", "rotation": "bfloat16"}),
 ]
 
 
@@ -142,27 +69,12 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
     assert not wrong
 
 
-def rotary_embedding_torch_call(x, positions):
-    from rotary_embedding_torch import RotaryEmbedding
-
-    return RotaryEmbedding(x.shape[-1]).rotate_queries_or_keys(x, offset=int(positions[0]))
-
-
-def cohere_call(q, k, positions):
-    from transformers import CohereConfig
-    from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding, apply_rotary_pos_emb
-
-    config = CohereConfig(hidden_size=q.shape[-1], num_attention_heads=1, rope_theta=10000.0)
-    cos, sin = CohereRotaryEmbedding(config)(q, positions[None])
-    return apply_rotary_pos_emb(q, k, cos, sin)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kernel", "package", "recipe"),
     [
-        (rotary_embedding_torch_call, "rotary_embedding_torch", "rotary-embedding-torch"),
-        (cohere_call, "transformers", "vllm-cuda"),
+        (imitations.rotary_embedding_torch_call, "rotary_embedding_torch", "rotary-embedding-torch"),
+        (imitations.cohere_call, "transformers", "vllm-cuda"),
     ],
 )
 def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
@@ -178,7 +90,7 @@ def test_float16_is_told_apart_too() -> None:
 
 
 def test_in_float64_a_float32_angle_is_seen() -> None:
-    single, double = (traced(one, "fp64", (0, 1024)) for one in (hf, flux_double))
+    single, double = (traced(one, "fp64", (0, 1024)) for one in (imitations.hf, imitations.flux_double))
     assert "hf" in names(single)
     assert "uniform" not in names(single)
     assert "fp64-angles" in names(double)
@@ -202,15 +114,14 @@ def test_numpy_code_has_a_profile_alone() -> None:
 def test_profiles_are_those_of_the_audit() -> None:
     from ropeaudit import shift
 
-    result = traced(hf)
+    result = traced(imitations.hf)
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
     for record in shift(OFFSETS, "bf16", "hf", **case):
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
 
 
 def test_command_and_its_forms(capsys) -> None:
-    assert main(["explain", "transformers-llama", "-f", "csv"]) == 0
-    results = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    results = ran(capsys, ["explain", "transformers-llama", "-f", "csv"]).rows
     assert list(results[0]) == list(COLUMNS["dtypes"])
     assert {row["agrees"] for row in results} == {"yes", ""}
     assert "hf" in results[0]["nearest"].split()
@@ -221,39 +132,9 @@ def test_command_and_its_forms(capsys) -> None:
     assert "hf" in report["recipes"][0]["recipes"].split()
 
 
-def cast_frequencies(x, positions):
-    """bfloat16 frequencies and nothing else: no recipe with a name has it."""
-    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def wrong_exponent(x, positions):
-    d = x.shape[-1]
-    angles = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / (d - 2))
-    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
-
-
-def too_long(x, positions):
-    return meta(x * 1.1, positions)
-
-
-def unheard_of(x, positions):
-    """Frequencies that nothing known gives."""
-    bent = torch.linspace(0.5, 1.5, x.shape[-1] // 2) ** 3
-    return meta(x, positions, bent)
-
-
-def short_cache(x, positions):
-    return meta(x, torch.arange(40000)[positions])
-
-
-def clamped(x, positions):
-    return meta(x, positions.clamp(max=65535))
-
-
 def test_headline_and_stages_say_the_same() -> None:
     """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
-    result, words = traced(cast_frequencies), "bfloat16 frequencies, float32 rotation"
+    result, words = traced(imitations.cast_frequencies), "bfloat16 frequencies, float32 rotation"
     assert result.nearest()[0].distance < 1e-9
     assert likeness(result) == f"{words}, which no named recipe does: bit-identical at 96 positions"
     assert {row["agrees"] for row in rows(result)} <= {"yes", None}
@@ -263,7 +144,7 @@ def test_headline_and_stages_say_the_same() -> None:
 
 def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
-    result = traced(hf)
+    result = traced(imitations.hf)
     stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
     differing = replace(result.nearest()[0], differing=("rotation",))
     other = replace(result, stages=tuple(stages), likely=(differing,))
@@ -275,16 +156,16 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     ("kernel", "found", "words"),
     [
         (
-            wrong_exponent,
+            imitations.wrong_exponent,
             Diagnosis("exponent-denominator", {"dims": 126, "asked": 128}),
             "exponents over 126 instead of 128",
         ),
         (
-            too_long,
+            imitations.too_long,
             Diagnosis("scaled-vectors", {"times": 1.1}),
             "vectors 1.1 times as long as they should be",
         ),
-        (unheard_of, Diagnosis("unexplained"), "nothing known explains it"),
+        (imitations.unheard_of, Diagnosis("unexplained"), "nothing known explains it"),
     ],
 )
 def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
@@ -302,7 +183,7 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
 
 
 def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
-    result = traced(clamped, offsets=(0, 1024, 131072))
+    result = traced(imitations.clamped, offsets=(0, 1024, 131072))
     assert result.likely == ()
     assert result.faults == {131072: Diagnosis("table-ends", {"last": 65535})}
     assert result.diagnosis() == "table-ends"
@@ -310,7 +191,7 @@ def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
 
 
 def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
-    result = traced(short_cache, offsets=(*OFFSETS, 131072))
+    result = traced(imitations.short_cache, offsets=(*OFFSETS, 131072))
     assert list(result.drifts) == [0, 32768]
     assert list(result.dropped) == [131072]
     (note,) = told(result).notes
@@ -324,6 +205,5 @@ def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
     path.write_text(
         "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
     )
-    assert main(["explain", f"{path}:f", "--offset", "0", "-f", "csv"]) == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    (row,) = ran(capsys, ["explain", f"{path}:f", "--offset", "0", "-f", "csv"]).rows
     assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")

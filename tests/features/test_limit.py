@@ -1,7 +1,5 @@
 """Limits: against a scan of every offset, the search on its own, the bound over a range, the command."""
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Sequence
@@ -10,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cases import thinned
+from command_line import Printed, ran, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,10 +28,6 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
 SMALL = ["--heads", "1", "--seq-len", "16", "--head-dim", "32"]
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 # The first integer that a format does not hold: 2^11 + 1 and 2^8 + 1.
@@ -343,8 +338,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("options", "status", "decides"), ANSWERS)
 def test_the_answer_says_what_is_known(options, status, decides, capsys) -> None:
-    assert main(["limit", *SMALL, "--up-to", "300", *options.split()]) == 0
-    first, *others = capsys.readouterr().out.splitlines()
+    first, *others = ran(capsys, ["limit", *SMALL, "--up-to", "300", *options.split()]).out.splitlines()
     assert first.startswith(f"{status}  ")
     assert decides in first
     assert len(others) < 15
@@ -352,19 +346,9 @@ def test_the_answer_says_what_is_known(options, status, decides, capsys) -> None
 
 
 def test_many_cases_are_15_lines(capsys) -> None:
-    line = [
-        *SMALL[:4],
-        "--head-dim",
-        "8,16,32",
-        "--up-to",
-        "20",
-        "--recipe",
-        "hf,uniform",
-        "--dtype",
-        "bf16,fp16",
-    ]
-    assert main(["limit", *line]) == 0
-    shown = capsys.readouterr().out
+    line = [*SMALL[:4], "--head-dim", "8,16,32", "--up-to", "20"]
+    line += ["--recipe", "hf,uniform", "--dtype", "bf16,fp16"]
+    shown = ran(capsys, ["limit", *line]).out
     assert "and 6 more: -v" in shown
     assert len(shown.splitlines()) <= 15
 
@@ -402,11 +386,7 @@ def test_nothing_turns_or_nothing_is_there() -> None:
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert main(["limit", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
-    seen = capsys.readouterr()
-    assert error_line in seen.err
-    assert seen.err.count("\n") == 1
-    assert seen.out == ""
+    assert error_line in refused(capsys, ["limit", *options, "-o", tmp_path / "x.csv"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -437,9 +417,8 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         return real(*arguments)
 
     monkeypatch.setattr(analysis.boundary_search, "search", broken)
-    assert main(["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"]) == 130
-    seen = capsys.readouterr()
-    assert len(rows(seen.out)) == 1
+    seen = ran(capsys, ["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"], 130)
+    assert len(seen.rows) == 1
     assert "interrupted: 1 row done" in seen.err
 
 
@@ -485,35 +464,32 @@ def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
 def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(capsys) -> None:
     command = ["limit", "--recipe", "hf", "--model", "phi-3.5-mini", "--heads", "1", "--seq-len", "16"]
     command += ["--budget", "64"]
-    assert main(command) == 0
-    frozen = capsys.readouterr().out
+    frozen = ran(capsys, command).out
     assert frozen.startswith("WARN  phi-3.5-mini, hf, bf16")
     assert "other frequencies than those of 4,096 positions (--length shifted)" in frozen
-    assert main([*command, "--length", "shifted", "-v"]) == 0
-    shown = capsys.readouterr().out
+    shown = ran(capsys, [*command, "--length", "shifted", "-v"]).out
     assert "times its 131,072 positions" in shown.splitlines()[0]
     assert "the shift itself changes the exact scores" in shown
 
 
 def test_models_are_judged_by_their_own_maximum(capsys) -> None:
-    def run(*options: str) -> str:
-        assert main([*command, *options]) == 0
-        return capsys.readouterr().out
+    def run(*options: str) -> Printed:
+        return ran(capsys, [*command, *options])
 
     command = ["limit", "--model", "llama-3.1-8b,qwen3-8b", *SMALL[:4], "--budget", "90"]
-    shown = rows(run("--recipe", "hf", "-f", "csv"))
+    shown = run("--recipe", "hf", "-f", "csv").rows
     assert [one["maximum"] for one in shown] == ["131072", "40960"]
     for one in shown:
         seen = int(one["measured_up_to"]) + 16
         assert float(one["margin"]) == seen / int(one["maximum"]) > 1
         assert float(one["proved_margin"]) == (int(one["proved_up_to"]) + 16) / int(one["maximum"]) < 1
-    proved = run("--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3")
+    proved = run("--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3").out
     assert proved.startswith("OK  uniform, fp64, 2 cases   2 OK")
     assert "within tolerance through all 131,072 positions, 128.0 times over" in proved
-    failing = run("--recipe", "uniform,hf").splitlines()
+    failing = run("--recipe", "uniform,hf").out.splitlines()
     assert failing[0].startswith("FAIL  bf16, 4 cases   2 FAIL, 2 OK; worst: ")
     assert [line.split("  ")[-2].strip() for line in failing[2:6]] == ["FAIL", "FAIL", "OK", "OK"]
-    short = run("--recipe", "hf", "--up-to", "1000")
+    short = run("--recipe", "hf", "--up-to", "1000").out
     assert short.startswith("WARN  hf, bf16, 2 cases   2 WARN")
     assert "short of its 131,072 positions" in short
 

@@ -3,59 +3,26 @@
 import json
 
 import pytest
+from command_line import ran
 
 from ropeaudit import limit, report
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.limit import analysis, boundary_search
 from ropeaudit.features.limit import command as conditions
 from ropeaudit.features.limit.boundary_search import Question
-from ropeaudit.main import main
 
-CODE = """
-import numpy as np
-
-def right(x, positions):
-    d = x.shape[-1]
-    t = np.asarray(positions, dtype=np.float64)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-    a, b = x[..., : d // 2].astype(np.float64), x[..., d // 2 :].astype(np.float64)
-    y = np.concatenate([a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t)], -1)
-    return y.astype(x.dtype)
-
-def short(x, positions):
-    return right(x, np.asarray(positions).astype(np.int16))
-
-def ends(x, positions):
-    if np.asarray(positions).max() >= 3000:
-        raise IndexError("the table ends")
-    return right(x, positions)
-
-def no_float16(x, positions):
-    if x.dtype == np.float16:
-        raise TypeError("float16 is not taken")
-    return right(x, positions)
-
-def interleaved(x, positions):
-    order = np.argsort(np.arange(x.shape[-1]).reshape(-1, 2).T.reshape(-1))
-    return right(x[..., np.argsort(order)], positions)[..., order]
-"""
+KERNELS = "limited_kernels.py"
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 16}
 FLAGS = ["--heads", "1", "--seq-len", "16", "--head-dim", "16"]
 
 
-@pytest.fixture
-def code(tmp_path):
-    path = tmp_path / "k.py"
-    path.write_text(CODE)
-    return lambda name: f"{path}:{name}"
-
-
-def one(code, name, dtype="fp32", **given):
-    [result] = limit("drift_relative=0.01", dtype, implementations=code(name), **(SMALL | given))
+def one(spec, name, dtype="fp32", **given):
+    [result] = limit("drift_relative=0.01", dtype, implementations=spec(name), **(SMALL | given))
     return result
 
 
-def test_right_code_is_measured_and_not_proved(code) -> None:
-    result = one(code, "right")
+def test_right_code_is_measured_and_not_proved(spec) -> None:
+    result = one(spec, "right")
     assert result.up_to == 2**17 - 16
     assert result.first_failure_seen is None
     assert (result.proof, result.proved_up_to, result.bound_up_to) == ("none", None, None)
@@ -71,31 +38,31 @@ def test_right_code_is_measured_and_not_proved(code) -> None:
 
 
 @pytest.mark.slow
-def test_a_misplaced_row_meets_no_tolerance(code) -> None:
-    result = one(code, "short")
+def test_a_misplaced_row_meets_no_tolerance(spec) -> None:
+    result = one(spec, "short")
     assert result.first_failure_seen == 2**15 - 15  # the first sequence that holds position 2^15
     assert result.at_failure.verdict == "wrong_rotation"
     [answer] = report([result]).answers
     assert (answer.status, [cause.code for cause in answer.causes]) == ("WARN", ["integer-width"])
-    [loose] = limit("drift_relative=9", "fp32", implementations=code("short"), **SMALL)
+    [loose] = limit("drift_relative=9", "fp32", implementations=spec("short"), **SMALL)
     assert loose.first_failure_seen == 2**15 - 15
 
 
-def test_every_offset_measured_is_proved(code) -> None:
-    result = one(code, "right", up_to=40)
+def test_every_offset_measured_is_proved(spec) -> None:
+    result = one(spec, "right", up_to=40)
     assert (result.proof, result.proved_up_to, result.boundary.exhaustive) == ("exhaustive", 40, True)
     assert dict(report([result]).answers[0].facts)["proven"] == "every offset to 40 (all measured)"
 
 
-def test_the_end_of_a_table_is_a_failure(code) -> None:
-    result = one(code, "ends")
+def test_the_end_of_a_table_is_a_failure(spec) -> None:
+    result = one(spec, "ends")
     assert result.first_failure_seen == 3000 - 15
     facts = dict(report([result]).answers[0].facts)
     assert facts["failure seen"].endswith(": refused: IndexError: the table ends")
 
 
-def test_a_dtype_that_is_not_taken_is_said(code) -> None:
-    result = one(code, "no_float16", "fp16")
+def test_a_dtype_that_is_not_taken_is_said(spec) -> None:
+    result = one(spec, "no_float16", "fp16")
     assert result.fails_at_zero
     assert result.margin is None
     [answer] = report([result]).answers
@@ -105,18 +72,18 @@ def test_a_dtype_that_is_not_taken_is_said(code) -> None:
     )
 
 
-def test_code_has_its_own_layout_and_stands_beside_recipes(code) -> None:
+def test_code_has_its_own_layout_and_stands_beside_recipes(spec) -> None:
     results = list(
-        limit("drift_rms=0.1", "fp32", "hf", implementations=code("interleaved"), up_to=30, **SMALL)
+        limit("drift_rms=0.1", "fp32", "hf", implementations=spec("interleaved"), up_to=30, **SMALL)
     )
     assert [result.at_zero.layout for result in results] == ["interleaved", "interleaved"]  # as shift does
     assert [result.first_failure_seen for result in results] == [None, None]
     assert [result.called for result in results] == [False, True]
 
 
-def test_a_model_sets_how_far_code_is_looked_at(code) -> None:
+def test_a_model_sets_how_far_code_is_looked_at(spec) -> None:
     given = {"model": "llama-2-7b", "budget": 64, "rotary_dim": 16}
-    result = one(code, "right", **given)
+    result = one(spec, "right", **given)
     assert result.up_to == 4096 - 16
     assert result.standing == "unseen"
     assert result.margin == 1
@@ -162,15 +129,13 @@ def test_conditions_where_something_fails() -> None:
 def test_the_exit_code(capsys) -> None:
     command = ["limit", "--recipe", "uniform", "--dtype", "fp16", *FLAGS]
     command += ["--tolerance", "distinct_positions=16"]
-    assert main([*command, "--fail-if", "first_failure_seen<2034"]) == 0
-    capsys.readouterr()
-    assert main([*command, "--fail-if", "first_failure_seen<131072", "-f", "json"]) == 1
-    seen = capsys.readouterr()
+    ran(capsys, [*command, "--fail-if", "first_failure_seen<2034"])
+    seen = ran(capsys, [*command, "--fail-if", "first_failure_seen<131072", "-f", "json"], 1)
     assert json.loads(seen.out)["records"][0]["first_failure_seen"] == 2034
     assert "failed: first_failure_seen = 2034 (first_failure_seen<131072) for uniform float16;" in seen.err
 
 
-def test_what_is_not_looked_at_cannot_be_required(code, capsys) -> None:
+def test_what_is_not_looked_at_cannot_be_required(spec, capsys) -> None:
     with pytest.raises(UsageError, match="up_to 131071"):
         conditions.parse(["first_failure_seen<131072"], 1000)
     assert conditions.parse(["first_failure_seen<1001", "first_failure<=1000"], 1000)
@@ -181,6 +146,5 @@ def test_what_is_not_looked_at_cannot_be_required(code, capsys) -> None:
         conditions.parse(["drift_rms>1"], None)
     with pytest.raises(UsageError, match="try --fail-if 'first_failure_seen<131072'"):
         conditions.parse(["margin"], None)
-    command = ["limit", "--impl", code("right"), *FLAGS, "--fail-if", "first_failure_seen<131072"]
-    assert main(command) == 2
-    assert "--up-to 131071" in capsys.readouterr().err
+    command = ["limit", "--impl", spec("right"), *FLAGS, "--fail-if", "first_failure_seen<131072"]
+    assert "--up-to 131071" in ran(capsys, command, 2).err

@@ -1,16 +1,16 @@
 """A whole model at shifted positions: verdicts, the float64 judge, what is captured, bad input."""
 
-import csv
-import io
 import json
 import math
 import shutil
 import warnings
 from types import SimpleNamespace
 
+import command_line
 import numpy as np
 import pytest
 import torch
+from command_line import ran
 from safetensors.numpy import load_file
 from tiny_models import CONFIGS, add_tokenizer, change_config, split
 
@@ -46,8 +46,7 @@ def copied(built, tmp_path):
 
 
 def report(capsys, *arguments):
-    assert main(["model", *map(str, arguments), "-f", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return ran(capsys, ["model", *map(str, arguments), "-f", "json"]).json
 
 
 @pytest.mark.parametrize(
@@ -232,20 +231,15 @@ def test_a_text_is_read_and_cut(built, tmp_path, capsys) -> None:
     add_tokenizer(folder)
     text = tmp_path / "notes.txt"
     text.write_text("the cat sat on the mat. " * 10)
-    assert (
-        main(["model", str(folder), "--text", str(text), "--offset", "9", "--dtype", "fp32", "-f", "csv"])
-        == 0
-    )
-    seen = capsys.readouterr()
-    (row,) = csv.DictReader(io.StringIO(seen.out))
+    seen = ran(capsys, ["model", folder, "--text", text, "--offset", "9", "--dtype", "fp32", "-f", "csv"])
+    (row,) = seen.rows
     assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "")
     assert "the text was cut to 128 of its 240 tokens (the model's limit)" in seen.err
     arguments = [str(folder), "--text", str(text), "--tokens", "20", "--offset", "9", "--dtype", "fp32"]
     result = report(capsys, *arguments)
     assert result["records"][0]["tokens"] == 20
     assert "(--tokens limit)" in " ".join(result["notes"])
-    assert main(["model", *arguments]) == 0
-    said = capsys.readouterr().out
+    said = ran(capsys, ["model", *arguments]).out
     assert "perplexity" in said
     assert "read            20 tokens of notes.txt\n" in said
 
@@ -309,11 +303,7 @@ def test_shards_are_read(copied, capsys) -> None:
 
 
 def refused(capsys, *arguments):
-    assert main(["model", *map(str, arguments), "-q"]) == 2
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert seen.err.count("\n") == 1, seen.err
-    return seen.err
+    return command_line.refused(capsys, ["model", *arguments, "-q"])
 
 
 def test_folders_that_are_none(tmp_path, capsys) -> None:
@@ -424,12 +414,9 @@ def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> No
         return real(self, *arguments)
 
     monkeypatch.setattr(ModelAudit, "_compared", broken)
-    assert (
-        main(["model", str(built("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
-        == 130
-    )
-    seen = capsys.readouterr()
-    assert len(list(csv.DictReader(io.StringIO(seen.out)))) == 1
+    offsets = ["--offset", "5,6", "--dtype", "fp32", "-f", "csv"]
+    seen = ran(capsys, ["model", built("llama"), *FAST[:2], *offsets], 130)
+    assert len(seen.rows) == 1
     assert "interrupted: 1 case done" in seen.err
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from command_line import ran
 
 from ropeaudit.features.model import held
 from ropeaudit.features.model import load as model_load
@@ -721,12 +722,9 @@ def test_check_notes_decode_that_is_another_without_other_positions(built, monke
 
 def test_the_exit_code_and_stderr_say_it(built, loads, capsys) -> None:
     arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "fp32", "-f"]
-    assert main([*arguments, "json"]) == 0
-
+    ran(capsys, [*arguments, "json"])
     loads(LOADED["wrong-base"])
-    capsys.readouterr()
-    assert main([*arguments, "json"]) == 1
-    out, error = capsys.readouterr()
+    out, error = ran(capsys, [*arguments, "json"], 1)
     [row] = json.loads(out)["records"]
     assert (row["verdict"], row["diagnosis"], row["held"]) == (
         "wrong_frequencies",

@@ -2,9 +2,11 @@
 
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from command_line import ran
 from safetensors.torch import load_file, save_file
 from tiny_models import change_config
 
@@ -115,49 +117,16 @@ def test_embeddings_of_zeros_hide_no_frequencies_that_were_never_written(built, 
 
 # ----------------------------------------------------------------------------- what a model's own code does
 
-CODE = """
-import torch
-from transformers import LlamaForCausalLM, LlamaModel
-
-class OwnRotary(torch.nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.config = config
-        {keep}
-
-    def built(self, base=None):
-        dims, base = self.config.head_dim, base or self.config.rope_parameters["rope_theta"]
-        return 1.0 / base ** (torch.arange(0, dims, 2).to({kind}) / dims)
-
-    @torch.no_grad()
-    def forward(self, x, position_ids):
-        angles = position_ids[..., None].float() * self.inv_freq.float()
-        angles = torch.cat((angles, angles), -1)
-        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-class OwnModel(LlamaModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.rotary_emb = OwnRotary(config)
-
-    def _init_weights(self, module):
-        super()._init_weights(module)
-        if isinstance(module, OwnRotary):
-            {initialise}
-
-class OwnForCausalLM(LlamaForCausalLM):
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = OwnModel(config)
-"""
-BUFFER = 'self.register_buffer("inv_freq", self.built(), persistent=False)'
+CODE = (Path(__file__).parents[1] / "kernels" / "called" / "own_modeling.py").read_text()
+KIND, BUFFER = "torch.float32", 'self.register_buffer("inv_freq", self.built(), persistent=False)'
 RIGHT = "module.inv_freq.copy_(module.built())"
 
 
-def own(folder, target, *, keep=BUFFER, kind="torch.float32", initialise=RIGHT):
+def own(folder, target, *, keep=BUFFER, kind=KIND, initialise=RIGHT):
     """Write a model with code of its own; return its folder."""
     shutil.copytree(folder, target)
-    (target / "modeling_own.py").write_text(CODE.format(keep=keep, kind=kind, initialise=initialise))
+    code = CODE.replace(BUFFER, keep).replace(KIND, kind).replace(RIGHT, initialise)
+    (target / "modeling_own.py").write_text(code)
     own_code = {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
     rope = {"rope_type": "default", "rope_theta": 5e5}
     change_config(target, **own_code, architectures=["OwnForCausalLM"], rope_parameters=rope)
@@ -301,8 +270,7 @@ def test_stored_frequencies_that_loading_drops_are_noted(built, tmp_path, capsys
     assert "(model.layers.0.self_attn.rotary_emb.inv_freq, 4 in all)" in note
     command = shlex.split(note.partition("`")[2].partition("`")[0])
     assert command == ["ropeaudit", "check", str(folder)]
-    assert main(command[1:]) == 1
-    assert "self_attn.rotary_emb.inv_freq" in capsys.readouterr().out
+    assert "self_attn.rotary_emb.inv_freq" in ran(capsys, command[1:], 1).out
     assert main([*command[1:], "--tokens", "24", "--dtype", "fp32", "--up-to", "64"]) == 1
     assert "are not loaded, for" not in capsys.readouterr().err, "it is judged here"
     assert not [note for note in audited(built("llama"))[1].notes if "stored" in note]

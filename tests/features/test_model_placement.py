@@ -9,6 +9,7 @@ import pytest
 import small_configs
 import torch
 from cases import first_fast
+from command_line import ran
 
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import rotation_check
@@ -106,8 +107,7 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(built, capsys, loads) -
 
     loads(plant_late)
     arguments = ["model", str(built("llama")), "--tokens", "24", "--offset", "1000", "--dtype", "bf16"]
-    assert main([*arguments, "-f", "json"]) == 1
-    said = json.loads(capsys.readouterr().out)
+    said = ran(capsys, [*arguments, "-f", "json"], 1).json
     assert said["headline"].endswith(": wrong rotation (positions-off)")
     [row] = said["records"]
     assert (row["diagnosis"], row["resembles"]) == ("positions-off", "layer 1: positions +1")

@@ -6,19 +6,19 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from optional import needs
+from command_line import ran
 
 from ropeaudit.main import main
 from ropeaudit.tensor_files import rope_values
 
+onnx = pytest.importorskip("onnx")
+helper, TensorProto = onnx.helper, onnx.TensorProto
 THETA = 10000.0 ** -(np.arange(64) / 64)
 ANGLES = np.arange(300)[:, None] * THETA
-pytestmark = needs("onnx")
 
 
 def audited(capsys, path, *arguments, code):
-    assert main(["module", str(path), *arguments, "-f", "json"]) == code
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["module", str(path), *arguments, "-f", "json"], code)
     return json.loads(out), err
 
 
@@ -31,57 +31,48 @@ def drift(theta):
 
 def test_openvino_ir_is_refused_with_what_to_give(tmp_path, capsys) -> None:
     (tmp_path / "rope.xml").write_text('<?xml version="1.0"?><net name="n" version="11"></net>')
-    assert main(["module", str(tmp_path / "rope.xml")]) == 2
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, ["module", str(tmp_path / "rope.xml")], 2)
     assert not out
     assert "OpenVINO IR is no longer read; give the .onnx file that it is made of" in err
 
 
 def tensor(values, name="w17"):
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(values, name)
+    return onnx.numpy_helper.from_array(values, name)
 
 
 def times(name="w17", node="mul"):
-    from onnx import helper
-
     return helper.make_node("Mul", ["p", name], [f"{node}-angles"], name=node)
 
 
 def model(nodes, constants=(), functions=()):
-    from onnx import TensorProto, helper
-
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("p", TensorProto.FLOAT, ["n", 1])], [], list(constants)
     )
     return helper.make_model(graph, functions=functions)
 
 
-def cast(to, source="w17", result="wide"):
-    from onnx import helper
+def saved(folder, graph):
+    """Write a model; return its path."""
+    onnx.save(graph, folder / "x.onnx")
+    return folder / "x.onnx"
 
+
+def cast(to, source="w17", result="wide"):
     return helper.make_node("Cast", [source], [result], to=to, name="cast")
 
 
 def typed_half(values):
     """The bits of float16 numbers in integers, as models without raw data hold them."""
-    from onnx import TensorProto
-
     bits = values.astype(np.float16).view(np.uint16).tolist()
     return TensorProto(name="w17", data_type=TensorProto.FLOAT16, dims=[64], int32_data=bits)
 
 
 def inside_if(values):
-    from onnx import helper
-
     body = helper.make_graph([times()], "body", [], [], [tensor(values)])
     return model([helper.make_node("If", ["c"], ["o"], then_branch=body, else_branch=body)])
 
 
 def inside_function(values):
-    from onnx import helper
-
     constant = helper.make_node("Constant", [], ["w17"], value=tensor(values))
     opset = [helper.make_opsetid("", 20)]
     return model(
@@ -90,8 +81,6 @@ def inside_function(values):
 
 
 def of_constant_node(values):
-    from onnx import helper
-
     return model([helper.make_node("Constant", [], ["w17"], value_floats=values.tolist()), times()])
 
 
@@ -135,8 +124,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
     build, kind, how, used = CASES[case]
-    (tmp_path / "x.onnx").write_bytes(build().SerializeToString())
-    result, _ = audited(capsys, tmp_path / "x.onnx", code=0 if kind == "none" else 1)
+    result, _ = audited(capsys, saved(tmp_path, build()), code=0 if kind == "none" else 1)
     assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
     assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
 
@@ -151,8 +139,7 @@ def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
 
 def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
     nodes = [cast(FLOAT), times("wide")]
-    (tmp_path / "x.onnx").write_bytes(model(nodes, [tensor(THETA.astype("f2"))]).SerializeToString())
-    result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
+    result, _ = audited(capsys, saved(tmp_path, model(nodes, [tensor(THETA.astype("f2"))])), code=1)
     (row,) = result["records"]
     assert row["drift_256"] == pytest.approx(drift(THETA.astype(np.float16).astype(float)), rel=1e-6)
     assert row["times_float32"] == pytest.approx(
@@ -166,16 +153,13 @@ def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
 def test_tables_in_onnx(dtype, code, tmp_path, capsys) -> None:
     tables = {"a": np.cos(ANGLES), "b": np.sin(ANGLES), "c": ANGLES}
     constants = [tensor(table.astype(dtype), name) for name, table in tables.items()]
-    (tmp_path / "x.onnx").write_bytes(model([times("a")], constants).SerializeToString())
-    result, _ = audited(capsys, tmp_path / "x.onnx", "--base", "10000", code=code)
+    result, _ = audited(capsys, saved(tmp_path, model([times("a")], constants)), "--base", "10000", code=code)
     rows = {row["buffer"]: (row["what"], row["cast"]) for row in result["records"]}
     kind = "float16" if code else "none"
     assert rows == {"a": ("cos", kind), "b": ("sin", kind), "c": ("angles", kind)}
 
 
 def test_external_data_is_read(tmp_path, capsys) -> None:
-    import onnx
-
     onnx.save(
         model([times()], [tensor(THETA.astype("f2"))]),
         tmp_path / "x.onnx",
@@ -186,29 +170,22 @@ def test_external_data_is_read(tmp_path, capsys) -> None:
     result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
     assert result["records"][0]["drift_256"] == pytest.approx(0.0048, rel=1e-3)
     (tmp_path / "x.data").write_bytes(b"cut")
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "of 'x.data', which has 3" in capsys.readouterr().err
+    assert "of 'x.data', which has 3" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
     (tmp_path / "x.data").unlink()
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "copy all files of the model" in capsys.readouterr().err
+    assert "copy all files of the model" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "", "a\0b"])
 def test_external_data_outside_of_the_folder_is_refused(location, tmp_path, capsys) -> None:
-    from onnx import StringStringEntryProto, TensorProto
-
     (tmp_path / "secret").write_bytes(bytes(256))
-    entries = [StringStringEntryProto(key="location", value=location)]
+    entries = [onnx.StringStringEntryProto(key="location", value=location)]
     far = TensorProto(name="w", data_type=1, dims=[64], data_location=1, external_data=entries)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.onnx").write_bytes(model([times()], [far]).SerializeToString())
-    assert main(["module", str(tmp_path / "in" / "x.onnx")]) == 2
-    assert "of the model" in capsys.readouterr().err
+    assert "of the model" in ran(capsys, ["module", str(tmp_path / "in" / "x.onnx")], 2).err
 
 
 def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
-    from onnx import TensorProto
-
     short = TensorProto(name="w", data_type=1, dims=[64], raw_data=bytes(8))
     for content, expected in (
         (b"not a model", "not a readable .onnx file"),
@@ -216,11 +193,9 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
         (model([times()], [short]).SerializeToString(), "has shape 64 (256 bytes) and holds 8 bytes"),
     ):
         (tmp_path / "x.onnx").write_bytes(content)
-        assert main(["module", str(tmp_path / "x.onnx")]) == 2
-        assert expected in capsys.readouterr().err
+        assert expected in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
     monkeypatch.setattr("ropeaudit.tensor_files.onnx_graphs.find_spec", lambda name: None)
-    assert main(["module", str(tmp_path / "x.onnx")]) == 2
-    assert "pip install 'ropeaudit[onnx]'" in capsys.readouterr().err
+    assert "pip install 'ropeaudit[onnx]'" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
 
 
 # ---------------------------------------------------------------------------- faults of tables
@@ -230,14 +205,11 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--base", "10000")])
 def test_cos_and_sin_swapped_are_known_by_the_operands(domain, at, arguments, tmp_path, capsys) -> None:
     """The operator says which is which, whatever the constants are called and whatever the base is."""
-    from onnx import helper
-
     tables = [tensor(part(ANGLES).astype("f4"), name) for part, name in ((np.cos, "a"), (np.sin, "b"))]
     for operands, code in ((["a", "b"], 0), (["b", "a"], 1)):
         inputs = ["x", "p"][:at] + operands + ["p"][: 2 - at]
         node = helper.make_node("RotaryEmbedding", inputs, ["o"], domain=domain)
-        (tmp_path / "x.onnx").write_bytes(model([node], tables).SerializeToString())
-        result, _ = audited(capsys, tmp_path / "x.onnx", *arguments, code=code)
+        result, _ = audited(capsys, saved(tmp_path, model([node], tables)), *arguments, code=code)
         rows = {row["buffer"]: row["what"] for row in result["records"]}
         assert rows == dict(zip(operands, ("cos", "sin"), strict=True))
         assert {row["diagnosis"] for row in result["records"]} == {"cos-sin-swapped" if code else ""}
@@ -248,8 +220,7 @@ def test_a_wrong_row_of_a_table_is_named(arguments, tmp_path, capsys) -> None:
     cos, sin = np.cos(ANGLES), np.sin(ANGLES)
     cos[211] = cos[12]
     constants = [tensor(table.astype("f4"), name) for table, name in ((cos, "a"), (sin, "b"))]
-    (tmp_path / "x.onnx").write_bytes(model([times("a")], constants).SerializeToString())
-    result, _ = audited(capsys, tmp_path / "x.onnx", *arguments, code=1)
+    result, _ = audited(capsys, saved(tmp_path, model([times("a")], constants)), *arguments, code=1)
     rows = {row["buffer"]: (row["diagnosis"], row["agrees"]) for row in result["records"]}
     assert rows == {"a": ("entries-off", "no"), "b": ("", "yes" if arguments else "unknown")}
     assert result["headline"].endswith("1 of 2 RoPE constants off (entries-off)")
@@ -288,10 +259,7 @@ def test_a_fourier_basis_is_no_rope() -> None:
 
 
 def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
-    import onnx
-
     onnx.save(model([times()], [tensor(np.ones(64, np.float32))]), tmp_path / "none.onnx")
-    assert main(["module", str(tmp_path / "none.onnx")]) == 1  # nothing was judged
-    said = capsys.readouterr().out
+    said = ran(capsys, ["module", str(tmp_path / "none.onnx")], 1).out  # nothing was judged
     assert "no RoPE constant among 1 tensor" in said
     assert "give the module that was exported (file.py:function)" in said

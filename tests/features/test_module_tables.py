@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from command_line import ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -20,7 +21,6 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module.buffers import sentence as words
-from ropeaudit.main import main
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.wording import sentence
@@ -31,7 +31,6 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 FP32, BF16, FP16 = parse("fp32"), parse("bf16"), parse("fp16")
 PLAIN = RopeSetting.of(128, base=1e6)
-TINY = (Format("tiny", (), 3, -4, 5), Format("small", (), 4, -3, 3), parse("e4m3"), parse("e5m2"), BF16, FP16)
 
 
 def yarn(truncate: str = "true", factor: int = 40) -> RopeSetting:
@@ -272,53 +271,43 @@ ROLLED, BACK = (tuple(np.roll(part, -by, axis=0) for part in table(RIGHT, 512)) 
 HALVES = tuple(0.5 + part / 4 for part in table(RIGHT, 512))  # of no angles
 
 
+ONE_WRONG = {  # what of cos or sin is wrong -> both parts so, the code, what it names
+    "positions": (OFF_BY_ONE, "positions-off", {"by": 1}),
+    "rolled": (ROLLED, "positions-off+wrap", {"by": 1, "size": 512}),
+    "rolled back": (BACK, "positions-off+wrap", {"by": -1, "size": 512}),
+    "base": (table(BASE, 512), "wrong-base", {"base": 5e5}),
+    "a rare base": (table(inv(RopeSetting.of(128, base=23450.0)), 512), "wrong-base", {"base": 23450.0}),
+    "base and cast": (
+        table(BASE, 512, stored="bf16"),
+        *("wrong-base+narrow-table", {"base": 5e5, "table": "bfloat16"}),
+    ),
+    "cast": (table(RIGHT, 512, stored="fp16"), "narrow-table", {"table": "float16"}),
+    "frequencies": (table(cast(RIGHT, "bf16"), 512), "narrow-frequencies", {"frequency": "bfloat16"}),
+    "reversed": (tuple(part[::-1] for part in table(RIGHT, 512)), "positions-reversed", {}),
+    "the other one": (table(RIGHT, 512)[::-1], "", {}),  # both cos, or both sin: they are not swapped
+    "of no angles": (HALVES, "", {}),
+    "nan": (tuple(np.nan * part for part in HALVES), "nonfinite", {}),
+}
+
+
 @pytest.mark.parametrize("side", ["cos", "sin"])
-@pytest.mark.parametrize(
-    ("parts", "code", "named"),
-    [
-        (OFF_BY_ONE, "positions-off", {"by": 1}),
-        (ROLLED, "positions-off+wrap", {"by": 1, "size": 512}),
-        (BACK, "positions-off+wrap", {"by": -1, "size": 512}),
-        (table(BASE, 512), "wrong-base", {"base": 5e5}),
-        (table(inv(RopeSetting.of(128, base=23450.0)), 512), "wrong-base", {"base": 23450.0}),
-        (table(BASE, 512, stored="bf16"), "wrong-base+narrow-table", {"base": 5e5, "table": "bfloat16"}),
-        (table(RIGHT, 512, stored="fp16"), "narrow-table", {"table": "float16"}),
-        (table(cast(RIGHT, "bf16"), 512), "narrow-frequencies", {"frequency": "bfloat16"}),
-        (tuple(part[::-1] for part in table(RIGHT, 512)), "positions-reversed", {}),
-        (table(RIGHT, 512)[::-1], "", {}),  # both cos, or both sin: they are not swapped
-        (HALVES, "", {}),
-        (tuple(np.nan * part for part in HALVES), "nonfinite", {}),
-    ],
-    ids=[
-        *(
-            "positions",
-            "rolled",
-            "rolled back",
-            "base",
-            "a rare base",
-            "base and cast",
-            "cast",
-            "frequencies",
-            "reversed",
-        ),
-        *("the other one", "of no angles", "nan"),
-    ],
-)
+@pytest.mark.parametrize("wrong", ONE_WRONG)
 def test_of_cos_and_sin_the_one_that_is_right_is_not_blamed_for_the_other(
-    tmp_path: object, side: str, parts: tuple[np.ndarray, ...], code: str, named: dict[str, float | str]
+    tmp_path: object, side: str, wrong: str
 ) -> None:
+    parts, code, named = ONE_WRONG[wrong]
     arrays = dict(zip(("cos", "sin"), table(RIGHT, 512), strict=True))
     arrays[side] = parts[side == "sin"]
     buffers = {one.what: one for one in module(npz(f"{tmp_path}/x.npz", **arrays), base=1e6).buffers}
-    wrong = buffers.pop(side)
+    one = buffers.pop(side)
     (right,) = buffers.values()
     assert (right.agrees, right.wrong, right.error, right.drift_near) == (True, False, None, None)
-    assert wrong.agrees is False
-    assert codes(wrong.diagnosis) == code, wrong.finding
-    assert values_of(wrong.diagnosis).items() >= named.items()
-    assert wrong.diagnosis is None or code == "nonfinite" or wrong.diagnosis.where.sides == (side,)
-    if wrong.diagnosis is not None and code not in ("nonfinite", "narrow-table"):
-        assert wrong.finding.startswith(f"{side} alone: "), wrong.finding
+    assert one.agrees is False
+    assert codes(one.diagnosis) == code, one.finding
+    assert values_of(one.diagnosis).items() >= named.items()
+    assert one.diagnosis is None or code == "nonfinite" or one.diagnosis.where.sides == (side,)
+    if one.diagnosis is not None and code not in ("nonfinite", "narrow-table"):
+        assert one.finding.startswith(f"{side} alone: "), one.finding
 
 
 def test_a_sin_of_the_other_sign_is_wrong_alone() -> None:
@@ -518,25 +507,11 @@ def saved(tmp: str, kind: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "npz",
-        "npz-any",
-        "npz-halves",
-        "npz-side",
-        "npz-real",
-        "npy",
-        "npy-cis",
-        "npy-side",
-        "two",
-        "safetensors",
-        "pt-layers",
-        "pt-tensor",
-        "pt-cis",
-        "pt-pair",
-    ],
-)
+KINDS = "npz npz-any npz-halves npz-side npz-real npy npy-cis npy-side two safetensors"
+KINDS += " pt-layers pt-tensor pt-cis pt-pair"
+
+
+@pytest.mark.parametrize("kind", KINDS.split())
 def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
     audit = module(saved(str(tmp_path), kind), base=1e6)
     assert len(audit.buffers) == {"npz-halves": 2, "npz-side": 2, "two": 2, "pt-layers": 3, "pt-pair": 2}.get(
@@ -700,14 +675,11 @@ def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixtu
     path = f"{tmp_path}/x.npz"
     np.savez(path, inv_freq=RIGHT)
     line = ["module", path, "--base", "1e6"]
-    assert main(line) == 0
-    assert "1 of 1 RoPE table within float32 rounding" in capsys.readouterr().out
-    assert main([*line, "-v"]) == 0
-    shown = capsys.readouterr().out
+    assert "1 of 1 RoPE table within float32 rounding" in ran(capsys, line).out
+    shown = ran(capsys, [*line, "-v"]).out
     assert len([row for row in shown.splitlines() if row.startswith(("   0 ", "  63 "))]) == 2
     np.savez(path, inv_freq=BASE)
-    assert main([*line, "-f", "json", "-o", f"{tmp_path}/x.csv"]) == 1
-    shown = capsys.readouterr()
+    shown = ran(capsys, [*line, "-f", "json", "-o", f"{tmp_path}/x.csv"], 1)
     result = json.loads(shown.out)
     assert result["headline"].endswith("1 of 1 RoPE table off (wrong-base)")
     assert result["records"][0]["agrees"] == "no"
@@ -717,5 +689,4 @@ def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixtu
     assert [row["pair"] for row in result["pairs"]] == list(range(64))
     with open(f"{tmp_path}/x.csv") as file:
         assert len(file.readlines()) == 2
-    assert main(line[:2]) == 0
-    assert "assumed         base 500000, from the values" in capsys.readouterr().out
+    assert "assumed         base 500000, from the values" in ran(capsys, line[:2]).out

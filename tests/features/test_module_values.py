@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from test_module import CONFIG, FACTORIES, audited, refused
+from test_module import CONFIG, audited, refused
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.features.module.buffers import run
@@ -21,63 +21,8 @@ from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.rope_values import Dump
 
-
-@pytest.fixture
-def spec(tmp_path):
-    """Return a function that names a factory."""
-    path = tmp_path / "factories.py"
-    path.write_text(FACTORIES)
-    return lambda name: f"{path}:{name}"
-
-
+KERNELS = "rope_buffers.py"
 # --- what a buffer is, by its values
-
-TABLES = (
-    FACTORIES
-    + """
-from functools import partial
-
-def angles(n=1024, base=1e4, pairs=32):
-    return torch.outer(torch.arange(n).double(), theta(base, pairs).double())
-
-def kandinsky(): return Rope(args=angles().float(), args_1=angles(128).float())
-def kandinsky_cast(): return kandinsky().to(torch.bfloat16)
-def kandinsky_back(): return kandinsky_cast().float()
-def codegen(): return Rope(embed_positions=torch.cat([angles().sin(), angles().cos()], 1).float())
-def codegen_back(): return codegen().half().float()
-def complex_table(): return Rope(anything=torch.polar(torch.ones(1024, 32), angles().float()))
-def stacked(): return Rope(table=torch.stack([angles().cos(), angles().sin()], -1).float())
-def matrices():
-    a = angles().float()
-    return Rope(m=torch.stack([a.cos(), -a.sin(), a.sin(), a.cos()], -1).unflatten(-1, (2, 2)))
-def other_names(): return Rope(a=angles().cos().float(), b=angles().sin().float())
-def periods(): return Rope(periods=(1 / theta(100.0, 16)))
-def periods_cast(): return periods().to(torch.bfloat16)
-def periods_back(): return periods().to(torch.bfloat16).float()
-def bf16_positions():
-    a = torch.arange(1024).bfloat16().double()[:, None] * theta(1e4, 32).double()
-    return Rope(p_cos=a.cos().float(), p_sin=a.sin().float())
-def one_off():
-    values = theta()
-    values[17] *= 1.5
-    return Rope(inv_freq=values)
-def half_off(): return Rope(inv_freq=theta() * torch.where(torch.arange(64) > 20, 1.5, 1.0))
-def linear(): return Rope(inv_freq=theta() / 4)
-def none_of_it():
-    torch.manual_seed(0)
-    return Rope(weight=torch.randn(64, 64), ones=torch.ones(64), eye=torch.eye(64), ids=torch.arange(64),
-                slopes=2.0 ** -torch.arange(1.0, 9.0), bands=2.0 ** torch.arange(8.0), pad=torch.zeros(9, 8),
-                betas=torch.linspace(1, 0.1, 64), mask=torch.tril(torch.ones(64, 64)))
-def long(): return Rope(cos_cached=angles(9000).cos().float(), sin_cached=angles(9000).sin().float())
-"""
-)
-
-
-@pytest.fixture
-def table_spec(tmp_path):
-    path = tmp_path / "tables.py"
-    path.write_text(TABLES)
-    return lambda name: f"{path}:{name}"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +43,8 @@ def table_spec(tmp_path):
         ("linear", 0, {"inv_freq"}, "none"),
     ],
 )
-def test_buffers_are_known_by_their_values(name, code, what, cast, table_spec, capsys) -> None:
-    result = audited(capsys, table_spec(name), code=code)
+def test_buffers_are_known_by_their_values(name, code, what, cast, spec, capsys) -> None:
+    result = audited(capsys, spec(name), code=code)
     assert {row["what"] for row in result["records"]} == what
     assert {row["cast"] for row in result["records"]} == {cast}
     base = "base 100" if "periods" in name else "base 10000"
@@ -108,18 +53,18 @@ def test_buffers_are_known_by_their_values(name, code, what, cast, table_spec, c
         assert "nothing says which values are right" in result["headline"]
         assert {row["agrees"] for row in result["records"]} == {"unknown"}
     base = base.removeprefix("base ")
-    reported = audited(capsys, table_spec(name), "--base", base, code=int(code or name == "linear"))
+    reported = audited(capsys, spec(name), "--base", base, code=int(code or name == "linear"))
     assert {row["agrees"] for row in reported["records"]} == {"no" if code or name == "linear" else "yes"}
 
 
-def test_other_tensors_are_no_rope_buffers(table_spec, capsys) -> None:
-    nothing = audited(capsys, table_spec("none_of_it"), code=1)["headline"]
+def test_other_tensors_are_no_rope_buffers(spec, capsys) -> None:
+    nothing = audited(capsys, spec("none_of_it"), code=1)["headline"]
     assert nothing.endswith("no RoPE buffer among 9 tensors")
 
 
-def test_an_angle_table_that_was_cast_is_off_by_radians(table_spec, capsys) -> None:
+def test_an_angle_table_that_was_cast_is_off_by_radians(spec, capsys) -> None:
     """Kandinsky 5 after .to(bfloat16): cos is off by more than 1 within 1024 rows."""
-    result = audited(capsys, table_spec("kandinsky_cast"), "--base", "1e4", code=1)
+    result = audited(capsys, spec("kandinsky_cast"), "--base", "1e4", code=1)
     angles = np.arange(1024)[:, None] * 1e4 ** (-np.arange(32) / 32)
     rounded = torch.tensor(angles).float().bfloat16().double().numpy()
     worst = np.abs(np.exp(1j * rounded) - np.exp(1j * angles)).max()
@@ -128,15 +73,15 @@ def test_an_angle_table_that_was_cast_is_off_by_radians(table_spec, capsys) -> N
     assert result["records"][0]["diagnosis"] == "narrow-angles"
 
 
-def test_positions_in_bfloat16_are_seen_in_a_table(table_spec, capsys) -> None:
-    result = audited(capsys, table_spec("bf16_positions"), code=1)
+def test_positions_in_bfloat16_are_seen_in_a_table(spec, capsys) -> None:
+    result = audited(capsys, spec("bf16_positions"), code=1)
     assert {row["cast"] for row in result["records"]} == {"none"}
     assert {row["diagnosis"] for row in result["records"]} == {"narrow-positions"}
     assert result["headline"].endswith("off (narrow-positions)")
 
 
-def test_rows_that_were_not_compared_are_said(table_spec, capsys) -> None:
-    result = audited(capsys, table_spec("long"), "--base", "1e4")
+def test_rows_that_were_not_compared_are_said(spec, capsys) -> None:
+    result = audited(capsys, spec("long"), "--base", "1e4")
     assert " behind row 8,192 (808 rows)" in result["answer"]
 
 
@@ -144,19 +89,19 @@ def test_rows_that_were_not_compared_are_said(table_spec, capsys) -> None:
 
 
 @pytest.mark.parametrize("given", [("--base", "1e4"), ("--base", "1e4", "--head-dim", "128"), ("--config",)])
-def test_a_frequency_that_is_off_by_half_is_off(given, table_spec, tmp_path, capsys) -> None:
+def test_a_frequency_that_is_off_by_half_is_off(given, spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     given = (*given, tmp_path) if given == ("--config",) else given
-    result = audited(capsys, table_spec("one_off"), *given, code=1)
+    result = audited(capsys, spec("one_off"), *given, code=1)
     assert result["records"][0]["diagnosis"] == "entries-off"
     assert "error[entries-off]: 1 of 64 frequencies off: 17" in result["answer"]
-    many = audited(capsys, table_spec("half_off"), *given, code=1)
+    many = audited(capsys, spec("half_off"), *given, code=1)
     assert many["records"][0]["agrees"] == "no"
     assert many["records"][0]["largest_error"] == pytest.approx(0.5, rel=1e-6)
 
 
-def test_without_a_base_the_odd_one_out_is_named(table_spec, capsys) -> None:
-    result = audited(capsys, table_spec("one_off"), code=1)
+def test_without_a_base_the_odd_one_out_is_named(spec, capsys) -> None:
+    result = audited(capsys, spec("one_off"), code=1)
     assert "error[entries-off]: 1 of 64 frequencies off: 17" in result["answer"]
     assert result["records"][0]["against"] == "base 10000 (guessed)"
 

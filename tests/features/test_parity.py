@@ -1,11 +1,10 @@
 """Parity: two subjects against each other and against the exact scores, the notes, the command."""
 
-import csv
-import io
 import json
 
 import numpy as np
 import pytest
+from command_line import ran, refused
 
 from ropeaudit import parse, shift
 from ropeaudit.arithmetic.rounding import round_to
@@ -30,10 +29,6 @@ def compare(first, second, dtype="bf16", offsets=(0,), **case):
     given = {"heads": 2, "seq_len": 96} | case
     called = sides.names(two, (first, second))
     return [parity_row(one) for one in analysis.run([Case(**given)], two, called, [parse(dtype)], offsets)]
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
@@ -132,11 +127,10 @@ def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> No
     path = tmp_path / "qk.npz"
     np.savez(path, q=generator.standard_normal((2, 20, 64)), k=generator.standard_normal((2, 20, 64)))
     command = ["parity", "hf[input=fp32]", "hf", "--qk", f"{path}", "--offset", "0", "-f", "csv"]
-    assert main(command) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, command)
     assert "hf[input=fp32] rounds q and k to float32, hf to bfloat16" in seen.err
     assert "own reference" in seen.err
-    (result,) = rows(seen.out)
+    (result,) = seen.rows
     own = next(iter(shift(0, "bf16", "hf", qk=str(path))))
     assert float(result["b_drift_rms"]) == pytest.approx(own.drift_rms, rel=1e-3)
     assert main([*command, "--set", "input=bf16"]) == 0
@@ -161,23 +155,20 @@ def test_two_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "own.toml").write_text(f'extends = "hf"\n{text}\n')
     first, second = (f"{tmp_path / folder / 'own.toml'}" for folder in "ab")
-    assert main(["parity", first, second, *SMALL, "-f", "csv"]) == 0
-    results = rows(capsys.readouterr().out)
+    results = ran(capsys, ["parity", first, second, *SMALL, "-f", "csv"]).rows
     assert {(one["a"], one["b"]) for one in results} == {(first, second)}
     assert {one["nearer"] for one in results} <= {first, second, "equal"}
 
 
 def test_lost_scores_are_a_finding(capsys) -> None:
     command = ["parity", "uniform", "hf", "--dtype", "fp16", "--offset", "0,128k", *SMALL]
-    assert main([*command, "-f", "json"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, [*command, "-f", "json"])
     report = json.loads(seen.out)
     assert "9,312 of 9,312 scores of uniform are nan or infinite (offset 131,072)" in report["headline"]
     assert "uniform float16 at offset 131072: 100 % of the scores are nan" in " ".join(report["notes"])
     assert [one["nearer"] for one in report["records"]] == ["hf", "hf"]
     assert report["records"][1]["a_nonfinite"] == 9312
-    assert main(["parity", "uniform", "uniform", *command[3:], "-f", "csv"]) == 0
-    assert rows(capsys.readouterr().out)[1]["nearer"] == ""
+    assert ran(capsys, ["parity", "uniform", "uniform", *command[3:], "-f", "csv"]).rows[1]["nearer"] == ""
 
 
 def test_clipped_angles_are_judged_at_their_positions() -> None:
@@ -187,13 +178,11 @@ def test_clipped_angles_are_judged_at_their_positions() -> None:
 
 def test_the_answer_holds_the_numbers(capsys) -> None:
     command = ["parity", "hf", "uniform", *SMALL, "--offset", "0,32k,128k"]
-    assert main([*command, "-f", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = ran(capsys, [*command, "-f", "json"]).json
     assert list(report["records"][0]) == list(COLUMNS)
     worst = max(report["records"], key=lambda one: one["parity_relative"])
     share = percent(worst["parity_relative"])
-    assert main(command) == 0
-    first, *others = capsys.readouterr().out.splitlines()
+    first, *others = ran(capsys, command).out.splitlines()
     where = f"(offset {worst['offset']:,})"
     assert first.startswith(f"WARN  hf and uniform, bf16   scores {share} apart {where}; hf is closer to")
     assert f"{percent(worst['bits_differing'])} of elements differ in bits" in others[0]
@@ -213,9 +202,5 @@ def test_the_answer_holds_the_numbers(capsys) -> None:
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert main(["parity", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
-    seen = capsys.readouterr()
-    assert error_line in seen.err
-    assert seen.err.count("\n") == 1
-    assert seen.out == ""
+    assert error_line in refused(capsys, ["parity", *options, "-o", tmp_path / "x.csv"])
     assert list(tmp_path.iterdir()) == []

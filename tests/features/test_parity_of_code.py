@@ -1,66 +1,21 @@
 """Parity of code: recipes, named implementations and own functions, in any mix and layout."""
 
-import csv
-import io
 import json
 
 import numpy as np
 import pytest
+from command_line import ran
 
 from ropeaudit import parity
 from ropeaudit.errors import UsageError
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.report import report as parity_report
 from ropeaudit.features.parity.report import row as parity_row
-from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.exact_rotation import rotated
 
-CODE = """
-import numpy as np
-
-def angles(x, positions, base=10000.0):
-    d = x.shape[-1]
-    inverse = base ** (-np.arange(0, d, 2) / d)
-    return np.asarray(positions, dtype=np.float64)[:, None] * inverse
-
-def half(x, positions):
-    t, n = angles(x, positions), x.shape[-1] // 2
-    a, b = x[..., :n].astype(np.float64), x[..., n:].astype(np.float64)
-    y = np.concatenate([a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t)], -1)
-    return y.astype(x.dtype)
-
-def interleaved(x, positions):
-    t, y = angles(x, positions), np.empty_like(x)
-    a, b = x[..., ::2].astype(np.float64), x[..., 1::2].astype(np.float64)
-    y[..., ::2], y[..., 1::2] = a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t)
-    return y
-
-def permuting(x, positions):
-    y = interleaved(x, positions)
-    return np.concatenate([y[..., ::2], y[..., 1::2]], -1)
-
-def other_k(q, k, positions):
-    return half(q, positions), half(k, np.asarray(positions) + 1)
-
-def picky(x, positions):
-    if x.dtype == np.float16:
-        raise TypeError("float16 is not taken")
-    return half(x, positions)
-
-def holey(x, positions):
-    if 40 in np.asarray(positions)[1:-1] and len(positions) > 32:
-        raise ValueError("a hole")
-    return half(x, positions)
-"""
+KERNELS = "paired_kernels.py"
 SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
-
-
-@pytest.fixture
-def code(tmp_path):
-    path = tmp_path / "k.py"
-    path.write_text(CODE)
-    return lambda name: f"{path}:{name}"
 
 
 def row(a, b, dtype="fp32", offset=1000, **case):
@@ -71,8 +26,8 @@ def row(a, b, dtype="fp32", offset=1000, **case):
 @pytest.mark.parametrize(
     ("first", "other"), [("half", "interleaved"), ("half", "permuting"), ("interleaved", "permuting")]
 )
-def test_layouts_do_not_matter_where_each_gets_its_own(first, other, code) -> None:
-    seen, report = row(code(first), code(other), seq_len=80, kv_heads=1)
+def test_layouts_do_not_matter_where_each_gets_its_own(first, other, spec) -> None:
+    seen, report = row(spec(first), spec(other), seq_len=80, kv_heads=1)
     assert seen["parity_max"] == seen["bits_differing"] == 0
     assert seen["a_drift_rms"] < 1e-6
     assert [(one.status, one.decides) for one in report.answers] == [("OK", "the same bits in 1 case")]
@@ -80,15 +35,15 @@ def test_layouts_do_not_matter_where_each_gets_its_own(first, other, code) -> No
     assert told == (first == "half")
 
 
-def test_a_layout_that_is_requested_is_given_to_both(code) -> None:
-    seen, report = row(code("half"), code("interleaved"), layout="half")
+def test_a_layout_that_is_requested_is_given_to_both(spec) -> None:
+    seen, report = row(spec("half"), spec("interleaved"), layout="half")
     assert seen["b_drift_rms"] > 0.1 > 1e-6 > seen["a_drift_rms"]
     assert any("it is audited as half, as asked" in note for note in report.notes)
 
 
-def test_a_model_keeps_its_layout_and_code_its_own(code) -> None:
+def test_a_model_keeps_its_layout_and_code_its_own(spec) -> None:
     case = {"model": "llama-2-7b", "head_dim": 32, "heads": 1}
-    seen, _ = row(code("interleaved"), "hf", "fp32", 0, **case)
+    seen, _ = row(spec("interleaved"), "hf", "fp32", 0, **case)
     assert seen["layout"] == "half"
     assert seen["a_drift_rms"] < 1e-6
 
@@ -96,8 +51,8 @@ def test_a_model_keeps_its_layout_and_code_its_own(code) -> None:
 @pytest.mark.parametrize(
     ("a", "b"), [("hf", "half"), ("half", "hf"), ("half", "half"), ("fp64-angles", "interleaved")]
 )
-def test_recipes_and_code_in_any_mix(a, b, code) -> None:
-    typed = [code(name) if name in ("half", "interleaved") else name for name in (a, b)]
+def test_recipes_and_code_in_any_mix(a, b, spec) -> None:
+    typed = [spec(name) if name in ("half", "interleaved") else name for name in (a, b)]
     seen, report = row(*typed)
     assert [seen["a"], seen["b"]] == typed
     assert max(seen["a_drift_rms"], seen["b_drift_rms"]) < 1e-4
@@ -105,8 +60,8 @@ def test_recipes_and_code_in_any_mix(a, b, code) -> None:
     assert len(forms) == (a != b)
 
 
-def test_k_is_rotated_as_k(code) -> None:
-    seen, _ = row(code("half"), code("other_k"))
+def test_k_is_rotated_as_k(spec) -> None:
+    seen, _ = row(spec("half"), spec("other_k"))
     assert seen["b_drift_rms"] > 0.1 > 1e-6 > seen["a_drift_rms"]
     assert 0.3 < seen["bits_differing"] <= 0.5  # k alone, and not where it turns by nothing
 
@@ -122,7 +77,7 @@ def test_dims_come_back_where_they_were() -> None:
         assert np.array_equal(there[:, back], rotated(x, at, setting))
 
 
-def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, code) -> None:
+def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, spec) -> None:
     from ropeaudit.engine import pair
 
     case = {"heads": 4, "kv_heads": 2, "seq_len": 100, "head_dim": 32, "mask": "full"}
@@ -134,32 +89,30 @@ def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, code)
     assert cut.statistics.differing == whole.statistics.differing > 0
 
 
-def test_a_dtype_that_is_refused_is_a_row_and_a_line(code, capsys) -> None:
-    command = ["parity", "hf", code("picky"), "--dtype", "fp16,fp32", "--offset", "0", "--head-dim", "32"]
-    assert main([*command, "-f", "json"]) == 0
-    seen = capsys.readouterr()
+def test_a_dtype_that_is_refused_is_a_row_and_a_line(spec, capsys) -> None:
+    command = ["parity", "hf", spec("picky"), "--dtype", "fp16,fp32", "--offset", "0", "--head-dim", "32"]
+    seen = ran(capsys, [*command, "-f", "json"])
     report = json.loads(seen.out)
     refused, fine = report["records"]
     assert "picky refuses: TypeError: float16 is not taken" in refused["refused"]
     assert (refused["nearer"], fine["refused"]) == (None, "none")
     assert "float16 is not taken (fp16)" in report["headline"]
     assert "float16 at offset 0: " in " ".join(report["notes"])
-    assert main([*command, "--dtype", "fp16", "-f", "csv"]) == 0
-    first = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    first = ran(capsys, [*command, "--dtype", "fp16", "-f", "csv"]).rows[0]
     assert first["parity_rms"] == "nan"
 
 
-def test_code_that_raises_in_the_middle_is_refused_there(code) -> None:
-    seen, report = row(code("holey"), "hf", offset=0)
+def test_code_that_raises_in_the_middle_is_refused_there(spec) -> None:
+    seen, report = row(spec("holey"), "hf", offset=0)
     assert seen["refused"] == "a call fails: ValueError: a hole"
     assert report.headline.endswith("offset 0: a call fails: ValueError: a hole")
 
 
-def test_what_cannot_be_changed_is_said(code) -> None:
+def test_what_cannot_be_changed_is_said(spec) -> None:
     for a, b, changes in (
-        (code("half") + "[table=bf16]", "hf", None),
+        (spec("half") + "[table=bf16]", "hf", None),
         ("transformers-llama", "mlx", {"table": "bf16"}),
-        (code("half"), code("interleaved"), {"table": "bf16"}),
+        (spec("half"), spec("interleaved"), {"table": "bf16"}),
     ):
         with pytest.raises(UsageError, match=r"no stage can be changed|neither|takes no tables"):
             list(parity(a, b, 0, "fp32", changes=changes, **SMALL))

@@ -1,11 +1,10 @@
 """report: which of its options go together, and the rows of several files as those of one."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
 import pytest
+from command_line import ran, refused
 
 import ropeaudit
 from ropeaudit.main import main
@@ -32,10 +31,6 @@ def there(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
 
 
-def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -51,24 +46,18 @@ def rows_of(text: str) -> list[dict[str, str]]:
     ],
 )
 def test_what_does_not_go_together_is_refused(options, message, capsys) -> None:
-    assert main(["report", "whole.json", *options.split(), "-o", "new.csv"]) == 2
-    seen = capsys.readouterr()
-    assert message in seen.err
-    assert (seen.out, seen.err.count("\n")) == ("", 1)
+    assert message in refused(capsys, ["report", "whole.json", *options.split(), "-o", "new.csv"])
     assert not Path("new.csv").exists()
 
 
 def test_several_files_are_one_in_every_report(capsys) -> None:
     halves = ["first.jsonl", "second.json", "first.jsonl"]
-    assert main(["report", *halves, "whole.json", "-f", "csv"]) == 0
-    shown = capsys.readouterr()
+    shown = ran(capsys, ["report", *halves, "whole.json", "-f", "csv"])
     assert "8 rows stand in these files more than once and count once" in shown.err
-    assert len(rows_of(shown.out)) == len(read("whole.json")) == 8
+    assert len(shown.rows) == len(read("whole.json")) == 8
     for more in (["--by", "dtype"], ["--by", "implementation", "--worst"]):
-        assert main(["report", *halves, "whole.json", *more, "-f", "csv"]) == 0
-        merged = capsys.readouterr().out
-        assert main(["report", *halves, *more, "-f", "csv"]) == 0
-        assert capsys.readouterr().out == merged
+        merged = ran(capsys, ["report", *halves, "whole.json", *more, "-f", "csv"]).out
+        assert ran(capsys, ["report", *halves, *more, "-f", "csv"]).out == merged
     assert main(["report", *halves, "--against", "whole.json", "--fail-if", "drift_rms>1x"]) == 0
     assert capsys.readouterr().out.startswith("OK  8 cases   no case changed: all are within")
     result = ropeaudit.diff("whole.json", halves)
@@ -87,14 +76,12 @@ def test_reports_of_two_processors_are_of_none_that_is_known() -> None:
 
 def test_a_page_shows_two_rows_of_a_case_and_data_refuses_them(capsys) -> None:
     files = ["first.jsonl", "other.jsonl"]
-    assert main(["report", *files]) == 0
-    shown = capsys.readouterr().out
+    shown = ran(capsys, ["report", *files]).out
     assert shown.count("other.jsonl") == 1
-    assert main(["report", *files, "-q", "-o", "page.html"]) == 0
+    ran(capsys, ["report", *files, "-q", "-o", "page.html"])
     assert "other.jsonl" in Path("page.html").read_text(encoding="utf-8")
-    capsys.readouterr()
-    assert main(["report", *files, "-f", "json"]) == 2
-    assert "two different rows of the same cell: hf float16 at offset 0" in capsys.readouterr().err
+    two = "two different rows of the same cell: hf float16 at offset 0"
+    assert two in ran(capsys, ["report", *files, "-f", "json"], 2).err
     assert main(["report", "other.jsonl", "--against", "first.jsonl"]) == 0
     assert "1 drift more, the worst: hf float16 at offset 0 3.00 times" in capsys.readouterr().out
 
@@ -106,17 +93,14 @@ def test_a_page_shows_two_rows_of_a_case_and_data_refuses_them(capsys) -> None:
 def test_frequencies_are_called_kept_where_the_rows_say_so(length, offsets, said, tmp_path, capsys) -> None:
     path = str(tmp_path / "dynamic.jsonl")
     scaled = ["--scaling", "dynamic:factor=4,maximum=16", "--dtype", "fp32", "--offset", offsets]
-    assert main([*SHIFT, *scaled, "--length", length, "-o", path]) == 0
-    capsys.readouterr()
-    assert main(["report", path]) == 0
-    assert ("at every offset; --length shifted lets them change" in capsys.readouterr().out) is said
+    ran(capsys, [*SHIFT, *scaled, "--length", length, "-o", path])
+    assert ("at every offset; --length shifted lets them change" in ran(capsys, ["report", path]).out) is said
 
 
 @pytest.mark.parametrize("more", [["--by", "dtype"], ["--against", "whole.json"]])
 def test_with_a_file_alone_the_finding_is_printed(more, tmp_path, capsys) -> None:
     target = str(tmp_path / "out.csv")
-    assert main(["report", "whole.json", *more, "-o", target]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["report", "whole.json", *more, "-o", target])
     assert seen.out.count("\n") == 1
     assert f"wrote {target}: " in seen.err
     assert main(["report", "whole.json", *more, "-o", target, "-f", "csv"]) == 0

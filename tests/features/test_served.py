@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ran
 from real_configs import config
 
 from ropeaudit import Case, check, explain, limit, parse, vectors
@@ -25,22 +26,12 @@ YARN = {
     "rope_theta": 10000.0,
     "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
 }
+YARN_4, LLAMA_8 = "yarn:factor=4,original=32768", "llama3:factor=8,low=1,high=4,original=8192"
+LARGEST = "yarn:factor=1e9,original=1e15"
 SAID = "4,096 positions (factor 4 × original 1,024; max_position_embeddings 1,024)"
 
-# a kernel with the frequencies of YARN; LAST is the largest position that its table would hold
-KERNEL = """\
-import torch
-
-THETA = torch.tensor({theta}, dtype=torch.float32)
-
-
-def rope(x, positions):
-    positions = positions.clamp(max={last})
-    angles = positions.to(torch.float32)[..., None] * THETA
-    cos, sin = ({factor} * angles.cos()).to(x.dtype), ({factor} * angles.sin()).to(x.dtype)
-    first, second = x[..., :8], x[..., 8:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-"""
+KERNEL = (Path(__file__).parents[1] / "kernels" / "called" / "yarn_kernel.py").read_text()
+NUMBERS = "torch.ones(8), 1.0, 10**9"  # its frequencies, the factor of cos and sin, and its last position
 
 
 @pytest.fixture
@@ -52,91 +43,47 @@ def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     theta = frequencies(setting, "inverse_power", parse("fp32")).tolist()
     for name, last in (("right", 10**9), ("clamps", 2047)):
         factor = scaled.attention_factor(setting.scaling)
-        (tmp_path / f"{name}.py").write_text(KERNEL.format(theta=theta, last=last, factor=factor))
+        numbers = f"torch.tensor({theta}), {factor}, {last}"
+        (tmp_path / f"{name}.py").write_text(KERNEL.replace(NUMBERS, numbers))
     return tmp_path
 
 
-# declared length, scaling, what it serves, what is said of it
+# declared length, scaling, what it serves, and what is said of where that is from
 RANGES: list[tuple[int | None, str, int | None, str]] = [
-    (None, "default", None, "nothing says for how many positions"),
-    (4096, "default", 4096, "4,096 positions"),
+    (None, "default", None, ""),
+    (4096, "default", 4096, ""),
+    (40960, YARN_4, 131072, "factor 4 × original 32,768; max_position_embeddings 40,960"),
+    (200000, YARN_4, 200000, "max_position_embeddings; factor 4 × original 32,768 = 131,072"),
+    (None, YARN_4, 131072, "factor 4 × original 32,768; no max_position_embeddings"),
     (
-        40960,
-        "yarn:factor=4,original=32768",
-        131072,
-        "131,072 positions (factor 4 × original 32,768; max_position_embeddings 40,960)",
+        *(131072, "yarn:original=32768,maximum=131072", 131072),
+        "max_position_embeddings, and factor 4 × original 32,768",
     ),
     (
-        200000,
-        "yarn:factor=4,original=32768",
-        200000,
-        "200,000 positions (max_position_embeddings; factor 4 × original 32,768 = 131,072)",
+        *(4096, "longrope:short=1;1,long=2;4,original=4096,factor=32", 131072),
+        "factor 32 × original 4,096; max_position_embeddings 4,096",
     ),
+    (32768, "dynamic:factor=2.5,maximum=32768", 81920, "factor 2.5 × max_position_embeddings 32,768"),
     (
-        None,
-        "yarn:factor=4,original=32768",
-        131072,
-        "131,072 positions (factor 4 × original 32,768; no max_position_embeddings)",
-    ),
-    (
-        131072,
-        "yarn:original=32768,maximum=131072",
-        131072,
-        "131,072 positions (max_position_embeddings, and factor 4 × original 32,768)",
-    ),
-    (
-        4096,
-        "longrope:short=1;1,long=2;4,original=4096,factor=32",
-        131072,
-        "131,072 positions (factor 32 × original 4,096; max_position_embeddings 4,096)",
-    ),
-    (
-        32768,
-        "dynamic:factor=2.5,maximum=32768",
-        81920,
-        "81,920 positions (factor 2.5 × max_position_embeddings 32,768)",
-    ),
-    (
-        4096,
-        "linear:factor=4,original=4096",
-        16384,
-        "16,384 positions (factor 4 × original 4,096; max_position_embeddings 4,096)",
+        *(4096, "linear:factor=4,original=4096", 16384),
+        "factor 4 × original 4,096; max_position_embeddings 4,096",
     ),
     (  # Gemma 3 declares the stretched length, Vicuna the original one, and neither says which
-        131072,
-        "linear:factor=8",
-        131072,
-        "131,072 positions (max_position_embeddings; linear's factor 8 is not multiplied, for no original "
-        "length is given)",
+        *(131072, "linear:factor=8", 131072),
+        "max_position_embeddings; linear's factor 8 is not multiplied, for no original length is given",
     ),
-    (None, "linear:factor=8", None, "nothing says for how many positions"),
-    (
-        131072,
-        "llama3:factor=8,low=1,high=4,original=8192",
-        131072,
-        "131,072 positions (max_position_embeddings; factor 8 × original 8,192 = 65,536)",
-    ),
+    (None, "linear:factor=8", None, ""),
+    (131072, LLAMA_8, 131072, "max_position_embeddings; factor 8 × original 8,192 = 65,536"),
     (  # Llama 3.2
-        131072,
-        "llama3:factor=32,low=1,high=4,original=8192",
-        131072,
-        "131,072 positions (max_position_embeddings; factor 32 × original 8,192 = 262,144, but llama3 "
-        "declares the stretched length)",
+        *(131072, LLAMA_8.replace("factor=8", "factor=32"), 131072),
+        "max_position_embeddings; factor 32 × original 8,192 = 262,144, but llama3 declares the stretched "
+        "length",
     ),
-    (  # Llama 3 with the scaling added by hand
-        8192,
-        "llama3:factor=8,low=1,high=4,original=8192",
-        65536,
-        "65,536 positions (factor 8 × original 8,192; max_position_embeddings 8,192)",
-    ),
-    (4096, "proportional:fraction=0.25,factor=2", 4096, "4,096 positions"),
-    (64, "explicit:frequencies=1;0.1", 64, "64 positions"),
-    (
-        4096,
-        "yarn:factor=1e9,original=1e15",
-        2**53,
-        "9,007,199,254,740,992 positions (factor 1e+09 × original ",
-    ),
+    # Llama 3 with the scaling added by hand
+    (8192, LLAMA_8, 65536, "factor 8 × original 8,192; max_position_embeddings 8,192"),
+    (4096, "proportional:fraction=0.25,factor=2", 4096, ""),
+    (64, "explicit:frequencies=1;0.1", 64, ""),
+    (4096, LARGEST, 2**53, "factor 1e+09 × original "),
 ]
 
 
@@ -144,8 +91,9 @@ RANGES: list[tuple[int | None, str, int | None, str]] = [
 def test_what_a_setting_serves(declared, text, positions, words) -> None:
     served = Served(declared, scaling(text))
     assert served.positions == positions
-    assert served.words.startswith(words)
-    assert len(served.words) == len(words) or text.startswith("yarn:factor=1e9")
+    said = f"{positions:,} positions" if positions else "nothing says for how many positions"
+    said += f" ({words})" * bool(words)
+    assert served.words == said or (text == LARGEST and served.words.startswith(said.removesuffix(")")))
 
 
 def test_every_kind_of_scaling_has_a_range() -> None:
@@ -187,8 +135,7 @@ def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsy
     assert next(iter(wrong.values())).up_to == 4096
     declared = findings(targets="clamps.py:rope", config="m.json", up_to=1024)
     assert not any(one.finding.failed for one in declared.values())
-    assert main(["check", "right.py:rope", "--config", "m.json", "--under", "none"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["check", "right.py:rope", "--config", "m.json", "--under", "none"])
     assert "positions 0 to 4,095" in seen.out
     assert f"m serves {SAID}" in seen.out
 
@@ -208,8 +155,7 @@ def test_limit_counts_the_range(yarn: Path, capsys) -> None:
     assert found.margin is not None
     assert found.margin > 2
     words = ["--recipe", "hf", "--dtype", "fp32", "--heads", "1", "--seq-len", "8", "--up-to", "8k"]
-    assert main(["limit", "--config", "m.json", "--budget", "64", *words, "-v"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["limit", "--config", "m.json", "--budget", "64", *words, "-v"])
     assert "4,096 positions" in seen.out
     assert SAID in seen.out
 
@@ -218,30 +164,16 @@ def test_vectors_reach_the_end_of_the_range(yarn: Path, capsys) -> None:
     (written,) = vectors(str(yarn / "v"), config="m.json", seq_len=8, heads=2)
     assert written.spec.offsets[-1] + written.spec.seq_len == written.maximum == 4096
     assert written.notes == (f"m serves {SAID}",)
-    assert main(["vectors", "-o", "w", "--config", "m.json", "--seq-len", "8", "--heads", "2"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["vectors", "-o", "w", "--config", "m.json", "--seq-len", "8", "--heads", "2"])
     assert "at positions up to 4,095" in seen.out
     assert SAID in seen.out
     assert "go past" not in seen.out + seen.err
 
 
 def test_shift_of_code_reaches_the_end_of_the_range(yarn: Path, capsys) -> None:
-    words = [
-        "--config",
-        "m.json",
-        "--heads",
-        "2",
-        "--kv-heads",
-        "2",
-        "--seq-len",
-        "8",
-        "--dtype",
-        "fp32",
-        "-f",
-        "csv",
-    ]
-    assert main(["shift", "--impl", "clamps.py:rope", *words, "--columns", "offset,verdict"]) == 0
-    seen = capsys.readouterr()
+    words = ["--config", "m.json", "--heads", "2", "--kv-heads", "2", "--seq-len", "8"]
+    words += ["--dtype", "fp32", "-f", "csv"]
+    seen = ran(capsys, ["shift", "--impl", "clamps.py:rope", *words, "--columns", "offset,verdict"])
     rows = [line.split(",") for line in seen.out.splitlines()[1:]]
     assert rows[-1] == ["4088", "wrong_rotation"]
     assert [int(offset) for offset, verdict in rows if verdict == "wrong_rotation"] == [2043, 4088]
@@ -261,5 +193,4 @@ def test_explain_of_code_compares_up_to_the_end_of_the_range(yarn: Path, capsys)
     (found,) = explain(dtypes="fp32", implementations="clamps.py:rope", config="m.json", **small)
     assert list(found.trace.drifts) == [0, 1024, 4096 - tracing.COMPARED]
     words = ["--config", "m.json", "--heads", "2", "--seq-len", "8", "--dtype", "fp32", "--recipe", "hf"]
-    assert main(["explain", *words]) == 0
-    assert SAID in capsys.readouterr().out
+    assert SAID in ran(capsys, ["explain", *words]).out

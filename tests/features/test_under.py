@@ -7,6 +7,7 @@ from pathlib import Path
 
 import kernels_environments
 import pytest
+from command_line import ran
 
 from ropeaudit import shift
 from ropeaudit.errors import UsageError
@@ -22,8 +23,7 @@ MATMUL = f"{KERNELS}:by_matmul"
 def test_rows_come_clean_first_and_the_note_names_cause_and_consequence(capsys) -> None:
     names = "autocast:bf16,tf32,default-dtype:bf16"
     command = ["shift", "--impl", MATMUL, "--under", names, "--dtype", "fp32", "--offset", "0,1000", *SMALL]
-    assert main([*command, "-f", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(ran(capsys, [*command, "-f", "json"]).out)
     records, notes = report["records"], report["notes"]
     order = ["none", "autocast:bf16", "tf32:emulated", "default-dtype:bf16"]
     assert [one["environment"] for one in records] == [name for name in order for _ in range(2)]
@@ -40,8 +40,7 @@ def test_rows_come_clean_first_and_the_note_names_cause_and_consequence(capsys) 
 def test_the_screen_has_the_environment_and_a_run_without_one_does_not(capsys) -> None:
     command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "0", *SMALL]
     for under, there in (["--under", "tf32"], True), ([], False):
-        assert main([*command, *under]) == 0
-        assert (" environment " in capsys.readouterr().out) is there
+        assert (" environment " in ran(capsys, [*command, *under]).out) is there
 
 
 def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) -> None:
@@ -49,10 +48,8 @@ def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, mon
     command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "1000", *SMALL, "-q", "-f", "csv"]
     assert main([*command, "-o", "clean.csv"]) == 0
     both = [*command, "--under", "autocast:bf16", "-o", "both.csv"]
-    assert main(both) == 0
-    capsys.readouterr()
-    assert main(["report", "both.csv", "--against", "clean.csv", "-f", "csv", "-q"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    ran(capsys, both)
+    rows = ran(capsys, ["report", "both.csv", "--against", "clean.csv", "-f", "csv", "-q"]).rows
     assert [(one["environment"], one["status"]) for one in rows] == [("autocast:bf16", "new")]
     whole = Path("both.csv").read_bytes()
     Path("clean.csv").replace("both.csv")
@@ -96,16 +93,14 @@ def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
     ],
 )
 def test_bad_requests_say_what_to_type(arguments, message, capsys) -> None:
-    assert main(arguments) == 2
-    seen = capsys.readouterr()
+    seen = ran(capsys, arguments, 2)
     assert (seen.out, message in seen.err) == ("", True), seen.err
 
 
 def test_explain_has_rows_for_each(capsys) -> None:
     few = ["--dtype", "fp32", "-q"]
     traced = [MATMUL, "--under", "autocast:bf16", "--offset", "0", "--head-dim", "32", "-f", "csv"]
-    assert main(["explain", *traced, *few, "--heads", "1", "--seq-len", "16"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = ran(capsys, ["explain", *traced, *few, "--heads", "1", "--seq-len", "16"]).rows
     angles = [(one["environment"], one["seen"]) for one in rows if one["stage"] == "angle"]
     assert angles == [("none", "float32"), ("autocast:bf16", "bfloat16")]
 
@@ -113,14 +108,12 @@ def test_explain_has_rows_for_each(capsys) -> None:
 @pytest.mark.slow
 def test_check_runs_them_and_names_what_to_change(capsys) -> None:
     command = ["check", MATMUL, "--up-to", "300", "--head-dim", "32", "-f", "json"]
-    assert main(command) == 0  # right code is not wrong for environments that nobody requested
-    report = json.loads(capsys.readouterr().out)
+    report = ran(capsys, command).json  # right code is not wrong for environments that nobody requested
     rows = {one["check"]: one for one in report["records"]}
     assert rows["under autocast:bf16"]["status"] == rows["under tf32:emulated"]["status"] == "info"
     assert rows["under default-dtype:bf16"]["status"] == "pass"
     assert report["headline"].startswith(f"WARN {MATMUL}: ")
-    assert main([*command, "--under", "autocast:bf16,tf32"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = ran(capsys, [*command, "--under", "autocast:bf16,tf32"], 1).json
     rows = {one["check"]: one for one in report["records"]}
     assert rows["under autocast:bf16"]["status"] == rows["under tf32:emulated"]["status"] == "fail"
     assert "autocast off" in rows["under autocast:bf16"]["remedy"]

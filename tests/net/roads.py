@@ -30,7 +30,6 @@ from ropeaudit.rope import hf_config
 from ropeaudit.testing import assert_shift_invariant
 
 MATRIX = Path(__file__).parents[1] / "kernels" / "matrix"
-KERNEL, REMOTE = (MATRIX / "kernel.py").read_text(), (MATRIX / "remote.py").read_text()
 ROWS = 1024  # of tables in files
 HEADS = 2
 Rows = list[dict[str, Any]]
@@ -56,12 +55,17 @@ class Command:
 
 
 def written(folder: Path, fault: Fault | None, setting: Fault, call: str, given: bool = False) -> Path:
-    """Write a kernel in Python. given: cos and sin are given to it, and the fault is in what it does then."""
+    """Write a kernel in Python. call: the file of what calls its steps.
+
+    given: cos and sin are given to it, and the fault is in what it does then.
+    """
     path = folder / "rope.py"
-    parts = [KERNEL, constants(setting)]
+    parts = [(MATRIX / "kernel.py").read_text(), constants(setting)]
     if fault is not None:
         parts.append(fault.given if given and fault.given else fault.kernel)
-    path.write_text("\n\n".join([*parts, call]))
+    if call:
+        parts.append((MATRIX / f"{call}.py").read_text())
+    path.write_text("\n\n".join(parts))
     return path
 
 
@@ -207,33 +211,17 @@ def helper(path: Path, name: str, setting: Fault, order: str | None) -> list[Ans
 
 def function(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     """f(x, positions)."""
-    call = "def rope(x, positions):\n    return rotated(x, *kept(*made(moved(positions))))\n"
-    return code_commands(folder, written(folder, fault, setting, call), "rope", setting)
+    return code_commands(folder, written(folder, fault, setting, "call_function"), "rope", setting)
 
 
 def stored(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     """f(positions, q, k), with a table that is made when the file is imported."""
-    call = (
-        "COS, SIN = made(torch.arange(ROWS))\n\n\n"
-        "def rope(positions, query, key):\n"
-        "    at = moved(positions)\n    return both(query, key, *kept(COS[at], SIN[at]))\n"
-    )
-    return code_commands(folder, written(folder, fault, setting, call), "rope", setting)
+    return code_commands(folder, written(folder, fault, setting, "call_stored"), "rope", setting)
 
 
 def cached(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     """A class with a table that grows."""
-    call = (
-        "class Rope(torch.nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n"
-        "        self.cos, self.sin = made(torch.arange(16))\n\n"
-        "    def forward(self, q, k, positions):\n"
-        "        at = moved(positions)\n        last = int(at.max())\n"
-        "        if last >= len(self.cos):\n"
-        "            self.cos, self.sin = made(torch.arange(2 * last))\n"
-        "        return both(q, k, *kept(self.cos[at], self.sin[at]))\n"
-    )
-    return code_commands(folder, written(folder, fault, setting, call), "Rope", setting)
+    return code_commands(folder, written(folder, fault, setting, "call_cached"), "Rope", setting)
 
 
 def tables(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
@@ -241,12 +229,8 @@ def tables(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
     The order of the axes is given: with another one, a table that is broadcast wrongly may fit.
     """
-    call = (
-        "def rope(q, k, cos, sin):\n"
-        "    return both(q, k, *kept(cos[..., : ROTARY_DIM // 2], sin[..., : ROTARY_DIM // 2]))\n"
-    )
     by_option = ["--set", fault.set] if fault is not None and fault.set and not fault.given else []
-    path = written(folder, None if by_option else fault, setting, call, given=True)
+    path = written(folder, None if by_option else fault, setting, "call_tables", given=True)
     return code_commands(folder, path, "rope", setting, *by_option, order="bhsd")
 
 
@@ -265,19 +249,12 @@ def named(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 def vectors(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     """Files of a kernel outside Python."""
-    call = "def rope(q, k, positions):\n    return both(q, k, *kept(*made(moved(positions))))\n"
-    kernel = imported(written(folder, fault, setting, call))
+    kernel = imported(written(folder, fault, setting, "call_vectors"))
     case, out = folder / "case", folder / "out"
     out.mkdir()
     sizes = ["--heads", str(HEADS), "--kv-heads", str(HEADS), "--seq-len", "48"]
-    at = [
-        "--config",
-        str(config(folder, setting)),
-        "--dtype",
-        setting.dtype,
-        "--offset",
-        f"0,{setting.offset}",
-    ]
+    at = ["--config", str(config(folder, setting)), "--dtype", setting.dtype]
+    at += ["--offset", f"0,{setting.offset}"]
     if fault is None or fault.code != "q-k-swapped":  # grouped heads of the one do not fit the other
         at.append("--served")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -298,15 +275,7 @@ def vectors(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 def module(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     """A module with a buffer of frequencies, which is run."""
-    call = (
-        "class Rope(torch.nn.Module):\n"
-        "    def __init__(self):\n"
-        '        super().__init__()\n        self.register_buffer("inv_freq", frequencies())\n\n'
-        "    def forward(self, x, position_ids):\n"
-        "        angle = angles(seen(moved(position_ids)), self.inv_freq)\n"
-        "        return tuple(torch.cat([part, part], -1) for part in kept(*tables(angle)))\n"
-    )
-    path = written(folder, fault, setting, call)
+    path = written(folder, fault, setting, "call_module")
     arguments = ["--config", str(config(folder, setting)), "--loaded", "built", "--up-to", str(setting.up_to)]
     return [told(folder, "module", ["module", f"{path}:Rope", *arguments], wrong_buffer)]
 
@@ -384,7 +353,7 @@ def model(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
     torch.manual_seed(0)
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         LlamaForCausalLM(AutoConfig.from_pretrained(place, initializer_range=0.3)).save_pretrained(place)
-    written(place, fault, setting, REMOTE).rename(place / "modeling_tiny.py")
+    written(place, fault, setting, "remote").rename(place / "modeling_tiny.py")
     config(place, setting, initializer_range=0.3, auto_map={"AutoModelForCausalLM": "modeling_tiny.Tiny"})
     tokens = min(32, setting.scaling.get("max_position_embeddings", 32))
     arguments = ["--trust-remote-code", "--tokens", str(tokens), "--offset", str(setting.offset)]
@@ -393,14 +362,6 @@ def model(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 
 ROADS: dict[str, Callable[[Path, Fault | None, Fault], list[Command]]] = {
-    "function": function,
-    "stored": stored,
-    "class": cached,
-    "tables": tables,
-    "named": named,
-    "vectors": vectors,
-    "module": module,
-    "checkpoint": checkpoint,
-    "onnx": onnx,
-    "model": model,
+    "class" if road is cached else road.__name__: road
+    for road in (function, stored, cached, tables, named, vectors, module, checkpoint, onnx, model)
 }

@@ -65,14 +65,9 @@ def read(path: Path) -> dict[str, Any]:
             if setting is None:
                 row["status"] = "refused" if finding.status == "fail" else finding.status
                 break
-            row["layers"][one.layer] = {
-                "head_dim": setting.head_dim,
-                "rotary_dim": setting.rotary_dim,
-                "layout": setting.layout,
-                "base": setting.base,
-                "scaling": str(setting.scaling),
-                "scale": setting.scale,
-            }
+            parts = ("head_dim", "rotary_dim", "layout", "base", "scaling", "scale")
+            layer = {name: getattr(setting, name) for name in parts}
+            row["layers"][one.layer] = layer | {"scaling": str(setting.scaling)}
             row["range"] = one.up_to
     except ropeaudit.BadInput:
         row |= {"exit": 2, "status": "refused"}

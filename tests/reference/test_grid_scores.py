@@ -70,13 +70,8 @@ def qwen3_vl(at: tuple[int, ...]) -> list[mpf]:
 
 
 ANGLES: dict[str, Angle] = {
-    "flux": flux,
-    "qwen-image": qwen_image,
-    "dinov3": dinov3,
-    "pixtral": pixtral,
-    "ltx-video": ltx_video,
-    "cogvideox": cogvideox,
-    "qwen3-vl": qwen3_vl,
+    preset.__name__.replace("_", "-"): preset
+    for preset in (flux, qwen_image, dinov3, pixtral, ltx_video, cogvideox, qwen3_vl)
 }
 
 

@@ -144,10 +144,16 @@ def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (str, bool)) else repr(value)
 
 
-def test_the_file_is_what_the_classes_say() -> None:
-    pytest.importorskip("transformers")
+def of_version() -> Any:
+    """Return transformers, or skip a test where it is not of the file's version."""
+    transformers = pytest.importorskip("transformers")
     if importlib.metadata.version("transformers") != VERSION:
         pytest.skip(f"the file is of transformers {VERSION}")
+    return transformers
+
+
+def test_the_file_is_what_the_classes_say() -> None:
+    of_version()
     text = FILE.read_text(encoding="utf-8")
     assert text == written(of_transformers())
     assert len(tomllib.loads(text)) > 100
@@ -155,9 +161,7 @@ def test_the_file_is_what_the_classes_say() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_sizes_that_a_config_leaves_out_are_those_that_the_class_takes() -> None:
-    pytest.importorskip("transformers")
-    if importlib.metadata.version("transformers") != VERSION:
-        pytest.skip(f"the file is of transformers {VERSION}")
+    of_version()
     models = sorted(set(tomllib.loads(FILE.read_text(encoding="utf-8"))) - {"blt"})  # whose parts have sizes
     found = {model: _other_sizes(model) for model in models}
     assert {model: wrong for model, wrong in found.items() if wrong} == {}
@@ -230,10 +234,7 @@ READ: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.filterwarnings("ignore")
 def test_frequencies_are_those_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    if importlib.metadata.version("transformers") != VERSION:
-        pytest.skip(f"the file is of transformers {VERSION}")
-    transformers.logging.set_verbosity(50)
+    of_version().logging.set_verbosity(50)
     for model, added in READ:
         given = {"model_type": model, **BARE, **added}
         theirs, read = _theirs(model, given), from_config(given, "name", "config.json")

@@ -4,6 +4,7 @@ import tomllib
 from importlib import resources
 
 import pytest
+from command_line import ran
 
 from ropeaudit.errors import UnknownName
 from ropeaudit.main import main
@@ -43,18 +44,15 @@ def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) 
     pairs = sum(setting.pairs for model in presets.all_presets() for setting in model.layers.values())
     small = ["--model", "all", "--layer", "all", "-f", "csv", "--no-header", "-q"]
     sizes = ["--heads", "1", "--seq-len", "32", "--offset", "128k", "--dtype", "bf16", "--recipe", "uniform"]
-    assert main(["shift", *small, *sizes]) == 0
-    assert capsys.readouterr().out.count("\n") == layers
-    assert main(["list", "frequencies", *small[:-2]]) == 0
-    assert capsys.readouterr().out.count("\n") == pairs + 1
+    assert ran(capsys, ["shift", *small, *sizes]).out.count("\n") == layers
+    assert ran(capsys, ["list", "frequencies", *small[:-2]]).out.count("\n") == pairs + 1
     assert main(["decay", *small, "--distance", "0,1,100", "--qk", "ones"]) == 0
     assert capsys.readouterr().out.count("\n") == 3 * layers
 
 
 def test_usual_is_ten_models_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["list", "frequencies", "-f", "csv", "--dtype", "bf16", "--model"]
-    assert main([*line, "usual,mistral-7b-v0.3"]) == 0
-    rows = capsys.readouterr().out.splitlines()[1:]
+    rows = ran(capsys, [*line, "usual,mistral-7b-v0.3"]).out.splitlines()[1:]
     models = dict.fromkeys(row.partition(",")[0].partition("/")[0] for row in rows)
     assert list(models) == [*presets.USUAL, "mistral-7b-v0.3"]
     assert len(presets.USUAL) == 10

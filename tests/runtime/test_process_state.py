@@ -52,18 +52,8 @@ SETS = {
     "tensor method of torch's base class": "torch.Tensor.cos = torch.Tensor.sin",
     "library function": "del math.sin",
 }
-NAMES = {
-    "torch": torch,
-    "np": np,
-    "random": random,
-    "os": os,
-    "sys": sys,
-    "warnings": warnings,
-    "locale": locale,
-    "builtins": builtins,
-    "builtins_import": builtins.__import__,
-    "math": math,
-}
+NAMES = {one.__name__: one for one in (torch, random, os, sys, warnings, locale, builtins, math)}
+NAMES |= {"np": np, "builtins_import": builtins.__import__}
 
 
 @pytest.fixture(autouse=True)
@@ -114,26 +104,27 @@ def f(x, positions):
     return (y + 1e-6 * torch.rand(y.shape)).to(x.dtype)
 """
 SIZES = {"heads": 2, "seq_len": 4, "head_dim": 8}
+
+
+def code(folder, name: str, at_import: str = "", in_call: str = "pass") -> str:
+    """Write a module that sets something; return what names its function."""
+    (folder / f"{name}.py").write_text(MODULE.format(at_import, in_call))
+    return f"{folder / name}.py:f"
+
+
 DOUBLE = "torch.set_default_dtype(torch.float64)"
 
 
-def rows(paths: list[str]) -> dict[str, float]:
-    results = shift(
-        100_000, "fp32", implementations=[f"{path}:f" for path in paths], heads=2, seq_len=4, head_dim=8
-    )
+def rows(specs: list[str]) -> dict[str, float]:
+    results = shift(100_000, "fp32", implementations=specs, **SIZES)
     return {os.path.basename(row.implementation): row.drift_rms for row in results}
 
 
 def test_no_code_changes_the_rows_of_another(tmp_path) -> None:
-    for name, at_import, in_call in (
-        ("plain", "", "pass"),
-        ("imports", DOUBLE, "pass"),
-        ("calls", "", DOUBLE + "; torch.manual_seed(7)"),
-    ):
-        (tmp_path / f"{name}.py").write_text(MODULE.format(at_import, in_call))
-    paths = [str(tmp_path / f"{name}.py") for name in ("imports", "calls", "plain")]
-    alone = {name: drift for path in paths for name, drift in rows([path]).items()}
-    assert rows(paths) == rows(paths[::-1]) == alone
+    calls = code(tmp_path, "calls", "", DOUBLE + "; torch.manual_seed(7)")
+    specs = [code(tmp_path, "imports", DOUBLE), calls, code(tmp_path, "plain")]
+    alone = {name: drift for one in specs for name, drift in rows([one]).items()}
+    assert rows(specs) == rows(specs[::-1]) == alone
     assert alone["imports.py:f"] < alone["plain.py:f"] / 10  # its own state holds for its own calls
     assert torch.get_default_dtype() == torch.float32
 
@@ -154,10 +145,8 @@ def test_rows_do_not_depend_on_what_the_process_measured_before(tmp_path) -> Non
 @pytest.mark.slow  # processes
 def test_processes_give_the_bytes_of_one_whatever_code_sets(tmp_path) -> None:
     calls = DOUBLE + "; torch.manual_seed(7); torch.set_num_threads(1)"
-    (tmp_path / "imports.py").write_text(MODULE.format(DOUBLE, "torch.use_deterministic_algorithms(True)"))
-    (tmp_path / "calls.py").write_text(MODULE.format("", calls))
-    (tmp_path / "plain.py").write_text(MODULE.format("", "pass"))
-    called = ",".join(str(tmp_path / f"{name}.py:f") for name in ("imports", "calls", "plain"))
+    imports = code(tmp_path, "imports", DOUBLE, "torch.use_deterministic_algorithms(True)")
+    called = ",".join([imports, code(tmp_path, "calls", "", calls), code(tmp_path, "plain")])
     results = []
     for jobs in "12":
         out = tmp_path / f"{jobs}.csv"
@@ -174,10 +163,8 @@ def test_functions_that_code_replaces_are_so_for_itself_alone(tmp_path) -> None:
     replace = (
         "import numpy; numpy.cos = numpy.sin = lambda x, *_, **__: x; torch.Tensor.cos = torch.Tensor.sin"
     )
-    (tmp_path / "imports.py").write_text(MODULE.format(replace, "pass"))
-    (tmp_path / "calls.py").write_text(MODULE.format("", replace))
-    (tmp_path / "plain.py").write_text(MODULE.format("", "pass"))
-    specs = [f"{tmp_path / name}.py:f" for name in ("imports", "calls", "plain")]
+    calls = code(tmp_path, "calls", "", replace)
+    specs = [code(tmp_path, "imports", replace), calls, code(tmp_path, "plain")]
 
     def rows_of(*specs: str) -> dict[str, float]:
         results = shift(100, "fp32", recipes=["hf"], implementations=specs, **SIZES)
@@ -198,8 +185,8 @@ def test_no_thread_works_beside_code_that_replaces_functions(tmp_path, monkeypat
         futures, "ThreadPoolExecutor", lambda size, **rest: started.append(size) or pool(size, **rest)
     )
     for name, in_call in (("plain", "pass"), ("calls", "import numpy; numpy.cos = numpy.sin")):
-        (tmp_path / f"{name}.py").write_text(MODULE.format("", in_call))
+        spec = code(tmp_path, name, "", in_call)
         started.clear()
         sizes = {"heads": 2, "seq_len": 1024, "head_dim": 8, "threads": 2}
-        list(shift(0, "fp32", implementations=f"{tmp_path / name}.py:f", **sizes))
+        list(shift(0, "fp32", implementations=spec, **sizes))
         assert bool(started) == (name == "plain")

@@ -1,0 +1,16 @@
+import os
+import signal
+
+import numpy as np
+
+
+def f(x: np.ndarray, positions):
+    if __file__.endswith("b.py") and len(positions) == 1 and not os.path.exists("sent"):
+        open("sent", "w").close()
+        os.kill(os.getpid(), signal.SIGINT)
+    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+g = f
