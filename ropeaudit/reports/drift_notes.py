@@ -6,16 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging
 from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
-from ropeaudit.reports.numbers import counted, percent, printable, setting, short, times
+from ropeaudit.reports.numbers import counted, percent, setting, short, times
 from ropeaudit.rope.scaling_names import short_names
 
-_MOST_GROWING = 3
+_MOST_GRIDS = 3
 # what must agree for two rows to be of the same case but for rerotation
 _SAME = (
     *("implementation", "environment", "dtype", "offset", "sample", "tolerance"),
@@ -28,10 +26,7 @@ def notes(results: Sequence[Record], frozen: bool) -> list[str]:
     """Return all notes on some rows. frozen: see `drift.report`."""
     return [
         *verdicts.notes(results, differing(results)),
-        *growth_notes(results),
-        *format_notes(results),
-        *structure_notes(results, frozen),
-        *device_notes(results),
+        *(frozen_notes(results) if frozen else []),
         *grid_notes(results),
         *rerotation_notes(results),
     ]
@@ -59,67 +54,10 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
     return named
 
 
-def growth_notes(results: Sequence[Record]) -> list[str]:
-    """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
-    groups: dict[tuple[str, ...], Record] = {}
-    named = differing(results)
-    for record in results:
-        if record.verdict == "growing" and record.within_tolerance is True:
-            key = record.model, verdicts.called(record), record.dtype
-            known = groups.setdefault(key, record)
-            if record.drift_relative > known.drift_relative:
-                groups[key] = record
-    words: dict[str, list[str]] = {}
-    for one in groups.values():
-        growth = times(judging.ratio(one.drift_rms, one.floor_rms))
-        share = percent(one.drift_relative)
-        where = " ".join([one.dtype, *(f"{name}={value}" for name, value in named(one).items())])
-        alike = f"in {where} by {share} at offset {one.offset}, {growth} times {verdicts.at_zero(one)}"
-        subject = verdicts.called(one)
-        words.setdefault(alike, []).append(subject if one.model == "none" else f"{one.model} {subject}")
-    listed = "; ".join(
-        f"{' and '.join(names)} {alike}" for alike, names in list(words.items())[:_MOST_GROWING]
-    )
-    more = f"; and {len(words) - _MOST_GROWING} more" if len(words) > _MOST_GROWING else ""
-    return [printable(f"growing with the offset, within tolerance: {listed}{more}.")] if words else []
-
-
-def format_notes(results: Iterable[Record]) -> list[str]:
-    """Return in which dtypes careful code does not meet the tolerance, and what of it costs that much."""
-    costly: dict[str, Record] = {}
-    for record in results:
-        if record.attainable_rms > record.tolerance * record.reference_rms:
-            costly.setdefault(record.dtype, record)
-    return [
-        f"careful code in {dtype} drifts by {percent(judging.ratio(one.attainable_rms, one.reference_rms))} "
-        f"near offset 0 at {one.seq_len} tokens, by prediction: {_costs(one)}."
-        for dtype, one in costly.items()
-    ]
-
-
-def _costs(record: Record) -> str:
-    """Return what of careful code costs more than the tolerance: what the dtype stores, or its arithmetic."""
-    allowed, dtype = percent(record.tolerance), parse(record.dtype)
-    if storing(dtype, record.rotary_dim / record.head_dim) > record.tolerance:
-        return f"storing rotated q and k and scores in it costs more than the tolerance of {allowed}"
-    arithmetic = FP64 if dtype.precision > FP32.precision else FP32
-    wider = "" if arithmetic is FP64 else "; angles in float64 (--recipe fp64-angles) may meet it"
-    return f"its angles, rotation and sums in {arithmetic} cost more than the tolerance of {allowed}{wider}"
-
-
-def structure_notes(results: Iterable[Record], frozen: bool) -> list[str]:
-    """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
-    results = list(results)
-    moved = [record for record in results if record.structural_max > 0]
-    if moved:
-        most = max(moved, key=lambda record: record.structural_rms)
-        why = "clipped angles" if most.clip else "new frequencies"
-        return [
-            f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
-            f"{most.structural_rms:.3g} RMS in every dtype ({why})."
-        ]
+def frozen_notes(results: Sequence[Record]) -> list[str]:
+    """Return that frequencies that depend on the length were kept at every offset."""
     shifted = [record for record in results if record.length is not None and record.offset]
-    if not shifted or not frozen:
+    if not shifted or any(record.structural_max > 0 for record in results):
         return []
     return [
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
@@ -136,7 +74,7 @@ def grid_notes(results: Iterable[Record]) -> list[str]:
             farthest[name] = max(farthest.setdefault(name, record), record, key=lambda one: abs(one.offset))
     return [
         f"{name}, grid {one.grid}: offset {one.offset} moves {_moves(one)}, in the unit of its positions."
-        for name, one in list(farthest.items())[:_MOST_GROWING]
+        for name, one in list(farthest.items())[:_MOST_GRIDS]
     ]
 
 
@@ -185,9 +123,3 @@ def _remedies(record: Record) -> list[str]:
             "rounds the products; take fewer, larger turns, or a wider table and rotation"
         )
     return clauses
-
-
-def device_notes(results: Iterable[Record]) -> list[str]:
-    """Return which devices had no float64, so that stages in it were executed elsewhere."""
-    places = dict.fromkeys(record.device for record in results if record.device.endswith("(float64 on cpu)"))
-    return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]

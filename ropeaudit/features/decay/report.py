@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import labels
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.decay.analysis import DecayCurves
-from ropeaudit.reports import Report, answers, tabulated
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import table
@@ -40,13 +39,8 @@ def report(
     varying = [name for name in ("setting", "source") if len({row[name] for row in rows}) > 1]
     shown = [name for name in COLUMNS.screen(rows) if name != "first_failing" or len(results) > 1]
     some = [answer(name, one) for name, one in zip(names, results, strict=True)]
-    return replace(
-        tabulated(COLUMNS, SCHEMA, rows, [*varying, *shown], columns, metadata),
-        answers=some,
-        headline=answers.headline(some),
-        legend="what the columns mean: ropeaudit list columns",
-        header=header,
-    )
+    screen = [*varying, *shown]
+    return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, header=header)
 
 
 def answer(name: str, one: DecayCurves) -> Answer:

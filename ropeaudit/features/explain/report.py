@@ -112,7 +112,6 @@ def _of_stages(results: Sequence[Explanation], main: str) -> dict[str, Report]:
             headline=_TITLES[kind] if rows else "",
             legend=_LEGENDS.get(kind, ""),
             declared=COLUMNS[kind],
-            constant=cells if "model" in varying else (),
         )
         for kind, rows in whole.items()
     }

@@ -159,7 +159,6 @@ def runs_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
     columns = columns if audit.ways else None
     rows = [run_report.row(one) for one in results]
     return Report(
-        constant=() if columns else ("module", "dtype", "held", "against"),
         rows=rows,
         columns=list(columns or declared),
         screen=list(columns or declared.screen(rows)),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.features.parity.analysis import Parity
-from ropeaudit.reports import Report, answers, settings, tabulated
+from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import counted, percent
@@ -55,10 +54,8 @@ def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: M
     a, b, dtype, offset, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
     some = [answer(results, rows)] if results else []
-    return replace(
-        tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
-        answers=some,
-        headline=answers.headline(some),
+    return tabulated(
+        *(COLUMNS, SCHEMA, rows, screen, columns, metadata, some),
         notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
         brief=not columns,
     )

@@ -85,7 +85,6 @@ def report(
         dispensable=() if columns else OWN.dispensable,
         answers=[answered],
         headline=answered.headline,
-        legend=legend(results),
         metadata={"schema": SCHEMA, "by": by, **metadata},
         declared=SUMMARY,
     )
@@ -109,7 +108,6 @@ def worst(
         screen=list(columns or [name for name in (*first, *column, "verdict") if name in known]),
         answers=[answered],
         headline=answered.headline,
-        legend=legend(results),
         metadata={"schema": records.SCHEMA, "by": list(names), **metadata},
         declared=records.COLUMNS,
     )
@@ -144,14 +142,6 @@ def _place(group: Group) -> str:
     several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
     words += [f"{name}={setting(worst.get(name))}" for name in several]
     return " ".join([*words, f"at offset {worst['offset']}"] if "offset" not in by else words) or "there"
-
-
-def legend(results: Sequence[Group]) -> str:
-    """Return which column was summarised, and its meaning."""
-    if not results:
-        return ""
-    column = results[0].column
-    return f"worst, median: of {column}: {records.COLUMNS[column].meaning}."
 
 
 def merged(

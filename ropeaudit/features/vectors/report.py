@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.conformance.vector_case import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
-from ropeaudit.reports import Report, answers, tabulated
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime.columns import table
@@ -49,12 +48,8 @@ def report(
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     rows, texts = [row(result) for result in results], notes(results)
     some = [_answer(rows, texts)] if rows else []
-    return replace(
-        tabulated(COLUMNS, SCHEMA, rows, COLUMNS.screen(rows), columns, metadata),
-        answers=some,
-        headline=answers.headline(some),
-        notes=texts,
-    )
+    screen = COLUMNS.screen(rows)
+    return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, notes=texts)
 
 
 def _answer(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> Answer:
