@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.rope.scaling_names import short_names
 from ropeaudit.rope.setting import RopeSetting
 
-NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
+_NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 
 
 def settings(cases: Sequence[Case]) -> list[RopeSetting]:
@@ -17,28 +16,21 @@ def settings(cases: Sequence[Case]) -> list[RopeSetting]:
     return [case.setting(case.maximum or 0) for case in cases]
 
 
-def label(
-    case: Case, setting: RopeSetting, varying: Collection[str], scalings: Mapping[str, str] | None = None
-) -> str:
-    """Return the model and the `varying` fields as words; without either, the base.
-
-    scalings: the short name of each scaling.
-    """
-    words = [] if case.model_name == "none" else [case.model_name]
-    for name in NAMED:
-        if name in varying or (not words and name == "base"):
-            text = _text(getattr(setting, name))
-            words.append(f"{name}={(scalings or {}).get(text, text)}")
-    return " ".join(words)
-
-
 def labels(cases: Sequence[Case]) -> list[str]:
-    """Return a label for each case, by the fields in which they differ."""
-    every = settings(cases)
-    varying = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
+    """Return a label for each case: the model, a scaling that was asked for, and fields in which they differ.
+
+    Without any of them it is the base.
+    """
+    every, results = settings(cases), list[str]()
+    named = [name for name in _NAMED if len({str(getattr(one, name)) for one in every}) > 1]
+    named += ["scaling"] if any(case.scaling for case in cases) else []
     scalings = short_names(str(one.scaling) for one in every)
-    return [label(case, setting, varying, scalings) for case, setting in zip(cases, every, strict=True)]
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    for case, setting in zip(cases, every, strict=True):
+        words = [] if case.model_name == "none" else [case.model_name]
+        for name in _NAMED:
+            if name in named or (not words and name == "base"):
+                value = getattr(setting, name)
+                text = f"{value:g}" if isinstance(value, float) else str(value)
+                words.append(f"{name}={scalings.get(text, text)}")
+        results.append(" ".join(words))
+    return results

@@ -1,12 +1,11 @@
 """Progress on stderr, only for long work: a line with a bar on a terminal, a line a minute in a log.
 
-What is left is guessed from the shares that this run reported, and shown only where two guesses agree; where
-shares are not proportional to work, nothing is guessed.
+What is left is guessed from the shares that this run reported; where they are not proportional to work,
+nothing is guessed.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -15,45 +14,29 @@ _BAR = 12  # characters: all of it fits into 80
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
 _TENTH = 0.1  # share of the work: no guess is made from the first, for it starts up and fills caches
-_STEP = 0.002  # of the share, between two points that are kept
-_WINDOWS = (1.0, 0.5, 0.25)  # latest parts of the time since then: each guess is made from one
-_AGREE = 1.25  # at most the ratio of two guesses that agree
 _OVERDUE = 0.5  # part of a guess that may pass without news of the work
 
 
 class Forecast:
-    """Guess the seconds that are left from when which share was done; shares are proportional to work."""
+    """Guess the seconds that are left, at the pace since the first tenth; shares are proportional to work."""
 
     def __init__(self) -> None:
         """Begin without a measurement."""
-        self.points: list[tuple[float, float]] = []  # seconds, share; from the first tenth on
+        self.first: tuple[float, float] | None = None  # seconds, share
+        self.last = (0.0, 0.0)
 
     def left(self, share: float, now: float) -> float | None:
-        """Take the share that is done now; return the seconds that are left, None without a good guess.
-
-        The longest two windows that agree are taken: where work slows down, they are short at first.
-        """
+        """Take the share that is done now; return the seconds that are left, None without a good guess."""
         if share < _TENTH:
             return None
-        if not self.points or share >= self.points[-1][1] + _STEP:
-            self.points.append((now, share))
-        last, done = self.points[-1]
-        if done < self.points[0][1] + _TENTH:
+        self.first = self.first or (now, share)
+        if share > self.last[1]:
+            self.last = now, share
+        (begun, before), (news, done) = self.first, self.last
+        if done < before + _TENTH:
             return None
-        guesses = [self._guess(part) for part in _WINDOWS]
-        agreeing = (pair for pair in itertools.pairwise(guesses) if max(pair) <= _AGREE * min(pair))
-        guess, since = sum(next(agreeing, (0.0, 0.0))) / 2, now - last
+        guess, since = (1.0 - done) * (news - begun) / (done - before), now - news
         return guess - since if since <= _OVERDUE * guess and guess > 0 else None
-
-    def _guess(self, part: float) -> float:
-        """Return what was left at the last point at the pace of the last `part` of the time."""
-        first, (last, done) = self.points[0], self.points[-1]
-        latest = last - part * (last - first[0])
-        earlier = (
-            point for point in reversed(self.points) if point[0] <= latest and point[1] <= done - _TENTH
-        )
-        begin, before = next(earlier, first)
-        return (1.0 - done) * (last - begin) / (done - before)
 
 
 class Progress:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.audits import labels
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.labels import labels
 from ropeaudit.features.decay.analysis import DecayCurves
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer
@@ -24,13 +23,9 @@ def report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     header: bool = True,
-    labelled: Callable[[Sequence[Case]], Sequence[str]] = labels.labels,
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written.
-
-    labelled: from cases to what their settings are called.
-    """
-    names = labelled([one.case for one in results])
+    """Return the report; `columns` chooses and orders what is shown and written."""
+    names = labels([one.case for one in results])
     rows = [
         {"setting": name, **row, "first_failing": one.failing}
         for name, one in zip(names, results, strict=True)

@@ -127,6 +127,11 @@ def known(one: Limit) -> str:
     return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{clause}{fails}"
 
 
+def told(one: Limit) -> str:
+    """Return what is known of a limit in a sentence without a full stop."""
+    return "; ".join([known(one), *(f"{label} {text}" for label, text in evidence(one) if label != "tested")])
+
+
 def evidence(one: Limit) -> list[tuple[str, str]]:
     """Return what stands behind it, as facts of an answer: what was tested, what failed, what is proven."""
     tests, facts = one.boundary, list[tuple[str, str]]()
