@@ -27,7 +27,7 @@ from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import RopeAuditError, UsageError, one_line
-from ropeaudit.features.explain import blames, parts, remedies, shares, tracing
+from ropeaudit.features.explain import blames, parts, remedies, tracing
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
 from ropeaudit.features.explain.parts import Parts
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
@@ -253,15 +253,15 @@ def _explanation(
 ) -> Explanation:
     """Return everything there is to say of a recipe at an offset."""
     case, inputs, setting = vectors
-    names = shares.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
-    coalitions = list(shares.coalitions(names))
-    alone = [shares.alone(recipe, names, coalition) for coalition in coalitions]
+    names = blames.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
+    coalitions = list(blames.coalitions(names))
+    alone = [blames.alone(recipe, names, coalition) for coalition in coalitions]
     sample, wide = variants.sample(inputs, setting, alone), recipe.narrowest > FP32.precision
     axes = case.position_axes(setting)
     scene = Scene(inputs, setting, case.mask, axes, offset, sample, "extended" if wide else "double")
     bench = Bench(scene, recipe)
     (drift,) = bench.drifts([recipe])
-    nonfinite, values = None, dict[shares.Coalition, float]()  # mean square drifts of coalitions
+    nonfinite, values = None, dict[blames.Coalition, float]()  # mean square drifts of coalitions
     if drift.nonfinite:
         nonfinite = blames.nonfinite_scores(bench, recipe, names)
     else:

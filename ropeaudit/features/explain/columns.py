@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ropeaudit.audits.judging import ratio
-from ropeaudit.features.explain import shares
+from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import Explanation
 from ropeaudit.features.explain.known_recipes import Likeness, Stage, expected, narrowest
 from ropeaudit.features.explain.remedies import Remedy
@@ -104,8 +104,8 @@ def remedy_rows(one: Explanation) -> list[Row]:
 
 def changes(one: Explanation, remedy: Remedy) -> str:
     """Return a remedy as --set takes it: angle=fp64,table=fp32."""
-    wide = shares.widened(one.recipe, remedy.widths)
-    texts = {s: "/".join(dict.fromkeys(f.short for f in shares.formats(wide, s))) for s in remedy.widths}
+    wide = blames.widened(one.recipe, remedy.widths)
+    texts = {s: "/".join(dict.fromkeys(f.short for f in blames.formats(wide, s))) for s in remedy.widths}
     return ",".join(f"{stage}={texts[stage]}" for stage in STAGES if stage in texts) or "nothing"
 
 
