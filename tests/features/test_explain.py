@@ -20,7 +20,7 @@ from ropeaudit.audits import variants
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import run
-from ropeaudit.features.explain.columns import COLUMNS, KINDS
+from ropeaudit.features.explain.report import COLUMNS, KINDS
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named
