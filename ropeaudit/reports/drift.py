@@ -53,7 +53,7 @@ def report(
         columns=columns,
         screen=columns if chosen else seen,
         verbose_screen=() if chosen else wide,
-        dispensable=() if chosen else settings.dispensable(wide, records.COLUMNS.dispensable, "excess"),
+        dispensable=() if chosen else settings.dispensable(wide, records.COLUMNS.dispensable),
         declared=_declared(results, named),
         folded=None if chosen else [one.as_dict() | _for_readers(one) for one in results],
         answers=[answered],

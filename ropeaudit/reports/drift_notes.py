@@ -1,24 +1,15 @@
-"""What the notes of an audit say of several rows together: growth, formats, structure, grids, remedies."""
+"""What the notes of an audit say of several rows together: frequencies that are kept, remedies."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from ropeaudit.audits import judging
-from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.reports import settings, verdicts
-from ropeaudit.reports.numbers import counted, percent, setting, short, times
+from ropeaudit.reports.numbers import counted, percent, setting
 from ropeaudit.rope.scaling_names import short_names
 
-_MOST_GRIDS = 3
-# what must agree for two rows to be of the same case but for rerotation
-_SAME = (
-    *("implementation", "environment", "dtype", "offset", "sample", "tolerance"),
-    *(name for name in settings.NAMES if name != "layout"),
-)
 _DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
 
 
@@ -27,7 +18,6 @@ def notes(results: Sequence[Record], frozen: bool) -> list[str]:
     return [
         *verdicts.notes(results, differing(results)),
         *(frozen_notes(results) if frozen else []),
-        *grid_notes(results),
         *rerotation_notes(results),
     ]
 
@@ -65,25 +55,6 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
     ]
 
 
-def grid_notes(results: Iterable[Record]) -> list[str]:
-    """Return by how much an offset moved each axis of a grid, where `offset` does not say it."""
-    farthest: dict[str, Record] = {}
-    for record in results:
-        if record.offset and moved_apart(record):
-            name = f"{record.model} {record.axes}"
-            farthest[name] = max(farthest.setdefault(name, record), record, key=lambda one: abs(one.offset))
-    return [
-        f"{name}, grid {one.grid}: offset {one.offset} moves {_moves(one)}, in the unit of its positions."
-        for name, one in list(farthest.items())[:_MOST_GRIDS]
-    ]
-
-
-def _moves(record: Record) -> str:
-    """Return the axes of a grid and by how much each moved."""
-    moved = [(name, getattr(record, f"offset_{name}")) for name in "thw"]
-    return ", ".join(f"{name} by {short(value)}" for name, value in moved if value is not None)
-
-
 def rerotation_notes(results: Sequence[Record]) -> list[str]:
     """Return what keys that are rotated again cost, and the remedy: each subject and dtype at its worst."""
     groups: dict[tuple[str, ...], list[Record]] = {}
@@ -93,20 +64,10 @@ def rerotation_notes(results: Sequence[Record]) -> list[str]:
     named, notes = differing(results), []
     for some in groups.values():
         worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
-        clauses = [*_times_fresh(worst, results), *_remedies(worst)]
+        clauses = _remedies(worst)
         if clauses:
             notes.append(f"{verdicts.who(worst, named(worst))}: {'; '.join(clauses)}.")
     return notes
-
-
-def _times_fresh(record: Record, results: Sequence[Record]) -> list[str]:
-    """Return how many times as much it drifts as keys that were rotated once, where that was measured."""
-    for one in results:
-        once = one.rerotated is None or one.rerotated.startswith("0 x ")
-        if once and one is not record and all(getattr(one, name) == getattr(record, name) for name in _SAME):
-            growth = judging.ratio(record.drift_rms, one.drift_rms)
-            return [f"{times(growth)} times the drift of keys rotated once"] if math.isfinite(growth) else []
-    return []
 
 
 def _remedies(record: Record) -> list[str]:

@@ -13,8 +13,8 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
-from ropeaudit.features.parity.report import COLUMNS
-from ropeaudit.features.parity.report import row as parity_row
+from ropeaudit.features.parity.analysis import COLUMNS
+from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named

@@ -10,8 +10,8 @@ import pytest
 from ropeaudit import parity
 from ropeaudit.errors import UsageError
 from ropeaudit.features.parity import analysis
-from ropeaudit.features.parity.report import report as parity_report
-from ropeaudit.features.parity.report import row as parity_row
+from ropeaudit.features.parity.analysis import report as parity_report
+from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.exact_rotation import rotated

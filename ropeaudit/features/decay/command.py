@@ -98,7 +98,7 @@ def decay(
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import analysis
-    from ropeaudit.features.decay.report import COLUMNS, report
+    from ropeaudit.features.decay.analysis import COLUMNS, report
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS)

@@ -19,7 +19,6 @@ from ropeaudit.arithmetic.doubledouble import PI, Array, precise
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
-from ropeaudit.audits import labels as naming
 from ropeaudit.audits.arguments import Names, RopeArguments
 from ropeaudit.audits.cases import LIMIT, Case
 from ropeaudit.audits.results import Result
@@ -27,6 +26,7 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.recipes import Recipe, Resolved, load
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reports import Report
+from ropeaudit.reports import settings as naming
 from ropeaudit.rope.frequencies import effect
 from ropeaudit.rope.frequencies import frequencies as computed_frequencies
 from ropeaudit.rope.setting import RopeSetting

@@ -45,7 +45,7 @@ def parity(
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.parity import analysis
-    from ropeaudit.features.parity.report import COLUMNS, report
+    from ropeaudit.features.parity.analysis import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
     pair, names = analysis.subjects(a, b, changes, device)

@@ -214,7 +214,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.audits import records
     from ropeaudit.audits.cells import START_SECONDS
-    from ropeaudit.console import output, output_files, sweep_file
+    from ropeaudit.console import output, output_files, progress, sweep_file
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
@@ -238,7 +238,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
         columns=list(_PLAN),
         screen=list(_PLAN),
         headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
-        f"{_rough(seconds)} of one core.",
+        f"{progress.duration(seconds)} of one core.",
         legend=_PLAN_LEGEND,
         metadata={**about, **run_metadata.gather()},
     )
@@ -255,17 +255,3 @@ def _listed(values: Sequence[Any]) -> str:
     ends = itertools.accumulate(len(word) + 2 for word in words)
     most = max(1, sum(end <= _LONGEST for end in ends))
     return ", ".join([*words[:most], *(["..."] if most < len(words) else [])])
-
-
-def _rough(seconds: float) -> str:
-    """Return a time of which only the size is meant.
-
-    >>> _rough(0.2), _rough(40), _rough(500), _rough(40_000)
-    ('a second', '40 seconds', '8 minutes', '11 hours')
-    """
-    if seconds < 1.5:
-        return "a second"
-    for size, unit in ((3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -82,9 +82,9 @@ def _chart(rows: Sequence[Row]) -> dict[str, Any]:
         return {}
     try:
         needed("matplotlib", "a chart", "plot")
-        from ropeaudit.reports import charts  # in-function: it loads matplotlib
+        from ropeaudit.reports.charts import drift as pictured  # in-function: it loads matplotlib
 
-        drawn, picture = charts.drift.svg(measured)
+        drawn, picture = pictured.svg(measured)
     except RopeAuditError as error:
         return {"missing": error.typed}
     except (ValueError, TypeError, ArithmeticError) as error:  # what an edited file may hold
