@@ -57,12 +57,12 @@ COMMANDS = {
 CHILD = """
 import json, os, sys, time
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-from ropeaudit.console import progress, rows
+from ropeaudit.console import rows
 
 def clock():
     return sum(os.times()[:4])
 
-class Recorded(progress.Progress):
+class Recorded(rows.Progress):
     def __init__(self, quiet, total=0):
         super().__init__(True, total)
         self.points = points

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.console.progress import Forecast, Progress
+from ropeaudit.console.rows import Forecast, Progress
 from ropeaudit.features.check import analysis
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.main import main

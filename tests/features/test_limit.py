@@ -20,8 +20,8 @@ from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.features.limit import analysis, boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search
+from ropeaudit.features.limit.limit_result import Tolerance, tolerance
 from ropeaudit.features.limit.report import row
-from ropeaudit.features.limit.tolerance import Tolerance, tolerance
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.rope import scaling

@@ -37,8 +37,7 @@ from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import boundary_search
 from ropeaudit.features.limit.boundary_search import Question
-from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.features.limit.tolerance import AT_LEAST, SELF, TOLERANCE, Tolerance, tolerance
+from ropeaudit.features.limit.limit_result import AT_LEAST, SELF, TOLERANCE, Limit, Tolerance, tolerance
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting

@@ -113,7 +113,7 @@ def run(
 
 def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
     """Say before hours of work about how many they are, and how they become fewer. jobs: processes."""
-    from ropeaudit.console import output, progress
+    from ropeaudit.console import output, rows
     from ropeaudit.runtime import run_metadata, threads
 
     count = run_metadata.threads()
@@ -126,7 +126,7 @@ def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
     sampled = any(task.case.sample is not None for task in tasks)
     remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
     output.say(
-        f"before measuring anything, a rough guess: {progress.duration(seconds)} on this machine; {remedy}"
+        f"before measuring anything, a rough guess: {rows.duration(seconds)} on this machine; {remedy}"
         "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
     )
 
@@ -214,7 +214,8 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.audits import records
     from ropeaudit.audits.cells import START_SECONDS
-    from ropeaudit.console import output, output_files, progress, sweep_file
+    from ropeaudit.console import output, output_files, sweep_file
+    from ropeaudit.console.rows import duration
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
@@ -238,7 +239,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
         columns=list(_PLAN),
         screen=list(_PLAN),
         headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
-        f"{progress.duration(seconds)} of one core.",
+        f"{duration(max(seconds, 1))} of one core.",
         legend=_PLAN_LEGEND,
         metadata={**about, **run_metadata.gather()},
     )
