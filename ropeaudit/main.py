@@ -118,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.NoSuchOption as error:
         return _refuse(unknown_option(error).typed)
     except click.ClickException as error:
-        return _refuse(error.format_message(), _help_of(error))
+        context = getattr(error, "ctx", None)
+        return _refuse(error.format_message(), f"Try `{context.command_path} --help`." if context else "")
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", INTERRUPTED)
     except RopeAuditError as error:
@@ -148,7 +149,9 @@ def _unforeseen(error: Exception) -> int:
         return _refuse(f"{what}: {error.strerror or error}")
     if os.environ.get("ROPEAUDIT_DEBUG"):
         raise error
-    return _fault(error)
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
+    return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
 
 
 def _homeless() -> bool:
@@ -159,19 +162,8 @@ def _homeless() -> bool:
     return False
 
 
-def _fault(error: Exception) -> int:
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
-    return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
-
-
 def _refuse(message: str, hint: str = "") -> int:
     return _say(f"error: {_short(message)}" + (f"\n{hint}" if hint else ""), BAD_USE)
-
-
-def _help_of(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"Try `{context.command_path} --help`." if context is not None else ""
 
 
 def _say(text: str, code: int) -> int:

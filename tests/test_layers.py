@@ -26,7 +26,6 @@ COMPOSES = {
         "features.limit.analysis",
         "features.limit.limit_result",
         "features.limit.report",
-        "features.limit.tolerance",
         "features.module.analysis",
         "features.module.expected",
         "features.model.analysis",

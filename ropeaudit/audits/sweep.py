@@ -213,7 +213,8 @@ class Sweep:
             with contextlib.closing(road) as finished:  # type: ignore[type-var]
                 for unit, result in finished:
                     if not isinstance(result, workers.Problem):
-                        rows: Iterable[tuple[int, Record]] = workers.home(unit, result)
+                        numbers = [cell for task in unit for cell in task.cells]
+                        rows: Iterable[tuple[int, Record]] = zip(numbers, result.rows, strict=True)
                         self._remember(unit, result, loaded)
                     elif unit[0].alone:
                         rows = cells.refused(audit, unit, result.text)

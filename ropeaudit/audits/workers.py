@@ -94,14 +94,6 @@ def without_cases(audit: Audit) -> Audit:
     return replace(audit, cases=(Case(),), offsets=(0,))
 
 
-def home(unit: Unit, result: Result | Problem) -> list[tuple[int, Record]]:
-    """Return the cells and rows of a unit. Raises: what the worker raised."""
-    if isinstance(result, Problem):
-        result.raised()
-    assert isinstance(result, Result)  # noqa: S101 for mypy
-    return list(zip([cell for task in unit for cell in task.cells], result.rows, strict=True))
-
-
 def processes(
     audit: Audit, units: Sequence[Unit], jobs: int, listen: Callable[[], None]
 ) -> Iterator[tuple[Unit, Result | Problem]]:

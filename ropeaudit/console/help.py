@@ -155,12 +155,12 @@ class GroupedCommand(click.Command):
 
         Raises: UsageError if an output is an input or another output, whichever options name them.
         """
-        from ropeaudit.console import overwriting  # in-function: --help writes no file
+        from ropeaudit.console import output_files  # in-function: --help writes no file
 
         if "form" in ctx.params and "outputs" in ctx.params:  # `-o -` is stdout, where the report goes anyhow
             ctx.params["outputs"] = tuple(path for path in ctx.params["outputs"] if path != "-")
-        overwriting.refuse_inputs(ctx.params)
-        overwriting.refuse_meetings(ctx.params)
+        output_files.refuse_inputs(ctx.params)
+        output_files.refuse_meetings(ctx.params)
         asked = dict(ctx.params)
         for name, group in getattr(self.callback, "groups", {}).items():
             asked[name] = group(**{option.name: asked.pop(option.name) for option in fields(group)})

@@ -62,7 +62,8 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     coloured = _coloured(screen.color, out)
     report = replace(report, verbose=screen.verbose)
     if screen.form == "table" and isinstance(screen, ReportOptions) and screen.quiet and not screen.outputs:
-        report = first_lines(report)
+        first = [replace(one, causes=(), facts=()) for one in report.answers]
+        report = replace(report, answers=first, screen=(), notes=(), legend="", further={}, header=True)
     if form.show and (out.isatty() or coloured):
         form.show(report, out, coloured)
         return
@@ -70,12 +71,6 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
         out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
     text = reports.render(screen.form, report)
     out.write("\n".join(map(printable, text.split("\n"))) if out.isatty() else text)
-
-
-def first_lines(report: Report) -> Report:
-    """Return a report of which people see the first line of each answer alone."""
-    answers = [replace(one, causes=(), facts=()) for one in report.answers]
-    return replace(report, answers=answers, screen=(), notes=(), legend="", further={}, header=True)
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:

@@ -8,11 +8,120 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TypeVar
 
-from ropeaudit.console.progress import Progress
+from ropeaudit.runtime import doing
+
+_BAR = 12  # characters: all of it fits into 80
+_LOG_SECONDS = 60.0  # between two lines of a log
+_REDRAW_SECONDS = 0.1
+_TENTH = 0.1  # share of the work: no guess is made from the first, for it starts up and fills caches
+_OVERDUE = 0.5  # part of a guess that may pass without news of the work
+
+
+class Forecast:
+    """Guess the seconds that are left, at the pace since the first tenth; shares are proportional to work."""
+
+    def __init__(self) -> None:
+        """Begin without a measurement."""
+        self.first: tuple[float, float] | None = None  # seconds, share
+        self.last = (0.0, 0.0)
+
+    def left(self, share: float, now: float) -> float | None:
+        """Take the share that is done now; return the seconds that are left, None without a good guess."""
+        if share < _TENTH:
+            return None
+        self.first = self.first or (now, share)
+        if share > self.last[1]:
+            self.last = now, share
+        (begun, before), (news, done) = self.first, self.last
+        if done < before + _TENTH:
+            return None
+        guess, since = (1.0 - done) * (news - begun) / (done - before), now - news
+        return guess - since if since <= _OVERDUE * guess and guess > 0 else None
+
+
+class Progress:
+    """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
+
+    def __init__(
+        self,
+        quiet: bool,
+        total: int = 0,
+        clock: Callable[[], float] | None = None,
+        proportional: bool = True,
+    ) -> None:
+        """Begin; nothing is shown yet. clock: seconds, by default those of the system.
+
+        proportional: whether shares are proportional to work; nothing is guessed where they are not.
+        """
+        self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
+        self.rows, self.total = 0, total
+        doing.begin("")
+        self.clock, self.forecast = clock or time.monotonic, Forecast() if proportional else None
+        self.begun = self.last = self.clock()
+
+    def __call__(self, share: float) -> None:
+        """Show the share that is done and a guess of what is left, not too often."""
+        now = self.clock()
+        left = self.forecast.left(share, now) if self.forecast else None
+        wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
+        if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
+            return
+        self.last = now
+        text = self._text(share, now - self.begun, left)
+        if self.terminal:
+            import shutil  # in-function: it loads compressors
+
+            sys.stderr.write(f"\r\033[K{_fitted(share, text, shutil.get_terminal_size().columns - 1)}")
+            self.shown = True
+        else:
+            sys.stderr.write(f"ropeaudit: {text}\n")
+        sys.stderr.flush()
+
+    def _text(self, share: float, seconds: float, left: float | None) -> str:
+        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
+        words += [doing.now()] if doing.now() else []
+        if self.total:
+            words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
+        return ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self.shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+            self.shown = False
+
+
+def _fitted(share: float, text: str, width: int) -> str:
+    """Return a line of at most `width` characters, for a longer one could not be taken away again.
+
+    >>> _fitted(0.5, "50%, 9 s to go", 60), _fitted(0.5, "50%, 9 s to go", 18)
+    ('ropeaudit: [######------] 50%, 9 s to go', 'ropeaudit: 50%, 9 ')
+    """
+    bar = f"[{'#' * int(_BAR * share):-<{_BAR}}] "
+    line = f"ropeaudit: {bar}{text}"
+    return line if len(line) <= width else f"ropeaudit: {text}"[:width]
+
+
+def duration(seconds: float) -> str:
+    """Return a time in two units at most.
+
+    >>> duration(9.4), duration(75), duration(7380)
+    ('9 s', '1 min 15 s', '2 h 3 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
 
 T = TypeVar("T")
 

@@ -87,9 +87,7 @@ class Report:
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
     folded: the rows that people see, where these are others.
-    constant: columns that readers are told once, beneath the table, where all rows agree on them.
     refusals: why rows have no numbers; said even where notes are not wanted.
-    said_once: those columns with their text, once they are no more on the screen.
     faults: what fails, for code hosts; None where the command judges nothing.
     answers: what people read first, in place of the headline, which is their first line as a sentence.
     brief: whether people see the answers alone, unless it is verbose, which -v asks for.
@@ -108,9 +106,7 @@ class Report:
     further: Mapping[str, Report] = field(default_factory=dict)
     declared: Mapping[str, Column] = field(default_factory=dict)
     folded: Sequence[Row] | None = None
-    constant: Sequence[str] = ()
     refusals: Sequence[str] = ()
-    said_once: Mapping[str, str] = field(default_factory=dict)
     faults: Sequence[Fault] | None = None
     answers: Sequence[Answer] = ()
     brief: bool = False
@@ -124,21 +120,14 @@ class Report:
         return html.fragment(self)
 
     def for_readers(self) -> Report:
-        """Return the report as tables show it: scalings in a few words, constants said once."""
+        """Return the report as tables show it: scalings in a few words."""
         from ropeaudit.rope.scaling_names import shortened
 
         rows = self.rows if self.folded is None else self.folded
         screen = self.verbose_screen if self.verbose and self.verbose_screen else self.screen
         if "scaling" in screen:
             rows = shortened(rows)
-        shown = replace(self, rows=rows, screen=screen, verbose_screen=(), folded=None, constant=())
-        return without_constants(shown, self.constant)
-
-    def full_legend(self) -> str:
-        """Return what holds in all rows, then the legend."""
-        texts = ", ".join(f"{self.title(name)} {text or 'none'}" for name, text in self.said_once.items())
-        once = f"In all {len(self.rows)} rows: {texts}." if texts else ""
-        return "\n".join(filter(None, [once, self.legend]))
+        return replace(self, rows=rows, screen=screen, verbose_screen=(), folded=None)
 
     @property
     def shows_rows(self) -> bool:
@@ -171,18 +160,27 @@ def tabulated(
     screen: Sequence[str],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
+    answers: Sequence[Answer] = (),
+    dispensable: Sequence[str] | None = None,
+    **said: Any,
 ) -> Report:
-    """Return a report of declared columns, without a word yet.
+    """Return a report of declared columns, headed by answers.
 
     screen: what a reader sees. columns: instead, if there are any, all that is shown and written.
+    dispensable: those that may leave a narrow screen, as declared by default. said: other fields of a report.
     """
+    from ropeaudit.reports.answers import headline  # in-function: `--help` answers nothing
+
     return Report(
         rows,
         list(columns or declared),
         list(columns or screen),
-        () if columns else declared.dispensable,
+        () if columns else declared.dispensable if dispensable is None else dispensable,
+        headline=headline(answers),
         metadata={"schema": schema, **metadata},
         declared=declared,
+        answers=answers,
+        **said,
     )
 
 
@@ -193,17 +191,6 @@ def only(results: Sequence[R]) -> R:
             f"a report is about one {type(results[0]).__name__}, and there are {len(results)}; give one"
         )
     return results[0]
-
-
-def without_constants(report: Report, names: Iterable[str]) -> Report:
-    """Return a report without those of `names` on the screen on which all rows agree."""
-    rows, screen = report.rows, list(report.screen)
-    alike = [name for name in names if name in screen and all(row[name] == rows[0][name] for row in rows)]
-    if len(rows) < 2 or not alike:
-        return report
-    texts = {name: report.shown(name, rows[0][name]) for name in alike}
-    left = [name for name in screen if name not in alike]
-    return replace(report, screen=left, said_once={**report.said_once, **texts})
 
 
 def heading(name: str) -> str:

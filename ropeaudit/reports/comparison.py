@@ -91,7 +91,6 @@ def report(
         dispensable=() if columns else _DISPENSABLE,
         answers=[answered],
         headline=answered.headline,
-        legend=legend(compared) * bool(rows),
         metadata={"schema": SCHEMA, "ratio": compared.ratio, **metadata},
         declared=COLUMNS,
     )
@@ -102,14 +101,6 @@ def _written(pairs: Sequence[Pair]) -> list[str]:
     silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in pairs]))
     left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if pairs else set()
     return [name for name in COLUMNS if name not in left_out]
-
-
-def legend(results: Difference) -> str:
-    """Return how to read ratios, and what counts as a change."""
-    text = f"ratio: after / before. Changed: by more than {results.ratio:g} times, "
-    if any(pair.reordered for pair in results.pairs):
-        return text + "and by more than the reference's error and another order of sums explain."
-    return text + "by more than the exact scores are certain to."
 
 
 def _elsewhere(results: Difference) -> str:

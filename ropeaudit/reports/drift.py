@@ -11,24 +11,11 @@ from ropeaudit.audits import judging, records
 from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, Row, drift_notes, settings, tabulated, verdicts
+from ropeaudit.reports import Report, Row, drift_notes, settings, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.numbers import counted, percent, printable, short
 from ropeaudit.runtime.columns import Column, table
 
-# of the columns that are shown only where something is asked for
-_LEGENDS = {
-    "drift_relative": "drift = RMS(score - exact) / RMS(exact)",
-    "excess": "vs best = drift ÷ the best achievable in the dtype",
-    "change_": "change: score at the offset minus the same implementation's at offset 0",
-    "rotation_excess": "rotation excess: rotation error ÷ allowed; above 1 a pair is rotated wrongly",
-    "drift_rms_low": "low, high: 95 % interval of drift rms over all scores; a fault at one position of "
-    "thousands is likely missed",
-    "attention_tv": "attention tv: share of a row's weight that drift moves after softmax",
-    "top1_flips": "top1 flips: rows whose largest weight moves to another key",
-    "entropy": "entropy: of the weights of a row, in nats",
-    "attention_d": "attention d: against the anchor's offset",
-}
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
 _READERS = table("shift-readers")
 _SHOWN = table("shift", "shift-readers")
@@ -61,14 +48,10 @@ def report(
     if any(record.attention_tv_mean is not None for record in results):
         notes += _temperature(_worst(results))
     answered = answer(results)
-    return replace(
-        tabulated(records.COLUMNS, records.SCHEMA, rows, seen, None, {}),
+    stored = records.beside(results, columns) if metadata else {}
+    return Report(
+        rows=rows,
         columns=columns,
-        metadata={
-            "schema": records.SCHEMA,
-            **(records.beside(results, columns) if metadata else {}),
-            **metadata,
-        },
         screen=columns if chosen else seen,
         verbose_screen=() if chosen else wide,
         declared=_declared(results, named),
@@ -76,11 +59,11 @@ def report(
         answers=[answered],
         headline=answered.headline,
         notes=notes,
-        legend=legend(columns if chosen else seen, results),
-        header=header,
+        legend=legend(results),
         refusals=drift_notes.refusals(results),
-        dispensable=() if chosen else settings.dispensable(wide, _SHOWN.dispensable, "excess"),
-        constant=("implementation", "dtype", "offset") if "model" in wide else (),
+        dispensable=() if chosen else settings.dispensable(wide, _SHOWN.dispensable),
+        metadata={"schema": records.SCHEMA, **stored, **metadata},
+        header=header,
     )
 
 
@@ -91,7 +74,9 @@ def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     subject, dtype, *others = (name for name in records.COLUMNS.screen(rows) if name not in axes)
     others.insert(others.index("excess") + 1, "growth")
     note = ["note"] if any(_note(one) for one in results) else []
-    return settings.screen(rows, [subject, dtype], [*others, *note])
+    names = settings.screen(rows, [subject, dtype], [*others, *note])
+    alike = [name for name in (subject, dtype, "offset") if len({row[name] for row in rows}) == 1]
+    return [name for name in names if "model" not in names or name not in alike]  # the answer says them
 
 
 def _for_readers(record: Record) -> dict[str, Any]:
@@ -111,18 +96,16 @@ def _note(record: Record) -> str:
     return verdicts.collapse(record)
 
 
-def legend(screen: Sequence[str], results: Sequence[Record]) -> str:
-    """Return how to read the rows, in a few lines."""
-    lines = [text for begin, text in _LEGENDS.items() if any(name.startswith(begin) for name in screen)]
-    seen = {record.verdict for record in results} if "verdict" in screen else set()
-    lines += [f"{verdicts.words(name)}: {text}" for name, text in judging.VERDICTS.items() if name in seen]
+def legend(results: Sequence[Record]) -> str:
+    """Return what drift is, and the q and k of all rows where they are the same."""
     sizes = {(one.seq_len, one.heads, one.seed) for one in results}
-    last = "columns: ropeaudit list columns"
+    drawn = ""
     if len(sizes) == 1:
         seq_len, heads, seed = sizes.pop()
-        drawn = "" if seed is None else f", seed {seed}"
-        last = f"{counted(seq_len, 'token')}, {counted(heads, 'head')}{drawn}      {last}"
-    return "\n".join([*lines, last])
+        drawn = f"; {counted(seq_len, 'token')}, {counted(heads, 'head')}"
+        drawn += "" if seed is None else f", seed {seed}"
+    best = "vs best: drift ÷ the best achievable in the dtype"
+    return f"drift = RMS(score - exact) / RMS(exact); {best}{drawn}\ncolumns: ropeaudit list columns"
 
 
 def _declared(results: Sequence[Record], named: Sequence[str]) -> Mapping[str, Column]:
@@ -150,7 +133,7 @@ def answer(results: Sequence[Record]) -> Answer:
         ("rows", _counts(results)) if len(results) > 1 else None,
         ("after softmax", _after_softmax(worst)) if _moved(worst) is not None else None,
         ("sample", _estimated(worst)) if worst.sample else None,
-        ("structure", _structure(results)) if any(one.structural_max > 0 for one in results) else None,
+        *structure(results),
     ]
     return Answer(
         status,
@@ -256,9 +239,12 @@ def _after_softmax(record: Record) -> str:
     return f"{moved}; {flips:,} of {rows:,} top-1 keys change"
 
 
-def _structure(results: Sequence[Record]) -> str:
-    moved = max(record.structural_rms for record in results if record.structural_max > 0)
-    return f"the shift itself changes exact scores by up to {short(moved)} RMS, in every dtype"
+def structure(results: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return, as a fact of an answer, how far the shift changes exact scores; nothing where it does not."""
+    moved = [record.structural_rms for record in results if record.structural_max > 0]
+    size = short(max(moved, default=0))
+    changes = f"the shift itself changes exact scores by up to {size} RMS, in every dtype"
+    return [("structure", changes)] if moved else []
 
 
 def _temperature(record: Record) -> list[str]:
@@ -280,6 +266,6 @@ def _estimated(record: Record) -> str:
     """Say of how many scores a sample stands for all, and within which interval."""
     every = masks.count(record.mask, record.seq_len) * record.heads
     text = f"{record.scores:,} of {every:,} scores"
-    if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
-        return text
-    return f"{text}; drift rms {short(record.drift_rms_low)} to {short(record.drift_rms_high)} (95 %)"
+    if record.drift_rms_low is not None and not math.isnan(record.drift_rms_low):
+        text += f"; drift rms {short(record.drift_rms_low)} to {short(record.drift_rms_high)} (95 %)"
+    return f"{text}; a fault at one position of thousands is likely missed"

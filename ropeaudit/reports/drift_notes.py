@@ -1,26 +1,18 @@
-"""What the notes of an audit say of several rows together: growth, formats, structure, grids, remedies."""
+"""What the notes of an audit say of several rows together: frequencies that are kept, remedies."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging
-from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
-from ropeaudit.reports.numbers import counted, percent, printable, setting, short, times
+from ropeaudit.reports.numbers import counted, percent, setting
 from ropeaudit.rope.scaling_names import short_names
 
-_MOST_GROWING = 3
-# what must agree for two rows to be of the same case but for rerotation
-_SAME = (
-    *("implementation", "environment", "dtype", "offset", "sample", "tolerance"),
-    *(name for name in settings.NAMES if name != "layout"),
-)
 _DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
 
 
@@ -28,12 +20,9 @@ def notes(results: Sequence[Record], frozen: bool) -> list[str]:
     """Return all notes on some rows. frozen: see `drift.report`."""
     return [
         *verdicts.notes(results, differing(results)),
-        *structure_notes(results, frozen),
-        *device_notes(results),
-        *grid_notes(results),
+        *(frozen_notes(results) if frozen else []),
         *rerotation_notes(results),
         *format_notes(results),
-        *growth_notes(results),
     ]
 
 
@@ -59,29 +48,15 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
     return named
 
 
-def growth_notes(results: Sequence[Record]) -> list[str]:
-    """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
-    groups: dict[tuple[str, ...], Record] = {}
-    named = differing(results)
-    for record in results:
-        if record.verdict == "growing" and record.within_tolerance is True:
-            key = record.model, verdicts.called(record), record.dtype
-            known = groups.setdefault(key, record)
-            if record.drift_relative > known.drift_relative:
-                groups[key] = record
-    words: dict[str, list[str]] = {}
-    for one in groups.values():
-        growth = times(judging.ratio(one.drift_rms, one.floor_rms))
-        share = percent(one.drift_relative)
-        where = " ".join([one.dtype, *(f"{name}={value}" for name, value in named(one).items())])
-        alike = f"in {where} by {share} at offset {one.offset}, {growth} times {verdicts.at_zero(one)}"
-        subject = verdicts.called(one)
-        words.setdefault(alike, []).append(subject if one.model == "none" else f"{one.model} {subject}")
-    listed = "; ".join(
-        f"{' and '.join(names)} {alike}" for alike, names in list(words.items())[:_MOST_GROWING]
-    )
-    more = f"; and {len(words) - _MOST_GROWING} more" if len(words) > _MOST_GROWING else ""
-    return [printable(f"growing with the offset, within tolerance: {listed}{more}.")] if words else []
+def frozen_notes(results: Sequence[Record]) -> list[str]:
+    """Return that frequencies that depend on the length were kept at every offset."""
+    shifted = [record for record in results if record.length is not None and record.offset]
+    if not shifted or any(record.structural_max > 0 for record in results):
+        return []
+    return [
+        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
+        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
+    ]
 
 
 def format_notes(results: Iterable[Record]) -> list[str]:
@@ -107,45 +82,6 @@ def _costs(record: Record) -> str:
     return f"its angles, rotation and sums in {arithmetic} cost more than the tolerance of {allowed}{wider}"
 
 
-def structure_notes(results: Iterable[Record], frozen: bool) -> list[str]:
-    """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
-    results = list(results)
-    moved = [record for record in results if record.structural_max > 0]
-    if moved:
-        most = max(moved, key=lambda record: record.structural_rms)
-        why = "clipped angles" if most.clip else "new frequencies"
-        return [
-            f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
-            f"{most.structural_rms:.3g} RMS in every dtype ({why})."
-        ]
-    shifted = [record for record in results if record.length is not None and record.offset]
-    if not shifted or not frozen:
-        return []
-    return [
-        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
-        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
-    ]
-
-
-def grid_notes(results: Iterable[Record]) -> list[str]:
-    """Return by how much an offset moved each axis of a grid, where `offset` does not say it."""
-    farthest: dict[str, Record] = {}
-    for record in results:
-        if record.offset and moved_apart(record):
-            name = f"{record.model} {record.axes}"
-            farthest[name] = max(farthest.setdefault(name, record), record, key=lambda one: abs(one.offset))
-    return [
-        f"{name}, grid {one.grid}: offset {one.offset} moves {_moves(one)}, in the unit of its positions."
-        for name, one in list(farthest.items())[:_MOST_GROWING]
-    ]
-
-
-def _moves(record: Record) -> str:
-    """Return the axes of a grid and by how much each moved."""
-    moved = [(name, getattr(record, f"offset_{name}")) for name in "thw"]
-    return ", ".join(f"{name} by {short(value)}" for name, value in moved if value is not None)
-
-
 def rerotation_notes(results: Sequence[Record]) -> list[str]:
     """Return what keys that are rotated again cost, and the remedy: each subject and dtype at its worst."""
     groups: dict[tuple[str, ...], list[Record]] = {}
@@ -155,20 +91,10 @@ def rerotation_notes(results: Sequence[Record]) -> list[str]:
     named, notes = differing(results), []
     for some in groups.values():
         worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
-        clauses = [*_times_fresh(worst, results), *_remedies(worst)]
+        clauses = _remedies(worst)
         if clauses:
             notes.append(f"{verdicts.who(worst, named(worst))}: {'; '.join(clauses)}.")
     return notes
-
-
-def _times_fresh(record: Record, results: Sequence[Record]) -> list[str]:
-    """Return how many times as much it drifts as keys that were rotated once, where that was measured."""
-    for one in results:
-        once = one.rerotated is None or one.rerotated.startswith("0 x ")
-        if once and one is not record and all(getattr(one, name) == getattr(record, name) for name in _SAME):
-            growth = judging.ratio(record.drift_rms, one.drift_rms)
-            return [f"{times(growth)} times the drift of keys rotated once"] if math.isfinite(growth) else []
-    return []
 
 
 def _remedies(record: Record) -> list[str]:
@@ -185,9 +111,3 @@ def _remedies(record: Record) -> list[str]:
             "rounds the products; take fewer, larger turns, or a wider table and rotation"
         )
     return clauses
-
-
-def device_notes(results: Iterable[Record]) -> list[str]:
-    """Return which devices had no float64, so that stages in it were executed elsewhere."""
-    places = dict.fromkeys(record.device for record in results if record.device.endswith("(float64 on cpu)"))
-    return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]

@@ -11,7 +11,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.recording import setting_columns
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reports.numbers import counted, setting
-from ropeaudit.rope.scaling_names import short_name
+from ropeaudit.rope.scaling_names import short_name, short_names
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = records.COLUMNS.having("setting")
@@ -57,15 +57,9 @@ def screen(rows: Sequence[Mapping[str, Any]], first: Sequence[str], others: Sequ
     return [*model, *first, *(name for name in names if name not in model), *others]
 
 
-def dispensable(screen: Sequence[str], others: Sequence[str], before: str = "") -> list[str]:
-    """Return the columns that may leave a narrow screen: of several models their scaling too.
-
-    before: the column before which it leaves; without one, it is the last.
-    """
-    names = list(others)
-    if {"model", "scaling"} <= set(screen):
-        names.insert(names.index(before) if before in names else len(names), "scaling")
-    return names
+def dispensable(screen: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the columns that may leave a narrow screen: of several models their scaling too."""
+    return [*(["scaling"] if {"model", "scaling"} <= set(screen) else []), *others]
 
 
 def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
@@ -129,3 +123,31 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     of_one = [varying([one for one in full if repr(one["model"]) == name]) for name in models]
     own = {name for some in of_one for name in some}
     return [name for name in varying(full) if name in own or name == "model"]
+
+
+_NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
+
+
+def settings(cases: Sequence[Case]) -> list[RopeSetting]:
+    """Return the settings of cases, each for as many positions as its model is made for."""
+    return [case.setting(case.maximum or 0) for case in cases]
+
+
+def labels(cases: Sequence[Case]) -> list[str]:
+    """Return a label for each case: the model, a scaling that was asked for, and fields in which they differ.
+
+    Without any of them it is the base.
+    """
+    every, results = settings(cases), list[str]()
+    named = [name for name in _NAMED if len({str(getattr(one, name)) for one in every}) > 1]
+    named += ["scaling"] if any(case.scaling for case in cases) else []
+    scalings = short_names(str(one.scaling) for one in every)
+    for case, own in zip(cases, every, strict=True):
+        words = [] if case.model_name == "none" else [case.model_name]
+        for name in _NAMED:
+            if name in named or (not words and name == "base"):
+                value = getattr(own, name)
+                text = f"{value:g}" if isinstance(value, float) else str(value)
+                words.append(f"{name}={scalings.get(text, text)}")
+        results.append(" ".join(words))
+    return results

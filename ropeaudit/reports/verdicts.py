@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.audits import judging
 from ropeaudit.audits.identity import UNKNOWN
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName
-from ropeaudit.reports.numbers import percent, printable, short, times
+from ropeaudit.reports.numbers import percent, printable, times
 
 Row = Mapping[str, Any]
 
@@ -106,14 +105,6 @@ def case_name(row: Row) -> str:
     return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
 
-def size(record: Record) -> str:
-    """Return how far a record drifts; its share is of the RMS of the exact scores at this length."""
-    share = distinct_percent(record.drift_relative, record.tolerance)
-    length = f" at {record.seq_len} tokens" if record.seq_len else ""
-    allowed = "" if math.isnan(record.tolerance) else f" (tolerance {percent(record.tolerance)})"
-    return f"drifts by {short(record.drift_rms)} RMS, {share} of the scores' RMS{length}{allowed}"
-
-
 def distinct_percent(share: float, tolerance: float) -> str:
     """Return a share with as many digits as tell it from the tolerance."""
     if share == tolerance or percent(share) != percent(tolerance):
@@ -123,23 +114,6 @@ def distinct_percent(share: float, tolerance: float) -> str:
         if text != f"{100 * tolerance:.{digits}g} %":
             return text
     return percent(share)
-
-
-def sentence(record: Record, several: Mapping[str, str] | None = None) -> str:
-    """Return the result of one case in a sentence, with its full stop."""
-    case = who(record, several)
-    if record.verdict == "refused":
-        return f"{case}: {printable(record.why)}."
-    if record.verdict == "overflow":
-        kind = "sampled scores" if record.sample else "scores"
-        return f"{case} gives {record.nonfinite} of {record.scores} {kind} that are nan or infinite."
-    if record.verdict == "exact":
-        return f"{case} is within the certified error of the reference, {short(record.reference_error)}."
-    if record.verdict == "wrong_rotation":
-        return f"{case} {wrong_rotation(record)}; it {size(record)}."
-    if (record.rotation_excess or 0.0) > 1 and record.drift_relative <= record.tolerance:
-        return f"{case} {wrong_rotation(record)}, though it {size(record)}."
-    return f"{case} {size(record)}{_behaviour(record)}."
 
 
 def wrong_rotation(record: Record) -> str:
@@ -174,25 +148,6 @@ def words(verdict: str) -> str:
     return verdict.replace("_", " ")
 
 
-def _behaviour(record: Record) -> str:
-    """Return the clause of a verdict, where the drift is out of tolerance; what is within needs none."""
-    if quality(columns(record)) == "yes" or record.verdict == "sound":
-        return ""
-    if record.verdict in ("growing", "broken") and record.floor_rms > 0:
-        growth = judging.ratio(record.drift_rms, record.floor_rms)
-        if growth > judging.GROWTH:
-            return f", {times(growth)} times {at_zero(record)}"
-    if math.isfinite(record.excess) and record.excess > judging.EXCESS:
-        return f", {times(record.excess)} times the best achievable in {record.dtype}"
-    return ""
-
-
-def at_zero(record: Record) -> str:
-    """Return what `floor_rms` is called: of other frequencies than the row of offset 0 has, it says so."""
-    changed = record.structural_max > 0 and record.length is not None
-    return "its drift at offset 0" + (" with the same frequencies" if changed else "")
-
-
 def columns(record: Record) -> Row:
     """Return the columns that `severity`, `quality` and `bad` read."""
     return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}
@@ -204,12 +159,6 @@ class _Trouble(NamedTuple):
     kind: str
     size: float
     text: str
-
-
-def note(record: Record, several: Mapping[str, str] | None = None) -> str | None:
-    """Return what the reader must know of a row, with its remedy; None where there is nothing."""
-    trouble = _trouble(record)
-    return f"{who(record, several)}{trouble.text}." if trouble else None
 
 
 def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, str]]) -> list[str]:

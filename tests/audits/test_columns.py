@@ -14,7 +14,7 @@ import ropeaudit
 from ropeaudit import reports
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
-from ropeaudit.features.explain import columns as explain_columns
+from ropeaudit.features.explain import report as explain_columns
 from ropeaudit.features.limit.report import row as limit_row
 from ropeaudit.reports import Report
 from ropeaudit.runtime.columns import Column, Columns, table, tables

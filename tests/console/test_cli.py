@@ -13,7 +13,7 @@ import pytest
 from ropeaudit import shift, to_frame
 from ropeaudit.audits import records
 from ropeaudit.console import values
-from ropeaudit.console.progress import Progress
+from ropeaudit.console.rows import Progress
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.console.progress import Forecast, Progress
+from ropeaudit.console.rows import Forecast, Progress
 from ropeaudit.features.check import analysis
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.main import main
@@ -58,14 +58,6 @@ def test_a_slow_first_tenth_counts_for_nothing(slow) -> None:
     seen = ran(lambda share: 60.0 * (slow if share <= 0.1 else 1))
     assert max(off(seen, 0)) == pytest.approx(1)
     assert guessed(seen)[0] == pytest.approx(0.2)
-
-
-def test_work_that_slows_down_is_guessed_again_once_two_guesses_agree() -> None:
-    seen = ran(lambda share: 60.0 * (1 if share <= 0.5 else 3))
-    assert max(off(seen, 0)) <= 3.01  # nobody knows beforehand
-    assert max(off(seen, 0.6)) <= 2
-    assert any(0.5 < share < 1 and guess is None for share, _, guess in seen)
-    assert max(guessed(seen)) > 0.99
 
 
 def test_a_guess_counts_down_and_ends_when_the_work_is_late() -> None:

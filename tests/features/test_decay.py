@@ -12,7 +12,7 @@ from command_line import Printed, ran, refused
 from ropeaudit import decay
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import analysis
-from ropeaudit.features.decay import report as reports_decay
+from ropeaudit.features.decay import analysis as reports_decay
 from ropeaudit.features.decay.analysis import round_values
 from ropeaudit.inputs import qk
 from ropeaudit.main import main

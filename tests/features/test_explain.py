@@ -16,9 +16,9 @@ from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import variants
 from ropeaudit.audits.cases import Case
-from ropeaudit.features.explain import shares
+from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import run
-from ropeaudit.features.explain.columns import COLUMNS, KINDS
+from ropeaudit.features.explain.report import COLUMNS, KINDS
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named
@@ -84,7 +84,7 @@ def test_shares_are_those_of_all_orders_by_brute_force() -> None:
         assert one.alone**2 == pytest.approx(values[frozenset([stage])], rel=1e-6)
         assert one.without**2 == pytest.approx(values[frozenset(FAULTS) - {stage}], rel=1e-6)
         assert one.removed == pytest.approx(1 - one.without / result.drift.rms)
-    assert {s for s, one in by_stage.items() if one.share == 0} == set(shares.SHARED) - set(FAULTS)
+    assert {s for s, one in by_stage.items() if one.share == 0} == set(blames.SHARED) - set(FAULTS)
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,9 +93,9 @@ def test_shapley_values_are_fair(worth, together) -> None:
     everybody = frozenset(worth)
     values = {
         some: sum(worth[p] for p in some) + (together if some == everybody else 0.0)
-        for some in shares.coalitions(sorted(worth))
+        for some in blames.coalitions(sorted(worth))
     }
-    results = shares.shapley(values)
+    results = blames.shapley(values)
     assert sum(results.values()) == pytest.approx(values[everybody] - values[frozenset()], abs=1e-9)
     for player, value in results.items():  # what all of them make together is shared alike
         assert value == pytest.approx(worth[player] + together / len(worth), abs=1e-9)
@@ -278,19 +278,19 @@ def test_costs() -> None:
 
 def test_widening_is_of_all_parts_of_a_stage() -> None:
     recipe = named("trtllm").changed({"angle": "tf32/fp32", "table": "none"}).resolve(parse("bf16"))
-    wide = shares.widened(recipe, {"angle": FP64, "frequency": FP32, "table": FP64, "rotation": FP32})
+    wide = blames.widened(recipe, {"angle": FP64, "frequency": FP32, "table": FP64, "rotation": FP32})
     assert wide.angle == (FP64, FP64)
     assert wide.frequency == recipe.frequency  # computed in float64, stored in float32 already
     assert wide.table is None
-    assert shares.formats(wide, "table") == ()
-    assert "table" not in shares.players(recipe, np.arange(4))
-    assert "position" not in shares.players(recipe, np.array([2**24]))
-    assert "position" in shares.players(recipe, np.array([2**24 + 1]))
+    assert blames.formats(wide, "table") == ()
+    assert "table" not in blames.players(recipe, np.arange(4))
+    assert "position" not in blames.players(recipe, np.array([2**24]))
+    assert "position" in blames.players(recipe, np.array([2**24 + 1]))
 
 
 def test_float64_has_no_wider_remedy() -> None:
     result = explain(1000, "fp64", "uniform", **TINY)
-    assert [one.share for one in result.blames[:-1]] == [0.0] * len(shares.SHARED)
+    assert [one.share for one in result.blames[:-1]] == [0.0] * len(blames.SHARED)
     assert (result.blames[-1].stage, result.blames[-1].share) == ("float64", pytest.approx(1.0))
     assert result.drift.rms > result.error  # the extended reference sees it
     assert (result.remedies, result.remedy) == ((), None)

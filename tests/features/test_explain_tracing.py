@@ -10,12 +10,12 @@ import pytest
 from command_line import ran
 
 from ropeaudit import parse
-from ropeaudit.features.explain import known_recipes as compared
 from ropeaudit.features.explain import tracing
+from ropeaudit.features.explain import tracing as compared
 from ropeaudit.features.explain.analysis import CodeExplanation
-from ropeaudit.features.explain.columns import COLUMNS, dtypes_rows
-from ropeaudit.features.explain.known_recipes import Stage
+from ropeaudit.features.explain.report import COLUMNS, dtypes_rows
 from ropeaudit.features.explain.report import report as explain_report
+from ropeaudit.features.explain.tracing import Stage
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.own_code import OwnCode

@@ -11,8 +11,14 @@ from test_module_tables import BF16, FP16, FP32, PLAIN, cast, inv, yarn
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.features.list.command import frequencies as command
-from ropeaudit.features.list.frequencies import COLUMNS, headline, rows
-from ropeaudit.features.list.shared_angles import _first_residue, first_shared_angle, first_shared_position
+from ropeaudit.features.list.frequencies import (
+    COLUMNS,
+    _first_residue,
+    first_shared_angle,
+    first_shared_position,
+    headline,
+    rows,
+)
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import FORMS

@@ -17,10 +17,10 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
-from ropeaudit.features.limit import analysis, bound_proof, boundary_search
+from ropeaudit.features.limit import analysis, boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search
+from ropeaudit.features.limit.limit_result import Tolerance, tolerance
 from ropeaudit.features.limit.report import row
-from ropeaudit.features.limit.tolerance import Tolerance, tolerance
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.rope import scaling
@@ -357,7 +357,7 @@ def test_remedies_and_frequencies_that_are_kept_are_said(capsys) -> None:
     assert main(["limit", *SMALL, "--recipe", "uniform", "--tolerance", "distinct_positions=16"]) == 0
     assert "positions stay distinct; keep positions and angles in float32." in capsys.readouterr().out
     assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90", "-v"]) == 0
-    assert "frequencies are those for" in capsys.readouterr().out
+    assert "other frequencies than those of" in capsys.readouterr().out
 
 
 def test_nothing_turns_or_nothing_is_there() -> None:
@@ -469,7 +469,7 @@ def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(capsys) -> 
     assert "other frequencies than those of 4,096 positions (--length shifted)" in frozen
     shown = ran(capsys, [*command, "--length", "shifted", "-v"]).out
     assert "times its 131,072 positions" in shown.splitlines()[0]
-    assert "the shift itself changes the exact scores" in shown
+    assert "the shift itself changes exact scores" in shown
 
 
 def test_models_are_judged_by_their_own_maximum(capsys) -> None:
@@ -515,4 +515,4 @@ def test_a_bound_that_is_all_that_is_accepted_proves_it() -> None:
     )
     regime = SimpleNamespace(first=0)
     for column in ("drift_max", "drift_relative", "change_max"):
-        assert bound_proof.Proof.proves(proof, Tolerance(column, 0.0), regime, 7)
+        assert analysis.Proof.proves(proof, Tolerance(column, 0.0), regime, 7)

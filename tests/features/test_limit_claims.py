@@ -12,10 +12,9 @@ from limit_claims import ReferenceTable, check
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.limit.boundary_search import boundary
-from ropeaudit.features.limit.limit_result import Limit
+from ropeaudit.features.limit.limit_result import AT_LEAST, TOLERABLE, Limit, Tolerance, tolerance
 from ropeaudit.features.limit.report import evidence, known, row, status, told
 from ropeaudit.features.limit.report import report as limit_report
-from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
 
 def numbers_hold(one: Limit, built: dict[str, object], fails: set[int]) -> None:

@@ -11,9 +11,9 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.features.parity import analysis, sides
-from ropeaudit.features.parity.report import COLUMNS
-from ropeaudit.features.parity.report import row as parity_row
+from ropeaudit.features.parity import analysis
+from ropeaudit.features.parity.analysis import COLUMNS
+from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named
@@ -25,9 +25,9 @@ SMALL = ["--heads", "2", "--seq-len", "96"]
 
 
 def compare(first, second, dtype="bf16", offsets=(0,), **case):
-    two = sides.subject(first, {}), sides.subject(second, {})
+    two = analysis.subject(first, {}), analysis.subject(second, {})
     given = {"heads": 2, "seq_len": 96} | case
-    called = sides.names(two, (first, second))
+    called = analysis.names(two, (first, second))
     return [parity_row(one) for one in analysis.run([Case(**given)], two, called, [parse(dtype)], offsets)]
 
 
@@ -140,14 +140,14 @@ def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> No
 
 
 def test_changes_of_one_side_and_of_both() -> None:
-    assert sides.subject("hf[angle=fp64,table=fp32]", {}).name == "hf[angle=fp64 table=fp32]"
-    assert sides.subject("hf[angle=fp64]", {"score": "fp32"}).name == "hf[score=fp32 angle=fp64]"
-    assert sides.subject("hf[score=fp64]", {"score": "fp32"}).stages["score"] == "fp64"
+    assert analysis.subject("hf[angle=fp64,table=fp32]", {}).name == "hf[angle=fp64 table=fp32]"
+    assert analysis.subject("hf[angle=fp64]", {"score": "fp32"}).name == "hf[score=fp32 angle=fp64]"
+    assert analysis.subject("hf[score=fp64]", {"score": "fp32"}).stages["score"] == "fp64"
     for bad in ("hf[]", "[angle=fp64]", "hf[angle]"):
         with pytest.raises(UsageError):
-            sides.subject(bad, {})
+            analysis.subject(bad, {})
     with pytest.raises(UnknownName):
-        sides.subject("hf[angel=fp64]", {})
+        analysis.subject("hf[angel=fp64]", {})
 
 
 def test_two_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:

@@ -8,9 +8,9 @@ from command_line import ran
 
 from ropeaudit import parity
 from ropeaudit.errors import UsageError
-from ropeaudit.features.parity import sides
-from ropeaudit.features.parity.report import report as parity_report
-from ropeaudit.features.parity.report import row as parity_row
+from ropeaudit.features.parity import analysis
+from ropeaudit.features.parity.analysis import report as parity_report
+from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.exact_rotation import rotated
 
@@ -70,7 +70,7 @@ def test_dims_come_back_where_they_were() -> None:
     x, at = np.random.default_rng(0).standard_normal((5, 16)), np.arange(5)
     for mine, own in (("half", "interleaved"), ("interleaved", "half")):
         setting = RopeSetting.of(16, 12, layout=mine)
-        into, back = sides.orders(setting, own, halves=False)
+        into, back = analysis.orders(setting, own, halves=False)
         assert into is not None
         assert back is not None
         there = rotated(x[:, into], at, RopeSetting.of(16, 12, layout=own))

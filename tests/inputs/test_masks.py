@@ -11,7 +11,7 @@ from ropeaudit.bounds import bound
 from ropeaudit.engine import plan
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
-from ropeaudit.features.parity.report import row as parity_row
+from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.inputs import masks, qk
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated

@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: every word and number whole, what all rows agree on said once."""
+"""Tables on narrow terminals: every word and number whole."""
 
 import io
 import re
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ropeaudit import shift
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports import Report, without_constants
+from ropeaudit.reports import Report
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.forms import table
 from ropeaudit.reports.forms.table import WHOLE, fitted, width_of
@@ -48,9 +48,7 @@ def test_longrope_factors_are_never_printed_and_models_come_first(of_all_models)
     lines = text.partition("\nnote:")[0].split("\n")
     assert max(map(len, lines[1:])) < 220  # of a pipe, whose lines are whole
     heading = next(line for line in text.split("\n") if line.startswith("model"))
-    assert not {"head dim", "base", "layout", "dtype"} & set(re.split(r"\s{2,}", heading))
-    assert f"In all {len(of_all_models.rows)} rows: dtype bf16." in text
-    assert "In all" in "".join(shown(of_all_models, 100))
+    assert not {"head dim", "base", "layout"} & set(re.split(r"\s{2,}", heading))
 
 
 def test_settings_that_do_not_follow_from_the_model_stay(of_all_models) -> None:
@@ -82,16 +80,6 @@ def test_columns_leave_in_their_order_and_are_named() -> None:
     table.show(report, out)
     assert "Hidden (terminal" in out.file.getvalue()
     assert "1.50e-07" in out.file.getvalue()
-
-
-def test_constants_are_said_once_only_where_rows_agree() -> None:
-    rows = [{"where": "far", "first_layer": None, "size": number} for number in range(3)]
-    report = without_constants(simple(rows), ["where", "first_layer", "size"])
-    assert report.screen == ["size"]
-    assert report.full_legend() == "In all 3 rows: where far, first layer none."
-    assert without_constants(simple(rows[:1]), ["where"]).screen == list(
-        rows[0]
-    )  # of one row nothing is common
 
 
 def test_a_terminal_shows_forty_rows_and_a_pipe_all() -> None:

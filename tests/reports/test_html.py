@@ -19,7 +19,7 @@ from ropeaudit import reports, shift
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.audits import judging, records
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.features.report.report import merged
+from ropeaudit.features.report.analysis import merged
 from ropeaudit.main import main
 from ropeaudit.reports import Report
 from ropeaudit.reports.charts.drift import position_format

@@ -11,7 +11,6 @@ from ropeaudit import RopeSetting, parse, recipes, round_to, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
-from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject, torch_arrays, torch_native
@@ -254,16 +253,6 @@ def test_float64_is_computed_on_the_cpu_where_the_device_has_none(monkeypatch: p
         for recipe in ("hf", "fp64-angles")
     }
     assert labels == {"hf": "meta", "fp64-angles": "meta (float64 on cpu)"}
-
-
-def test_a_device_without_float64_is_named_in_a_note() -> None:
-    from dataclasses import replace
-
-    (record,) = shift(0, "fp32", "uniform", backend="torch", heads=1, seq_len=4)
-    without = replace(record, device="mps (float64 on cpu)")
-    assert drift_report([record], (), {}).notes == []
-    notes = drift_report([without, without], (), {}).notes
-    assert notes == ["mps has no float64: it was computed on the CPU."]
 
 
 BAD = [

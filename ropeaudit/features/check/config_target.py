@@ -17,9 +17,8 @@ from ropeaudit.errors import BadInput
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.features.limit import analysis as limit_analysis
-from ropeaudit.features.limit.limit_result import Limit
+from ropeaudit.features.limit.limit_result import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
-from ropeaudit.features.limit.tolerance import TOLERANCE, tolerance
 from ropeaudit.features.module.expected import NEAR, drifts
 from ropeaudit.recipes import Resolved
 from ropeaudit.reports.model_notes import setting_words

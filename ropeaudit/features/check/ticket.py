@@ -15,7 +15,7 @@ from ropeaudit.features.check.answer import SCORES  # they may allow less than a
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.report import report, row
 from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.reports import verdicts
+from ropeaudit.reports import drift as rows_of
 from ropeaudit.reports.numbers import percent
 from ropeaudit.reports.tickets import drift
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
@@ -87,7 +87,7 @@ def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tupl
     record = drift.worst(rows)
     if record is None:
         return [], Reproduction(missing="the drift of the scores is not known")
-    notes = [f"shift, at these positions: {verdicts.sentence(record)}"]
+    notes = [f"shift, at these positions: {rows_of.answer([record]).headline}"]
     if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
         return notes, drift.snippet_of(record, audit.factories())
     missing = (

@@ -98,7 +98,7 @@ def decay(
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import analysis
-    from ropeaudit.features.decay.report import COLUMNS, report
+    from ropeaudit.features.decay.analysis import COLUMNS, report
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS)
@@ -114,9 +114,7 @@ def decay(
             cases=cases,
             on_progress=on_progress,
         ),
-        lambda results, metadata: report(
-            results, columns, metadata, not no_header, lambda some: settings.labels(rope, some)
-        ),
+        lambda results, metadata: report(results, columns, metadata, not no_header),
         output,
         stages=stages(one for one in compared if one is not None),
         done=lambda results: counted(len(results), "case"),

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.engine.statistics import Statistics
+from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.blames import REST
-from ropeaudit.features.explain.columns import changes
-from ropeaudit.features.explain.known_recipes import COMPARED, expected, narrowest
-from ropeaudit.features.explain.remedies import DriftTolerance
-from ropeaudit.features.explain.tracing import Trace
+from ropeaudit.features.explain.remedies import DriftTolerance, Remedy
+from ropeaudit.features.explain.tracing import COMPARED, Trace, expected, narrowest
+from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
@@ -117,6 +117,13 @@ def _fix(one: Explanation, accepted: DriftTolerance) -> str:
     return f"{text}, over the limit" + (
         f": try --tolerance {TOLERANCE:g}" if one.remedy else "; no set meets it"
     )
+
+
+def changes(one: Explanation, remedy: Remedy) -> str:
+    """Return a remedy as --set takes it: angle=fp64,table=fp32."""
+    wide = blames.widened(one.recipe, remedy.widths)
+    texts = {s: "/".join(dict.fromkeys(f.short for f in blames.formats(wide, s))) for s in remedy.widths}
+    return ",".join(f"{stage}={texts[stage]}" for stage in STAGES if stage in texts) or "nothing"
 
 
 def _around(one: Explanation) -> list[tuple[str, str]]:

@@ -1,16 +1,106 @@
-"""Which stage is to blame for a drift, or for scores that are not finite, and by how much."""
+"""Which stage is to blame for a drift, or for scores that are not finite: stages, coalitions, Shapley values.
+
+A stage takes part by rounding as the recipe says, and stays away by being float64. Errors of one stage may
+hide or amplify those of another, so what a stage adds depends on which others are there; the Shapley value
+is its mean over all orders in which they can come in.
+Source: Shapley, "A value for n-person games", 1953.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
 
 from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.variants import Bench
 from ropeaudit.engine.statistics import Moments
-from ropeaudit.features.explain import shares
-from ropeaudit.recipes import Resolved
+from ropeaudit.recipes import STAGES, Resolved
+from ropeaudit.subjects import Positions
+
+Coalition = frozenset[str]
+# the reference rounds its q and k too, and scores come before the softmax
+SHARED = tuple(stage for stage in STAGES if stage not in ("input", "softmax"))
+
+
+def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
+    """Return the formats of a stage: computed and stored, one alone, or none."""
+    stage_formats = getattr(recipe, stage)
+    if stage_formats is None:
+        return ()
+    return stage_formats if isinstance(stage_formats, tuple) else (stage_formats,)
+
+
+def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
+    """Return the recipe with each of these stages at least as precise as the format beside it.
+
+    Both parts of a stage that is computed in one format and stored in another are widened.
+    """
+    changes: dict[str, Any] = {}
+    for stage, wide in stages.items():
+        stage_formats = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
+        if stage_formats:
+            changes[stage] = stage_formats if isinstance(getattr(recipe, stage), tuple) else stage_formats[0]
+    return replace(recipe, **changes)
+
+
+def without(recipe: Resolved, stages: Iterable[str]) -> Resolved:
+    """Return the recipe with these stages in float64."""
+    return widened(recipe, dict.fromkeys(stages, FP64))
+
+
+def alone(recipe: Resolved, players: Iterable[str], stages: Iterable[str]) -> Resolved:
+    """Return the recipe with every player but these stages in float64."""
+    return without(recipe, set(players) - set(stages))
+
+
+def players(recipe: Resolved, positions: Positions) -> list[str]:
+    """Return the stages that can round: not those in float64, nor a position stage that is exact."""
+    exact = positions.astype(np.float64)
+    with np.errstate(over="ignore"):
+        positions_exact = bool((round_to(exact, recipe.position) == exact).all())
+    return [
+        stage
+        for stage in SHARED
+        if any(fmt is not FP64 for fmt in formats(recipe, stage))
+        and not (stage == "position" and positions_exact)
+    ]
+
+
+def coalitions(names: Iterable[str]) -> Iterator[Coalition]:
+    """Yield every subset, by growing size."""
+    stages = list(names)
+    for size in range(len(stages) + 1):
+        yield from map(frozenset, combinations(stages, size))
+
+
+def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
+    """Return the Shapley value of every player; they add up to values[all] - values[nobody].
+
+    values: what each coalition is worth; nan makes the values of all that it bears on nan.
+
+    >>> parts = shapley({frozenset(s): v for s, v in [("", 0.0), ("a", 1.0), ("b", 2.0), ("ab", 5.0)]})
+    >>> parts["a"], parts["b"]
+    (2.0, 3.0)
+    """
+    everybody = max(values, key=len)
+    count, shapley_values = len(everybody), {}
+    for player in everybody:
+        total = 0.0
+        for coalition, value in values.items():
+            if player not in coalition:
+                total += (values[coalition | {player}] - value) / (
+                    count * math.comb(count - 1, len(coalition))
+                )
+        shapley_values[player] = total
+    return shapley_values
+
 
 REST = "float64"  # what float64 in every stage leaves
 _REST_SHOWN = 1e-6  # of the mean square
@@ -65,9 +155,9 @@ def nonfinite_scores(bench: Bench, recipe: Resolved, names: Sequence[str]) -> No
     """
     order = [stage for stage in recipes.STAGES if stage in names]
     prefixes = [order[:count] for count in range(len(order) + 1)]
-    drifts = bench.drifts(shares.alone(recipe, names, prefix) for prefix in prefixes)
+    drifts = bench.drifts(alone(recipe, names, prefix) for prefix in prefixes)
     first = next(count for count, drift in enumerate(drifts) if drift.nonfinite)
-    repaired = bench.drifts(shares.without(recipe, [stage]) for stage in order)
+    repaired = bench.drifts(without(recipe, [stage]) for stage in order)
     good = (stage for stage, drift in zip(order, repaired, strict=True) if not drift.nonfinite)
     return NonfiniteScores(order[first - 1] if first else "input", tuple(good))
 
@@ -77,7 +167,7 @@ def blames(
     recipe: Resolved,
     names: Sequence[str],
     rms: float,
-    values: Mapping[shares.Coalition, float],
+    values: Mapping[Coalition, float],
     nonfinite: NonfiniteScores | None,
     cancelling: float,
 ) -> tuple[Blame, ...]:
@@ -89,18 +179,18 @@ def blames(
     stages, ranked, nobody = recipe.stages(), list[Blame](), frozenset[str]()
     relative: dict[str, float] = {}
     if values and rms:
-        relative = {stage: value / rms**2 for stage, value in shares.shapley(values).items()}
-    for stage in shares.SHARED:
-        only, without = bench.drifts(
-            [shares.alone(recipe, names, [stage]), shares.without(recipe, {stage} & set(names))],
+        relative = {stage: value / rms**2 for stage, value in shapley(values).items()}
+    for stage in SHARED:
+        only, others = bench.drifts(
+            [alone(recipe, names, [stage]), without(recipe, {stage} & set(names))],
             moments=Moments.SQUARES,
         )
         share = relative.get(stage, math.nan if nonfinite or not rms else 0.0)
-        removed = 1.0 - without.rms / rms if rms else math.nan
+        removed = 1.0 - others.rms / rms if rms else math.nan
         first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
         overflows = first or (nonfinite is not None and only.nonfinite > 0)
         why = cause(stage, overflows, cancelling, bench.scene.setting.head_dim)
-        ranked.append(Blame(stage, stages[stage], only.rms, without.rms, removed, share, why))
+        ranked.append(Blame(stage, stages[stage], only.rms, others.rms, removed, share, why))
     if nonfinite and nonfinite.first == "input":
         ranked.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
     ranked.sort(key=lambda blame: _order(blame, nonfinite))

@@ -71,8 +71,7 @@ def explain(
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, remedies
-    from ropeaudit.features.explain.columns import COLUMNS
-    from ropeaudit.features.explain.report import check_kind, report
+    from ropeaudit.features.explain.report import COLUMNS, check_kind, report
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.numbers import counted
 

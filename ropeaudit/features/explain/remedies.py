@@ -16,7 +16,7 @@ from ropeaudit.audits.variants import Bench
 from ropeaudit.console import values
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.features.explain import shares
+from ropeaudit.features.explain import blames
 from ropeaudit.recipes import Resolved
 
 TOLERABLE = ("drift_rms", "drift_max", "drift_relative")
@@ -118,7 +118,7 @@ class RemedySearch:
         return remedies
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
-        exact = self._drifts(shares.without(self.recipe, stages) for stages in sets)
+        exact = self._drifts(blames.without(self.recipe, stages) for stages in sets)
         order = sorted(range(len(sets)), key=lambda i: _size(exact[i]))
         meeting = [i for i in order if self._meets(exact[i])]
         if meeting:
@@ -131,21 +131,21 @@ class RemedySearch:
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
-        formats = {stage: shares.formats(self.recipe, stage) for stage in stages}
+        formats = {stage: blames.formats(self.recipe, stage) for stage in stages}
         narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats[s])]
         for count in range(len(narrow), 0, -1):
             tries = [
                 {s: FP32 if s in in_float32 else FP64 for s in stages}
                 for in_float32 in combinations(narrow, count)
             ]
-            drifts = self._drifts(shares.widened(self.recipe, widths) for widths in tries)
+            drifts = self._drifts(blames.widened(self.recipe, widths) for widths in tries)
             good = [i for i, drift in enumerate(drifts) if enough(drift)]
             if good:
                 return self._remedy(tries[min(good, key=lambda i: _size(drifts[i]))])
         return self._remedy(dict.fromkeys(stages, FP64))
 
     def _remedy(self, widths: Mapping[str, Format]) -> Remedy:
-        variant = shares.widened(self.recipe, widths)
+        variant = blames.widened(self.recipe, widths)
         (drift,) = self.bench.drifts([variant])
         removed = 1.0 - drift.rms / self.unchanged.rms if self.unchanged.rms else math.nan
         held = variant.table or variant.trig

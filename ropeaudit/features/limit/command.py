@@ -97,8 +97,8 @@ def limit(
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.limit import analysis
+    from ropeaudit.features.limit.limit_result import tolerance as parsed
     from ropeaudit.features.limit.report import COLUMNS, report
-    from ropeaudit.features.limit.tolerance import tolerance as parsed
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.model_notes import model_notes
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.recognition.diagnosis import NO_CAUSE
-from ropeaudit.reports import Report, answers, drift_notes, settings, tabulated, verdicts
+from ropeaudit.reports import Report, drift, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime.columns import table
@@ -57,13 +56,10 @@ def report(
     subject, dtype, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [subject, dtype], others)
     some = [answer(results, rows)] if results else []
-    return replace(
-        tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata),
-        answers=some,
-        headline=answers.headline(some),
+    return tabulated(
+        *(COLUMNS, SCHEMA, rows, screen, columns, metadata, some),
+        dispensable=settings.dispensable(screen, COLUMNS.dispensable),
         notes=[*extra_notes, *notes(results)],
-        dispensable=() if columns else settings.dispensable(screen, COLUMNS.dispensable),
-        constant=(subject, dtype, "tolerance_column", "tolerance") if "model" in screen else (),
         brief=not columns,
     )
 
@@ -202,7 +198,9 @@ def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any
     if one.findings and len(limits) == 1:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))
     if record is not None and record.verdict not in ("wrong_rotation", "refused"):
-        facts += [("why", text) for text in [verdicts.note(record)] if text]
+        facts += [("why", text) for text in verdicts.notes([record], lambda _: {})]
+    seen = [record, *(limit.at_measured for limit in limits)]
+    facts += drift.structure([one for one in seen if one is not None])
     facts += settings.facts(rows)
     every = all(limit.boundary.exhaustive for limit in limits)
     gaps = [] if every else ["offsets between those tested: one may fail"]
@@ -224,7 +222,5 @@ def notes(limits: Sequence[Limit]) -> list[str]:
     """Return what else the reader must know: how code was called, remedies, frequencies that change."""
     failing = [limit.at_failure for limit in limits if limit.at_failure is not None]
     texts = [text for limit in limits for text in limit.findings]
-    texts += filter(None, map(verdicts.note, failing))
-    shown = [*failing, *(limit.at_measured for limit in limits if limit.at_measured is not None)]
-    texts += drift_notes.structure_notes(shown, any(limit.frozen for limit in limits))
+    texts += verdicts.notes(failing, lambda record: {})
     return list(dict.fromkeys(texts))

@@ -118,7 +118,6 @@ def report(
     told = [answer(audit)]
     return replace(
         further.pop(main),
-        constant=() if columns or not audit.ways else ("module", "dtype", "held", "against"),
         headline=headline(told),
         answers=told,
         brief=not columns,

@@ -6,22 +6,213 @@ more than either drifts. So their distance and the drift of each are measured to
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, TypeAlias, Unpack
 
-from ropeaudit.arithmetic.formats import Format
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import Case, fits, loaded
+from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
-from ropeaudit.engine.pair import Comparison, PairStatistics
-from ropeaudit.features.parity import sides
-from ropeaudit.features.parity.sides import CallFailed, Compared, OneRotation, subjects
+from ropeaudit.engine import kernel
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.recipes import Recipe
+from ropeaudit.reports import Report, settings, tabulated
+from ropeaudit.reports.answers import Answer
+from ropeaudit.reports.model_notes import model_notes
+from ropeaudit.reports.numbers import counted, percent
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.runtime.columns import table
+from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
+
+Compared: TypeAlias = Recipe | Code
+Dims: TypeAlias = NDArray[np.int64]
+
+
+class CallFailed(Exception):
+    """Code that was called raised: what it raised, in a line."""
+
+
+def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
+    """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32]; or code.
+
+    Code is a name of `list implementations`, or the user's own as FILE.py:NAME. common: changes made to a
+    recipe before its own. alone: whether there is no recipe for them to change. device: where code is called.
+    Raises: UnknownName, BadInput, UsageError, MissingPackage.
+    """
+    name, own, bare = spec.strip(), dict[str, str](), spec.strip().partition("[")[0]
+    if is_code(bare):
+        if bare != name:
+            raise UsageError(f"{spec!r}: {bare} computes as it does, so no stage can be changed; try {bare}")
+        changes = common if factories.is_own(name) else {}
+        return factories.implementation(name, changes=changes, alone=alone, device=device)
+    if name.endswith("]") and "[" in name:
+        name, _, inner = name[:-1].rpartition("[")
+        if not name or not inner.strip():
+            raise UsageError(f"implementation {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
+        own = recipes.parse_changes([inner])
+    named = {recipe.name for recipe in recipes.all_recipes()}
+    if not name.endswith(".toml") and name not in named:
+        hint = "(or a path that ends in .toml, or FILE.py:NAME)"
+        raise UnknownName("recipe or implementation", name, [*sorted(named), *third_party.ENTRIES], hint)
+    return recipes.load(name).changed({**common, **own})
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name is that of code that is called."""
+    return factories.is_own(name) or third_party.is_known(name)
+
+
+def subjects(
+    a: str, b: str, changes: Mapping[str, str], device: str | None = None
+) -> tuple[tuple[Compared, Compared], tuple[str, str]]:
+    """Return two subjects as they were typed, and what to call them. Raises: see `subject`."""
+    if device is not None and not any(is_code(spec.strip().partition("[")[0]) for spec in (a, b)):
+        raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
+    both = all(is_code(spec.strip()) for spec in (a, b))
+    if changes and both and not any(factories.is_own(spec.strip()) for spec in (a, b)):
+        raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
+    pair = subject(a, changes, both, device), subject(b, changes, both, device)
+    return pair, names(pair, (a, b))
+
+
+def names(pair: Sequence[Compared], specs: Sequence[str]) -> tuple[str, str]:
+    """Return what to call two subjects: their names, or what was typed where two files share a name."""
+    first, second = (one.name for one in pair)
+    return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
+
+
+def factory(one: Compared, dtype: Format) -> SubjectFactory:
+    """Return the factory of a subject in a dtype. Raises: NotEmulated."""
+    return (
+        factories.of_recipe(one.resolve(dtype, stores_keys=True))
+        if isinstance(one, Recipe)
+        else factories.called(one, dtype)
+    )
+
+
+def in_layout(case: Case, pair: Sequence[Compared], dtype: Format) -> Case:
+    """Return a case in the layout of the first of the two that is code, unless one was requested."""
+    if case.layout is not None or case.model is not None or case.config is not None:
+        return case
+    layouts = (factory(one, dtype).layout for one in pair if not isinstance(one, Recipe))
+    first = next(layouts, None)
+    return replace(case, layout=first(case.setting_alone())) if first else case
+
+
+def own_layout(one: Compared, setting: RopeSetting) -> Layout:
+    """Return the layout in which a subject rotates q and k that come in a layout: of code, its own."""
+    if isinstance(one, Recipe):
+        return setting.layout
+    if fit := one.fit(setting):
+        return fit.layout
+    return setting.layout if setting.layout in one.layouts else one.layouts[0]
+
+
+class OneRotation(FreshRotation):
+    """q and k as one side rotates them: given in its layout, and returned in that of the case."""
+
+    def __init__(self, subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> None:
+        """Prepare the order of dims. setting: of the case; that of the subject may have another layout."""
+        super().__init__(scaled_keys.stored(subject, inputs), inputs, offset)
+        own: RopeSetting = getattr(subject, "setting", setting)
+        fit = subject.code.fit(subject.setting) if isinstance(subject, Called) else None
+        self.into, self.back = orders(setting, own.layout, fit is not None and fit.permuted)
+        if isinstance(subject, Called):
+            q, k = (x if self.into is None else x[..., self.into] for x in (inputs.q, inputs.k))
+            subject.together(q, k)
+
+    def _table(self, panel: slice) -> Any:
+        with _reported(self.subject):
+            return super()._table(panel)
+
+    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
+        """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
+        x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
+        x = round_to(x if self.into is None else x[:, self.into], self.subject.input)
+        with _reported(self.subject):
+            y = kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
+        return y if self.back is None else np.ascontiguousarray(y[:, self.back])
+
+
+def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | None, Dims | None]:
+    """Return the orders of dims that take x (s, d) into a layout, and what comes back out of it.
+
+    setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
+    pairs are interleaved.
+    """
+    to_half = half_split(setting.rotary_dim, setting.head_dim)
+    to_interleaved = np.argsort(to_half)
+    into = None
+    if layout != setting.layout:
+        into = to_half if layout == "half" else to_interleaved
+    returned = "half" if halves else layout
+    back = None
+    if returned != setting.layout:
+        back = to_half if setting.layout == "half" else to_interleaved
+    return into, back
+
+
+def differences(
+    names: Sequence[str],
+    pair: Sequence[Subject],
+    own: Sequence[RopeSetting],
+    setting: RopeSetting,
+    same_inputs: bool,
+) -> Iterator[str]:
+    """Yield what two subjects do not have alike beside their rotations, with what makes it alike.
+
+    own: the settings that they rotate by. setting: that of q and k. same_inputs: both round these alike.
+    """
+    (a, b), (first, second) = names, pair
+    for name, at in zip(names, own, strict=True):
+        if at.layout != setting.layout:
+            yield (
+                f"{name} pairs dims in the layout {at.layout}, q and k are {setting.layout}: their dims are "
+                "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
+            )
+    formed = [" and ".join(dict.fromkeys((one.accumulate.name, one.score.name))) for one in pair]
+    if isinstance(first, Called) != isinstance(second, Called) and formed[0] != formed[1]:
+        yield (
+            f"{first.dtype}: scores of {a} are formed in {formed[0]}, those of {b} in {formed[1]}: parity "
+            "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
+        )
+    if not same_inputs:
+        yield (
+            f"{first.dtype}: {a} rounds q and k to {first.input}, {b} to {second.input}: each has its own "
+            "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
+        )
+
+
+@contextlib.contextmanager
+def _reported(subject: Subject) -> Iterator[None]:
+    """Turn whatever other people's code raises into `CallFailed`."""
+    try:
+        yield
+    except RopeAuditError:
+        raise
+    except Exception as error:  # a fault of a recipe would be ours
+        if not isinstance(subject, Called):
+            raise
+        raise CallFailed(one_line(error)) from None
+
 
 OFFSETS = (0, 1000)
 
@@ -34,7 +225,7 @@ class Parity(Result):
     differences: in what else than their rotations the two differ, a sentence each.
     """
 
-    report_module: ClassVar[str] = "ropeaudit.features.parity.report"
+    report_module: ClassVar[str] = __name__
     case: Case
     setting: RopeSetting
     inputs: Inputs
@@ -94,10 +285,10 @@ def run(
     offsets: tokens, added to every position.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
     """
-    factories = [(sides.factory(pair[0], fmt), sides.factory(pair[1], fmt)) for fmt in dtypes]
+    factories = [(factory(pair[0], fmt), factory(pair[1], fmt)) for fmt in dtypes]
     fits(max(case.check(offsets) for case in cases))
     work = steps(on_progress, len(cases) * len(factories) * len(offsets))
-    laid_out = [sides.in_layout(case, pair, dtypes[0]) for case in cases]
+    laid_out = [in_layout(case, pair, dtypes[0]) for case in cases]
     return (
         _parity(given, pair, called, requested.layout is not None, two, offset, next(work))
         for requested, given in zip(cases, loaded(laid_out, offsets), strict=True)
@@ -119,7 +310,7 @@ def _parity(
     forced: both get the layout of the case, whatever theirs is.
     """
     case, inputs, setting = given
-    own = [setting if forced else replace(setting, layout=sides.own_layout(one, setting)) for one in pair]
+    own = [setting if forced else replace(setting, layout=own_layout(one, setting)) for one in pair]
     axes = case.position_axes(setting)
     first, second = (one.make(at, axes) for one, at in zip(two, own, strict=True))
     rotations = tuple(OneRotation(subject, inputs, offset, setting) for subject in (first, second))
@@ -153,6 +344,134 @@ def _parity(
         statistics=statistics,
         refused=refused,
         findings=tuple(dict.fromkeys(text for one in two for text in one.findings)),
-        differences=tuple(sides.differences(names, (first, second), own, setting, same_inputs)),
+        differences=tuple(differences(names, (first, second), own, setting, same_inputs)),
         devices=(first.device, second.device),
     )
+
+
+SCHEMA = 2  # 2: bits_differing, refused
+COLUMNS = table("parity")
+
+
+def row(one: Parity) -> dict[str, Any]:
+    """Return the row of two implementations in a case."""
+    statistics, difference = one.statistics, one.statistics.difference
+    winner = None if one.refused else statistics.winner()
+    place = difference.place if difference.place and not difference.nonfinite else (None, None, None)
+    values: dict[str, Any] = dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True))
+    for index, side in enumerate("ab"):
+        drift = statistics.drifts[index]
+        values |= {side: one.names[index], f"{side}_device": one.devices[index]}
+        values |= {f"{side}_nonfinite": drift.nonfinite, f"{side}_drift_max": drift.max}
+        values[f"{side}_drift_rms"] = drift.rms
+        values[f"{side}_nearer"] = ratio(statistics.nearer[index], difference.count)
+    values |= settings.values(one) | {
+        "schema": SCHEMA,
+        "dtype": one.dtype.name,
+        "offset": one.offset,
+        "scores": difference.count,
+        "reference_rms": statistics.references[0].rms,
+        "reference_error": statistics.error,
+        "parity_max": difference.max,
+        "parity_rms": difference.rms,
+        "parity_bias": difference.mean,
+        "parity_relative": ratio(difference.rms, statistics.references[0].rms),
+        "nearer": None if winner is None else "equal" if winner < 0 else one.names[winner],
+        "bits_differing": ratio(statistics.differing, statistics.elements),
+        "refused": one.refused or "none",
+    }
+    return {name: values[name] for name in COLUMNS}
+
+
+def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+    """Return the report; `columns` chooses and orders what is shown and written."""
+    rows = [row(result) for result in results]
+    a, b, dtype, offset, *others = COLUMNS.screen(rows)
+    screen = settings.screen(rows, [a, b, dtype, offset], others)
+    some = [answer(results, rows)] if results else []
+    return tabulated(
+        *(COLUMNS, SCHEMA, rows, screen, columns, metadata, some),
+        notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
+        brief=not columns,
+    )
+
+
+def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
+    """Return the answer: how far apart the two are where they are farthest, and each case in a line."""
+    shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
+    every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
+    worst, name = every[0]
+    alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
+    decides = f"the same bits in {counted(len(rows), 'case')}" if alike else _apart(worst, name)
+    facts = list[tuple[str, str]]()
+    if len(rows) == 1 and math.isfinite(_distance(worst)):
+        facts = [("off by", _drifts(worst)), ("bits", _bits(worst))]
+    elif len(rows) > 1 and not alike:
+        facts = settings.listed([(label, _line(one)) for one, label in every])
+    findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
+    facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
+    facts += settings.facts(rows)
+    facts.append(("percentages", "root mean squares over that of the exact scores"))
+    facts.append(("not checked", "other offsets, other q and k"))
+    facts.append(("next", "all columns: -v"))
+    target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
+    return Answer("OK" if _distance(worst) <= TOLERANCE else "WARN", target, decides, facts=facts)
+
+
+def _distance(one: Mapping[str, Any]) -> float:
+    """Return how far apart two are as a share of the scores' RMS; inf where they cannot be compared."""
+    relative, lost = float(one["parity_relative"]), one["a_nonfinite"] + one["b_nonfinite"]
+    if one["parity_max"] == 0:
+        return 0.0
+    return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
+
+
+def _apart(one: Mapping[str, Any], name: str = "") -> str:
+    """Return how far apart two are in a case, if it has a name, and which is closer to the exact result."""
+    where = f" ({name})" if name else ""
+    if one["refused"] != "none":
+        return f"{one['refused']}{where}"
+    for side in "ab":
+        if count := one[f"{side}_nonfinite"]:
+            return f"{count:,} of {one['scores']:,} scores of {one[side]} are nan or infinite{where}"
+    if one["parity_max"] == 0:
+        return f"the same scores{where}"
+    closer = "both are equally close" if one["nearer"] == "equal" else f"{_name(one['nearer'])} is closer"
+    return f"scores {percent(one['parity_relative'])} apart{where}; {closer} to the exact result"
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    """Return what is known of one case among several, in a line."""
+    if not math.isfinite(_distance(one)):
+        return _apart(one)
+    return f"{percent(one['parity_relative'])} apart; off by: {_drifts(one)}; {_bits(one)}"
+
+
+def _drifts(one: Mapping[str, Any]) -> str:
+    """Return how far each is from the exact scores."""
+    sizes = (ratio(one[f"{side}_drift_rms"], one["reference_rms"]) for side in "ab")
+    return ", ".join(f"{_name(one[side])} {percent(size)}" for side, size in zip("ab", sizes, strict=True))
+
+
+def _name(name: str) -> str:
+    """Return a name without its folders."""
+    return name.rpartition("/")[2]
+
+
+def _bits(one: Mapping[str, Any]) -> str:
+    return f"{percent(one['bits_differing'])} of elements differ in bits"
+
+
+def notes(results: Sequence[Parity]) -> list[str]:
+    """Return what else the reader must know: layouts, inputs and scores that differ, scores that are lost."""
+    texts: list[str] = []
+    for one in results:
+        where = f"{one.dtype} at offset {one.offset}"
+        texts += [*one.findings, *([f"{where}: {one.refused}."] if one.refused else one.differences)]
+        texts += [
+            f"{name} {where}: {percent(drift.nonfinite / drift.count)} of the scores are nan or infinite; "
+            "`ropeaudit explain` names the stage that overflows."
+            for name, drift in zip(one.names, one.statistics.drifts, strict=True)
+            if drift.nonfinite and not one.refused
+        ]
+    return list(dict.fromkeys(texts))

@@ -44,14 +44,14 @@ def parity(
     """
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.parity import analysis, sides
-    from ropeaudit.features.parity.report import COLUMNS, report
+    from ropeaudit.features.parity import analysis
+    from ropeaudit.features.parity.analysis import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
-    pair, names = sides.subjects(a, b, changes, device)
+    pair, names = analysis.subjects(a, b, changes, device)
     cases, dtypes = settings.cases(rope, vectors), formats(dtype)
     called = list(zip(names, pair, strict=True))
-    made = [(name, sides.factory(one, fmt)) for fmt in dtypes for name, one in called]
+    made = [(name, analysis.factory(one, fmt)) for fmt in dtypes for name, one in called]
 
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),

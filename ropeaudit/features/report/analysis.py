@@ -6,18 +6,24 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from ropeaudit import reports
 from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
 from ropeaudit.audits.identity import UNKNOWN, shown
+from ropeaudit.audits.judging import VERDICTS
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
-from ropeaudit.reports import Row, reading
-from ropeaudit.reports.verdicts import badness, number
+from ropeaudit.reports import Report, Row, drift, reading, settings
+from ropeaudit.reports.answers import Answer, Status
+from ropeaudit.reports.comparison import COLUMNS as OF_CHANGES
+from ropeaudit.reports.numbers import counted, setting, short
+from ropeaudit.reports.verdicts import badness, case_name, number, quality
+from ropeaudit.runtime.columns import Column, table
 
 BY = ("implementation", "dtype")
 COLUMN = "drift_rms"
@@ -31,7 +37,7 @@ class Group(Result):
     scores are nonfinite) before all others; None where every case was refused.
     """
 
-    report_module: ClassVar[str] = "ropeaudit.features.report.report"
+    report_module: ClassVar[str] = __name__
 
     names: Mapping[str, Any]
     column: str
@@ -178,3 +184,228 @@ def _says(value: Any) -> bool:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
+_NEEDED = ("dtype", "drift_rms", "verdict")
+_FILE = Column("file", str, "the report that the row is from")
+# what a row has in a column that its file lacks
+_UNDEFINED: dict[str, Any] = {name: column.undefined for name, column in records.COLUMNS.items()}
+_UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
+_MERGED: Mapping[str, Column] = {**records.COLUMNS, "file": _FILE}
+
+
+def _verdicts(group: Group) -> str:
+    counts = group.verdicts
+    names = [name for name in VERDICTS if counts[name]]
+    return ", ".join(f"{counts[name]} {name}" for name in reversed(names))
+
+
+def row(one: Group) -> dict[str, Any]:
+    """Return the row of a group of rows."""
+    return {
+        "cases": len(one.rows),
+        "undefined": len(one.rows) - len(one.values),
+        "column": one.column,
+        "worst": one.worst[one.column] if one.worst else None,
+        "median": one.median,
+        "worst_at": _place(one) if one.worst else "none",
+        "out_of_tolerance": _out_of_tolerance(one.rows),
+        "verdicts": _verdicts(one),
+        **{f"{verdict}_cases": one.verdicts[verdict] for verdict in VERDICTS},
+    }
+
+
+OWN = table("report-by")
+# whatever the rows are grouped by
+SUMMARY: Mapping[str, Column] = {**records.COLUMNS, **OWN}
+# what is made of the files -> the columns of its rows
+COLUMNS = {"merged": _MERGED, "by": SUMMARY, "against": OF_CHANGES}
+
+
+def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rows are not good enough; None where no row says whether it is."""
+    known = [quality(one) for one in rows]
+    return known.count("no") if any(known) else None
+
+
+def report(
+    results: Sequence[Group],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+    names: Sequence[str] | None = None,
+) -> Report:
+    """Return a line per group; `columns` chooses and orders what is shown and written.
+
+    names: what the rows are grouped by; None for those of the groups, of which there must then be one.
+    """
+    answered, by = answer(results), list(results[0].names if names is None else names)
+    rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
+    known = list(rows[0]) if rows else ["schema", *by, *OWN]
+    return Report(
+        rows=rows,
+        columns=list(columns or known),
+        screen=list(columns or [*by, *OWN.screen(rows)]),
+        dispensable=() if columns else OWN.dispensable,
+        answers=[answered],
+        headline=answered.headline,
+        metadata={"schema": SCHEMA, "by": by, **metadata},
+        declared=SUMMARY,
+    )
+
+
+def worst(
+    results: Sequence[Group],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+    names: Sequence[str],
+) -> Report:
+    """Return the worst row of each group, with the columns of a record that the files have; see `report`."""
+    answered, whole = answer(results), [group.worst for group in results if group.worst]
+    known = reading.told(whole)
+    rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
+    column = [group.column for group in results[:1]]
+    first = list(dict.fromkeys([*names, "implementation", "dtype", "offset", *settings.independent(rows)]))
+    return Report(
+        rows=rows,
+        columns=list(columns or known),
+        screen=list(columns or [name for name in (*first, *column, "verdict") if name in known]),
+        answers=[answered],
+        headline=answered.headline,
+        metadata={"schema": records.SCHEMA, "by": list(names), **metadata},
+        declared=records.COLUMNS,
+    )
+
+
+def answer(results: Sequence[Group]) -> Answer:
+    """Return what people read first: how many are out of tolerance, and the worst value."""
+    rows = [row for group in results for row in group.rows]
+    column = results[0].column if results else ""
+    measured = [row for row in rows if row.get("verdict") != "refused"]
+    nonfinite = [row for row in measured if badness(row, column) == math.inf]
+    left = [row for row in measured if badness(row, column) < math.inf]
+    known = Counter(map(quality, rows))
+    judged = known["yes"] + known["no"] + known["undecided"]
+    decides = f"{known['no']} out of tolerance" if judged else "not judged: no within_tolerance"
+    facts = [("groups", f"{len(results):,}")]
+    if nonfinite:
+        facts.append((f"no {column}", f"{len(nonfinite)} (nan), first {case_name(nonfinite[0])}"))
+    if left:
+        worst = max(left, key=lambda row: badness(row, column))
+        facts.append((f"worst {column}", f"{short(worst[column])}, of {case_name(worst)}"))
+    if len(measured) < len(rows):
+        facts.append(("refused", f"{len(rows) - len(measured):,}"))
+    status: Status = "FAIL" if known["no"] or nonfinite else "OK" if known["yes"] == len(rows) else "WARN"
+    return Answer(status, counted(len(rows), "case"), decides, facts=facts)
+
+
+def _place(group: Group) -> str:
+    worst, by = group.worst or {}, group.names
+    names = [name for name in ("model", "implementation", "dtype") if name in worst and name not in by]
+    words = [str(worst[name]) for name in names if worst[name] != "none"]
+    several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
+    words += [f"{name}={setting(worst.get(name))}" for name in several]
+    return " ".join([*words, f"at offset {worst['offset']}"] if "offset" not in by else words) or "there"
+
+
+def merged(
+    files: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any], data: bool = False
+) -> Report:
+    """Return the report of all rows of these files, in their order; those that say all the same count once.
+
+    Its metadata are those of merging, and under "sources" those that each file carries. data: whether a
+    program reads what is written, where nothing says which file a row is from: rows of several files must
+    then be whole, of this schema, and of different cells.
+    Raises: BadInput, UnknownName.
+    """
+    paths = list(dict.fromkeys(files))
+    pairs, counts = rows_of(paths)
+    told = reading.told([row for _, row in pairs])
+    if data and len(paths) > 1:
+        pairs = [(path, record.as_dict()) for path, record in whole(pairs)]
+    rows = [_filled(path, row) for path, row in pairs]
+    described = _described(paths, rows, columns or (), metadata)
+    more = [name for name in told if name not in described.columns]
+    repeated = counts.total() - len(rows)
+    notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
+    seen = described.folded or rows
+    return replace(
+        described,
+        rows=rows,
+        folded=[{**one, "file": row["file"]} for one, row in zip(seen, rows, strict=True)],
+        columns=described.columns if columns else [*described.columns, *more],
+        screen=[*(["file"] if len(paths) > 1 and not columns else []), *described.screen],
+        notes=[*notes, *described.notes],
+        metadata={
+            **described.metadata,
+            "sources": [{"file": path, "rows": counts[path], **carried(path)} for path in paths],
+        },
+        declared={**described.declared, "file": _FILE},
+    )
+
+
+def _filled(path: str, row: Row) -> Row:
+    """Return a row with every column, and its file. Raises: BadInput for one that no page can show."""
+    for name in _NEEDED:
+        if name not in row:
+            raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
+    if row["verdict"] not in VERDICTS:
+        known = ", ".join(VERDICTS)
+        raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
+    return {name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path}
+
+
+def _described(
+    paths: Sequence[str], rows: Sequence[Row], columns: Sequence[str], about: Mapping[str, Any]
+) -> Report:
+    """Return what is said of the rows; by hand a file can be given values that nothing can be said of."""
+    try:
+        results = [reading.record(row) for row in rows]
+        return drift.report(results, columns, about, frozen=_frozen(results))
+    except (ValueError, ArithmeticError, TypeError) as error:
+        raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
+
+
+def _frozen(rows: Sequence[Record]) -> bool:
+    """Return whether frequencies stand for one number of positions, whatever the offset."""
+    lengths: dict[tuple[str, int], set[int | None]] = {}
+    for row in rows:
+        lengths.setdefault((row.scaling, row.seq_len), set()).add(row.length)
+    several = len({row.offset for row in rows}) > 1
+    return several and all(len(some) == 1 for some in lengths.values())
+
+
+def carried(path: str) -> dict[str, Any]:
+    """Return the command, time, environment and stages that a report carries; "lacking" says why none."""
+    form = reports.form_named(reading.form_of(path))
+    if form.metadata == "nowhere":
+        return {
+            "lacking": f"{form.title} carries no command and no environment; JSON does, and CSV beside it."
+        }
+    holder = reports.beside(path) if form.metadata == "beside" else path
+    try:
+        whole = reading.metadata(path)
+    except FileNotFoundError:
+        return {"lacking": f"The command and the environment would stand in {holder}, which is not there."}
+    except (OSError, ValueError, RecursionError):
+        return {"lacking": f"The command and the environment would stand in {holder}, which cannot be read."}
+    return _known(whole) or {"lacking": f"{holder} holds no command and no environment."}
+
+
+def _known(whole: Any) -> dict[str, Any]:
+    """What is known of the making of a report, in the shape that it must have: anything else is left out."""
+    if not isinstance(whole, dict):
+        return {}
+    results: dict[str, Any] = {
+        name: whole[name] for name in ("command", "time") if isinstance(whole.get(name), str)
+    }
+    environment, stages = whole.get("environment"), whole.get("stages")
+    if isinstance(environment, dict):
+        results["environment"] = {name: str(value) for name, value in environment.items()}
+    if isinstance(stages, dict):
+        results["stages"] = {
+            subject: {stage: str(fmt) for stage, fmt in formats.items()}
+            for subject, formats in stages.items()
+            if isinstance(formats, dict)
+        }
+    return results

@@ -75,7 +75,6 @@ def report(
     from ropeaudit.console import output as out
     from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
-    from ropeaudit.features.report import report as tables
     from ropeaudit.reports.comparison import report as of_changes
 
     _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
@@ -86,7 +85,7 @@ def report(
     broken = list[str]()
     with output_files.opened(output.outputs) as targets:
         if against is not None:
-            columns = output.chosen_columns(tables.COLUMNS["against"])
+            columns = output.chosen_columns(analysis.COLUMNS["against"])
             requested = [conditions.parse(text, relative=True) for text in gates]
             changes = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
             sides = [side for pair in changes.pairs for side in (pair.before, pair.after)]
@@ -94,8 +93,8 @@ def report(
             broken = conditions.broken_since(requested, changes.pairs)
             made = of_changes([changes], columns, out.metadata(output), unchanged)
         elif by:
-            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *tables.OWN])
-            make = tables.worst if worst else tables.report
+            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
+            make = analysis.worst if worst else analysis.report
             results = analysis.summary(files, by, column or analysis.COLUMN)
             made = make(results, columns, out.metadata(output), by)
         else:
@@ -104,7 +103,7 @@ def report(
             )
             forms = map(reports.form_named, (output.form, *(file.form for file in targets)))
             data = any(form.decode is not None for form in forms)
-            made = tables.merged(files, columns, out.metadata(output), data)
+            made = analysis.merged(files, columns, out.metadata(output), data)
         return _deliver(made, targets, output, broken)
 
 

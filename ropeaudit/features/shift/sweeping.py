@@ -113,7 +113,7 @@ def run(
 
 def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
     """Say before hours of work about how many they are, and how they become fewer. jobs: processes."""
-    from ropeaudit.console import output, progress
+    from ropeaudit.console import output, rows
     from ropeaudit.runtime import run_metadata, threads
 
     count = run_metadata.threads()
@@ -126,7 +126,7 @@ def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
     sampled = any(task.case.sample is not None for task in tasks)
     remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
     output.say(
-        f"before measuring anything, a rough guess: {progress.duration(seconds)} on this machine; {remedy}"
+        f"before measuring anything, a rough guess: {rows.duration(seconds)} on this machine; {remedy}"
         "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
     )
 
@@ -215,6 +215,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     from ropeaudit.audits import records
     from ropeaudit.audits.cells import START_SECONDS
     from ropeaudit.console import output, output_files, sweep_file
+    from ropeaudit.console.rows import duration
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
@@ -238,7 +239,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
         columns=list(_PLAN),
         screen=list(_PLAN),
         headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
-        f"{_rough(seconds)} of one core.",
+        f"{duration(max(seconds, 1))} of one core.",
         legend=_PLAN_LEGEND,
         metadata={**about, **run_metadata.gather()},
     )
@@ -255,17 +256,3 @@ def _listed(values: Sequence[Any]) -> str:
     ends = itertools.accumulate(len(word) + 2 for word in words)
     most = max(1, sum(end <= _LONGEST for end in ends))
     return ", ".join([*words[:most], *(["..."] if most < len(words) else [])])
-
-
-def _rough(seconds: float) -> str:
-    """Return a time of which only the size is meant.
-
-    >>> _rough(0.2), _rough(40), _rough(500), _rough(40_000)
-    ('a second', '40 seconds', '8 minutes', '11 hours')
-    """
-    if seconds < 1.5:
-        return "a second"
-    for size, unit in ((3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

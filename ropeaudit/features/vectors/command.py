@@ -101,7 +101,7 @@ def vectors(
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import delivery, output, rows, settings
     from ropeaudit.features.vectors import analysis
-    from ropeaudit.features.vectors.report import report
+    from ropeaudit.features.vectors.analysis import report
 
     options = analysis.Options(offset, want, positions, context, served)
     lengths = () if seq_len is None else (seq_len,)

@@ -16,11 +16,11 @@ from typing import Any
 from ropeaudit import data
 from ropeaudit.audits import judging
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.reports import Report, ReportForm, Row, answers, heading, needed, settings, templates
+from ropeaudit.reports import Report, ReportForm, Row, answers, drift, heading, needed, settings, templates
 from ropeaudit.reports.forms import markdown
 from ropeaudit.reports.numbers import setting
 from ropeaudit.reports.reading import record
-from ropeaudit.reports.verdicts import bad, quality, sentence, severity
+from ropeaudit.reports.verdicts import bad, quality, severity
 
 _MOST_WORST, _MOST_NOTES, _MOST_IN_TICKET = 5, 100, 50
 _DRAWN = frozenset({"implementation", "dtype", "offset", "drift_rms", "verdict"})
@@ -68,7 +68,7 @@ def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
         (row for row in rows if row.keys() >= _JUDGED and bad(row)), key=severity, reverse=True
     ):
         worst.setdefault((str(row["implementation"]), str(row["dtype"])), row)
-    return [(row, sentence(record(row))) for row in list(worst.values())[:_MOST_WORST]]
+    return [(row, drift.answer([record(row)]).headline) for row in list(worst.values())[:_MOST_WORST]]
 
 
 def _chart(rows: Sequence[Row]) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def _chart(rows: Sequence[Row]) -> dict[str, Any]:
         return {}
     try:
         needed("matplotlib", "a chart", "plot")
-        from ropeaudit.reports.charts import drift  # in-function: it loads matplotlib
+        from ropeaudit.reports.charts import drift as pictured  # in-function: it loads matplotlib
 
-        drawn, picture = drift.svg(measured)
+        drawn, picture = pictured.svg(measured)
     except RopeAuditError as error:
         return {"missing": error.typed}
     except (ValueError, TypeError, ArithmeticError) as error:  # what an edited file may hold

@@ -39,8 +39,8 @@ def render(report: Report) -> str:
         parts.append("".join(f"{line}\n" for line in said))
     if report.screen and report.shows_rows:
         parts.append("".join(f"{line.rstrip()}\n" for line in _plain_table(report)))
-        if report.header and (legend := report.full_legend()):
-            parts.append(f"{legend}\n")
+        if report.header and report.legend:
+            parts.append(f"{report.legend}\n")
     if report.header:
         parts.append(_notes(report))
     parts += [render(other) for other in report.further.values() if report.shows_rows and other.headline]
@@ -121,7 +121,7 @@ def show(report: Report, console: Console) -> None:
         table, hidden = fitted(report, rows, console)
         console.print(table)
         more = len(report.rows) - len(rows)
-        below = [f"{counted(more, 'more row')}: -v, or through a pipe" if more else "", report.full_legend()]
+        below = [f"{counted(more, 'more row')}: -v, or through a pipe" if more else "", report.legend]
         titles = ", ".join(map(report.title, hidden))
         below.append(f"Hidden (terminal too narrow): {titles}" if hidden else "")
         if report.header and any(below):
