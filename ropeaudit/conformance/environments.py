@@ -116,11 +116,8 @@ def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) 
     dtypes = {under.dtype, under.keys_dtype} - {clean.dtype, clean.keys_dtype}
     if not dtypes:
         return "", True
-    own = (
-        {torch_arrays.spelled(environment.dtype)}
-        if environment.kind == "autocast" and environment.dtype
-        else set()
-    )
+    casts = environment.dtype if environment.kind == "autocast" else None
+    own = {torch_arrays.spelled(casts)} if casts else set()
     given = torch_arrays.spelled(code.dtype)
     return f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})", dtypes <= own
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +162,6 @@ def of_gradient(found: Diagnosis) -> Diagnosis:
     )
 
 
-TensorRotation: TypeAlias = Callable[[Any, Any], Any]
 _INFERENCE = "the code switches autograd off: it is for inference alone"
 _VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # role -> how it is called in a message
 
@@ -221,8 +220,8 @@ class Backward:
     """A function that takes upstream gradients where another takes vectors, and returns gradients.
 
     As rotating is linear, they do not depend on the vectors; these are the upstream gradients with their dims
-    in reverse order. The function gets copies, so that one that rotates its input where it lies can be
-    called: in_place says whether it did. dtypes: of what the function returned.
+    in reverse order. The function gets copies, for it may rotate its input where it lies: in_place says
+    whether it did. dtypes: of what it returned.
     """
 
     function: Any
@@ -322,11 +321,10 @@ class GradientRotator(Rotator):
         return mirrored(first, setting), mirrored(second, setting)
 
 
-def of_tensors(rotation: TensorRotation, setting: RopeSetting, dtype: Format, device: Device) -> Alike:
-    """Return the gradients of a function of tensors, as `GradientRotator` gives them.
-
-    rotation: of x (1, h, s, d) and positions (s,), int64, both on the device.
-    """
+def of_tensors(
+    rotation: Callable[[Any, Any], Any], setting: RopeSetting, dtype: Format, device: Device
+) -> Alike:
+    """Return the gradients of a function of tensors: of x (1, h, s, d) and positions (s,), int64."""
 
     def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
         upstream = arrays.new_array(mirrored(x, setting), fmt, "torch", device)[None]

@@ -12,6 +12,7 @@ from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.recognition import wording
 from ropeaudit.reports.model_notes import setting_words
+from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.runtime import digests
 
 CHECK = "conversion"
@@ -31,16 +32,13 @@ def checks(name: str, case: Case, note: Note) -> Iterator[Checked]:
     rope = audit.source.gguf
     assert rope is not None  # noqa: S101
     digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
-    for finding in _findings(audit):
-        setting, maximum = rope.setting, rope.model.maximum or 0
-        yield Checked(name, "gguf", digest, NONE, setting, maximum, finding)
+    for finding in _findings(audit, rope):
+        yield Checked(name, "gguf", digest, NONE, rope.setting, rope.model.maximum or 0, finding)
     note(audit.source.notes)
 
 
-def _findings(audit: ModuleAudit) -> Iterator[Finding]:
+def _findings(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
     """Yield what was lost, or that nothing was, and what the file says."""
-    rope = audit.source.gguf
-    assert rope is not None  # noqa: S101
     declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
     wrong = [one for one in audit.buffers if one.wrong]
     for one in audit.lost:

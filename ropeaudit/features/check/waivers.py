@@ -109,15 +109,13 @@ def _waiver(entry: dict[str, Any], place: str) -> Waiver:
     for key, value in entry.items():
         if key != "until" and not (isinstance(value, str) and value.strip()):
             raise BadInput(f'{place}: {key} is not text; write {key} = "..."')
-    dtype = None
-    if "dtype" in entry:
-        try:
-            dtype = parse(entry["dtype"]).name
-        except UnknownName as error:
-            raise BadInput(f"{place}: {error}") from None
     diagnosis = entry.get("diagnosis")
-    if diagnosis is not None and diagnosis not in kinds():
-        raise BadInput(f"{place}: {UnknownName('diagnosis', diagnosis, list(kinds()))}")
+    try:
+        dtype = parse(entry["dtype"]).name if "dtype" in entry else None
+        if diagnosis is not None and diagnosis not in kinds():
+            raise UnknownName("diagnosis", diagnosis, list(kinds()))
+    except UnknownName as error:
+        raise BadInput(f"{place}: {error}") from None
     until = _day(entry["until"], place)
     return Waiver(entry["check"], entry["target"], entry["reason"], until, dtype, diagnosis)
 
@@ -136,17 +134,13 @@ def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime
     """Yield the checks; a failure that is waived on this day no longer counts as one, and says why."""
     for one in results:
         found = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
-        valid = next((waiver for waiver in found if day <= waiver.until), None)
-        if valid is not None:
-            text = f"waived until {valid.until}: {valid.reason}"
-            finding = replace(one.finding, status="waived", detail=f"{one.finding.detail}; {text}")
-            yield replace(one, finding=finding)
+        status, text = one.finding.status, ""
+        if valid := [waiver for waiver in found if day <= waiver.until]:
+            status, text = "waived", f"; waived until {valid[0].until}: {valid[0].reason}"
         elif found:
             last = max(found, key=lambda waiver: waiver.until)
-            text = f"its waiver ended on {last.until}: {last.reason}"
-            yield replace(one, finding=replace(one.finding, detail=f"{one.finding.detail}; {text}"))
-        else:
-            yield one
+            text = f"; its waiver ended on {last.until}: {last.reason}"
+        yield replace(one, finding=replace(one.finding, status=status, detail=one.finding.detail + text))
 
 
 def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
