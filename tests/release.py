@@ -30,7 +30,7 @@ IN_WHEEL = (
     "py.typed",
     "data/recipes.toml",
     "data/models.toml",
-    "data/class_defaults.toml",
+    *("data/class_defaults.toml", "data/model_types.toml", "data/scalings.toml", "data/verdicts.toml"),
     "data/report.css",
     "data/report.js",
 )

@@ -205,7 +205,12 @@ class Bench:
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
         """Yield the scores of variants that rotate q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
-        setting, exact_sums = self.scene.setting, functools.cache(functools.partial(exactly_summed, q, k))
+        setting = self.scene.setting
+
+        @functools.cache
+        def exact_sums() -> FloatArray:
+            return np.asarray(q.astype(np.float64) @ np.ascontiguousarray(k.T, dtype=np.float64))
+
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped(variants, ("accumulate",)):
                 total = summed(q, k, Emulated(alike[0], setting), exact_sums)
@@ -234,24 +239,14 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], 
     if subject.accumulate is FP64:
         return exact()
     if subject.accumulate is not FP32 or q.dtype == np.float32:
-        return _accumulated(q, k, subject)
+        out = np.empty((len(q), len(k)), np.float32 if subject.accumulate is FP32 else np.float64)
+        kernel.accumulate(q, np.ascontiguousarray(k.T), subject, out)
+        return out
     single, other = q.astype(np.float32), k.astype(np.float32)
     own: FloatArray = single @ other.T
     if np.array_equal(single, q) and np.array_equal(other, k):
         return own.astype(np.float64)
     return np.asarray(own - single.astype(np.float64) @ other.astype(np.float64).T + exact())
-
-
-def exactly_summed(q: FloatArray, k: FloatArray) -> FloatArray:
-    """Return q·k, summed in float64. Shapes: two of (n, d) -> (n, n)."""
-    return np.asarray(q.astype(np.float64) @ np.ascontiguousarray(k.T, dtype=np.float64))
-
-
-def _accumulated(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
-    single = subject.accumulate is FP32
-    out = np.empty((len(q), len(k)), np.float32 if single else np.float64)
-    kernel.accumulate(q, np.ascontiguousarray(k.T), subject, out)
-    return out
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:

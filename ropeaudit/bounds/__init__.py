@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.bounds import phases, terms
-from ropeaudit.bounds.blocks import BlockPairs, Blocks, InputSummation, InputSums, PhaseAt, PhaseWeights
+from ropeaudit.bounds.blocks import Blocks, InputSummation, InputSums, PhaseAt, PhaseWeights
 from ropeaudit.bounds.terms import PairError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
@@ -99,7 +99,7 @@ def bounds(
     if not cells:
         return limits
     seq_len, heads = int(inputs.q.shape[1]), int(inputs.q.shape[0])
-    setting, (blocks, pairs) = cells[0][0].setting, _blocks(mask, seq_len)
+    setting, blocks = cells[0][0].setting, _blocks(mask, seq_len)
     count = masks.count(mask, seq_len) * heads
     with mapping(threads) as mapped:
         weights = list(mapped(lambda cell: _quiet(PhaseWeights, cell[0], cell[1], blocks, phase), cells))
@@ -110,7 +110,7 @@ def bounds(
         def bound_of(place: int) -> Bound:
             index = finite[place]
             subject = cells[index][0]
-            return _CellBound(subject, weights[index], sums[place], place, inputs, pairs).bound(count)
+            return _CellBound(subject, weights[index], sums[place], place, inputs, blocks).bound(count)
 
         places = range(len(finite))
         for index, limit in zip(finite, mapped(lambda p: _quiet(bound_of, p), places), strict=True):
@@ -118,11 +118,7 @@ def bounds(
     return limits
 
 
-@functools.lru_cache(maxsize=8)
-def _blocks(mask: Mask, seq_len: int) -> tuple[Blocks, BlockPairs]:
-    """Return the blocks of a sequence and their pairs, which a search asks for again and again."""
-    blocks = Blocks(mask, seq_len)
-    return blocks, BlockPairs(mask, blocks)
+_blocks = functools.lru_cache(maxsize=8)(Blocks)  # a search asks for them again and again
 
 
 def _quiet(function: Callable[..., T], *arguments: Any) -> T:
@@ -173,7 +169,7 @@ class _CellBound:
         sums: InputSums,
         cell: int,
         inputs: Inputs,
-        blocks: BlockPairs,
+        blocks: Blocks,
     ) -> None:
         self.subject, self.setting, self.blocks = subject, subject.setting, blocks
         self.weights, self.endings = weights, sums.endings

@@ -37,6 +37,9 @@ class Blocks:
     """How positions are cut: into blocks of `fine` positions for norms, of `coarse` ones for sums.
 
     Along a window the sums have blocks of a quarter of its width, as long as there are not too many of them.
+    sizes: positions in each block of sums (b,). distance: the largest |m - n| between two blocks of norms
+    (b, b). strips: rows and columns of the pairs of these where any query sees a key, a few rows at a time,
+    which stay in a core's cache; and where, in each, none does.
     """
 
     def __init__(self, mask: Mask, seq_len: int) -> None:
@@ -46,38 +49,24 @@ class Blocks:
         if width < seq_len:
             quarter = 1 << max(0, width.bit_length() - 3)
             self.coarse = max(min(self.coarse, quarter), _block_size(seq_len, _MOST_SUMS))
+        self.sizes = np.diff(_edges(seq_len, self.coarse)).astype(np.float64)
+        self._count(mask)
 
-    @property
-    def sizes(self) -> Array:
-        """The number of positions in each block of sums. Shapes: (b,)."""
-        return np.diff(_edges(self.seq_len, self.coarse)).astype(np.float64)
-
-
-class BlockPairs:
-    """Which blocks of queries see which blocks of keys.
-
-    distance: the largest |m - n| between two blocks (b, b). strips: rows and columns of the pairs where any
-    query sees a key, a few rows at a time, which stay in a core's cache; and where, in each, none does.
-    """
-
-    distance: Array
-    strips: list[tuple[slice, slice, NDArray[np.bool_]]]
-
-    def __init__(self, mask: Mask, blocks: Blocks) -> None:
+    def _count(self, mask: Mask) -> None:
         """Count the visible scores of pairs of blocks: of norms, and of sums."""
-        cuts = _edges(blocks.seq_len, blocks.fine)
+        cuts = _edges(self.seq_len, self.fine)
         rows, cols = (cuts[:-1, None], cuts[1:, None]), (cuts[None, :-1], cuts[None, 1:])
         farthest = np.maximum(rows[1] - 1 - cols[0], cols[1] - 1 - rows[0])
-        reach = masks.reach(mask, blocks.seq_len)
-        self.distance = np.minimum(farthest, reach).astype(np.float64)
+        reach = masks.reach(mask, self.seq_len)
+        self.distance: Array = np.minimum(farthest, reach).astype(np.float64)
         self.strips = list(_strips(masks.counts(mask, rows, cols) > 0))
-        self._sizes, cuts = blocks.sizes, _edges(blocks.seq_len, blocks.coarse)
-        count, lags = len(self._sizes), reach // blocks.coarse + 2
+        cuts = _edges(self.seq_len, self.coarse)
+        count, lags = len(self.sizes), reach // self.coarse + 2
         self._shares = []
         for lag in range(1 - count if mask == "full" else 0, min(lags, count)):
             q, k = slice(max(lag, 0), count + min(lag, 0)), slice(max(-lag, 0), count - max(lag, 0))
             seen = masks.counts(mask, (cuts[:-1][q], cuts[1:][q]), (cuts[:-1][k], cuts[1:][k]))
-            self._shares.append((q, k, (seen / (self._sizes[q] * self._sizes[k]))[:, None]))
+            self._shares.append((q, k, (seen / (self.sizes[q] * self.sizes[k]))[:, None]))
         self._dense: Array | None = None
         if len(self._shares) > _LAGS:
             self._dense = np.zeros((count, count))
@@ -99,7 +88,7 @@ class BlockPairs:
 
         Shapes: (h, b, p), (h, b, p) -> (p,).
         """
-        return np.asarray((q * k / self._sizes[:, None]).sum(axis=(0, 1)))
+        return np.asarray((q * k / self.sizes[:, None]).sum(axis=(0, 1)))
 
 
 def _strips(seen: NDArray[np.bool_]) -> Iterator[tuple[slice, slice, NDArray[np.bool_]]]:

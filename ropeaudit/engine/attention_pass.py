@@ -141,7 +141,9 @@ class _Chunk:
 
     def strips(self) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
         """Yield the share done and the statistics of one strip of rows after the other."""
-        tasks, heads, done = self._tasks(), self.plan.inputs.q.shape[0], 0
+        size, heads, done = self.plan.seq_len, self.plan.inputs.q.shape[0], 0
+        rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
+        tasks = [(some, masks.columns(self.plan.mask, some, size)) for some in rows]
         one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.seq_len)
         step = max(1, plan.CACHE_BYTES // one)
         for start in range(0, heads, step):
@@ -151,12 +153,6 @@ class _Chunk:
             for part in self.map(lambda task, at=rotated: self._strip(task, at), jobs):
                 done += 1
                 yield done / (heads * len(tasks)), part
-
-    def _tasks(self) -> list[tuple[slice, slice]]:
-        size = self.plan.seq_len
-        step = rows_of_strip(size)
-        strips = [slice(start, min(start + step, size)) for start in range(0, size, step)]
-        return [(rows, masks.columns(self.plan.mask, rows, size)) for rows in strips]
 
     def _rotated(self, heads: range) -> RotatedFactors:
         """Rotate q and k of some heads for every cell and for the reference, panel after panel."""

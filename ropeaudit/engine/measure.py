@@ -12,7 +12,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -206,8 +206,8 @@ class _Run:
             for keys in self._tiles(rows, cols):
                 in_k = slice(keys.start - cols.start, keys.stop - cols.start)
                 block = Block.tile(self.plan.mask, head, rows, keys)
-                for key, members in self.groups.items():
-                    self._tile((q, k), block, (in_q, in_k), key, members, results)
+                for key in self.groups:
+                    self._tile((q, k), block, (in_q, in_k), key, results)
         return results
 
     def _tile(
@@ -216,33 +216,24 @@ class _Run:
         block: Block,
         within: tuple[slice, slice],
         key: Key,
-        members: Sequence[int],
         results: Mapping[CellIndex, CellStatistics],
     ) -> None:
-        """Compute the reference of a key in a tile, and compare its subjects, the `members`, with it."""
-        (rotated_q, rotated_k), (in_q, in_k) = sides, within
-        q, k = rotated_q.reference[key], rotated_k.reference[key]
+        """Compute the reference of a key in a tile, and compare its subjects with it."""
+        (of_q, of_k), (in_q, in_k) = sides, within
+        q, k, scale = of_q.reference[key], of_k.reference[key], self.plan.setting.scale
         joined, high, low = (self.workspace.array(number, FP64, block.shape) for number in (0, 3, 4))
         exactly = exact_scores.product(q.rows(in_q), k.rows(in_k), high, low)
-        cells = {index: [(index, offset) for offset in self.plan.offsets[index]] for index in members}
-        of_key = [results[cell] for index in members for cell in cells[index]]
+        cells = {index: [(index, n) for n in self.plan.offsets[index]] for index in self.groups[key]}
+        of_key = [results[cell] for some in cells.values() for cell in some]
         kernel.gather_reference(exactly, exact_scores.certificate(q, k), block, of_key, joined)
-
-        def operands(cell: CellIndex) -> tuple[FloatArray, FloatArray] | None:
-            if cell in rotated_q.nonfinite | rotated_k.nonfinite:
-                return None
-            return rotated_q.subjects[cell][in_q], rotated_k.subjects[cell][:, in_k]
-
-        for index in members:
-            kernel.measure(
-                self.plan.subjects[index],
-                map(operands, cells[index]),
-                self.plan.setting.scale,
-                exactly,
-                block,
-                [results[cell] for cell in cells[index]],
-                self.workspace,
+        unknown = of_q.nonfinite | of_k.nonfinite
+        for index, some in cells.items():
+            operands = (
+                None if cell in unknown else (of_q.subjects[cell][in_q], of_k.subjects[cell][:, in_k])
+                for cell in some
             )
+            measured, subject = [results[cell] for cell in some], self.plan.subjects[index]
+            kernel.measure(subject, operands, scale, exactly, block, measured, self.workspace)
 
 
 BLOCK = 2048  # pairs at once
@@ -279,36 +270,24 @@ class _Pairs:
     def measure(self, rows: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all cells over some of the pairs."""
         results = {cell: CellStatistics.sampled() for cell in self.plan.cells()}
-        pairs, origin, setting = self.plan.inputs.pairs, self.plan.origin, self.plan.setting
+        sampled, origin, setting = self.plan.inputs, self.plan.origin, self.plan.setting
+        pairs = sampled.pairs
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             tables = (
                 exact_scores.distance_table((pairs.query[rows] + origin).astype(np.float64), setting),
                 exact_scores.distance_table((pairs.key[rows] + origin).astype(np.float64), setting),
             )
+            sides = sampled.q[rows], sampled.k[rows]
+            block = Block.pairs(rows.start, pairs.weight[rows])
             for key, members in self.groups.items():
-                self._measure_key(key, members, rows, tables, results)
+                q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
+                exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
+                for index in members:
+                    cells = [results[index, offset] for offset in self.plan.offsets[index]]
+                    kernel.gather_reference(exact, error, block, cells)
+                    operands, subject = self._operands(index, sides, rows), self.plan.subjects[index]
+                    kernel.measure(subject, operands, setting.scale, exact, block, cells, self.workspace)
         return results
-
-    def _measure_key(
-        self,
-        key: Key,
-        members: list[int],
-        rows: slice,
-        tables: tuple[Any, Any],
-        results: dict[CellIndex, CellStatistics],
-    ) -> None:
-        """Compute the reference of a key, and compare its subjects, the `members`, with it."""
-        setting, sampled = self.plan.setting, self.plan.inputs
-        block = Block.pairs(rows.start, sampled.pairs.weight[rows])
-        sides = sampled.q[rows], sampled.k[rows]
-        q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
-        exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
-        for index in members:
-            of_subject = [results[index, offset] for offset in self.plan.offsets[index]]
-            kernel.gather_reference(exact, error, block, of_subject)
-            operands = self._operands(index, sides, rows)
-            subject = self.plan.subjects[index]
-            kernel.measure(subject, operands, setting.scale, exact, block, of_subject, self.workspace)
 
     def _operands(
         self, index: int, sides: tuple[FloatArray, FloatArray], rows: slice

@@ -157,8 +157,10 @@ class _Side:
         """Return what explains the side, and where that is."""
         where = self._where()
         single = where.position is not None or where.pair is not None or where.unrotated
-        if (where.heads or where.batch) and (factor := self._factor_of_all()):
-            return factor
+        if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
+            x, y = (vectors[self.index] for vectors in (self.block.given, self.block.rotated))
+            if factor := solving.common_factor(self.block.rows(), x, y, self.setting, self.dtype):
+                return factor
         found = (
             self._known() or self._equals(self._mixed_rows()) or self._equals(faults.of_roundings(self.dtype))
         )
@@ -193,11 +195,6 @@ class _Side:
         if pairs.size == 1 and side.pairs.size > 2:
             return replace(where, pair=int(pairs[0]))
         return where
-
-    def _factor_of_all(self) -> Diagnosis | None:
-        """Return the factor of all heads, where noise decides which of them are beyond what is allowed."""
-        given, rotated = (vectors[self.index] for vectors in (self.block.given, self.block.rotated))
-        return solving.common_factor(self.block.rows(), given, rotated, self.setting, self.dtype)
 
     def _known(self) -> Diagnosis | None:
         """Return the faults that explain what was returned, as few as other positions leave."""

@@ -113,8 +113,9 @@ def _scaling(
         return Scaling("longrope", short=short, long=long, original=original or context, attention_factor=own)
     given = own if own != 1 else None
     yarn = kind == "yarn" and stretch > 1 and original is not None
-    if yarn and file.number("rope.scaling.yarn_log_multiplier"):
-        given = own * _deepseek_factor(file, stretch)
+    if yarn and (every := file.number("rope.scaling.yarn_log_multiplier")):  # weights of DeepSeek's files
+        first = every if file.architecture == "deepseek2" and every != 1 else 1.0
+        given = own * (_weighed(stretch, first) / _weighed(stretch, every))
     elif yarn and own != 1:
         given = own * _weighed(stretch, 1.0)
     if yarn and _FREQS not in file.divisors:
@@ -133,14 +134,8 @@ def _scaling(
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
 
 
-def _deepseek_factor(file: GgufFile, stretch: float) -> float:
-    """Return YaRN's attention factor of the weights that DeepSeek's files name."""
-    every = file.number("rope.scaling.yarn_log_multiplier") or 0.0
-    first = every if file.architecture == "deepseek2" and every != 1 else 1.0
-    return _weighed(stretch, first) / _weighed(stretch, every)
-
-
 def _weighed(stretch: float, weight: float) -> float:
+    """Return YaRN's attention factor with a weight."""
     return 1.0 if stretch <= 1 else 1.0 + 0.1 * weight * math.log(stretch)
 
 

@@ -64,7 +64,9 @@ def load(path: str) -> Any:
             "UTF-8 without one"
         )
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_int=_integer)
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_int=lambda text: int(text[:_DIGITS])
+        )
     except RecursionError:
         raise BadInput(f"{path!r}: is nested too deeply; give the config.json of a model") from None
     except BadInput as error:
@@ -87,10 +89,6 @@ def _bytes(path: str) -> bytes:
         return bytes(_LARGEST_FILE + 1)
     with file.open("rb") as stream:
         return stream.read(_LARGEST_FILE + 1)
-
-
-def _integer(text: str) -> int:
-    return int(text[:_DIGITS])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -113,16 +113,10 @@ def _yarn(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
     return rounded(rounded(shrunk * rounded(1 - keep)) + rounded(theta * keep))
 
 
-def longrope_divisors(setting: RopeSetting) -> tuple[float, ...]:
-    """Return the long divisors past the original number of positions, else the short ones."""
-    scaling = setting.scaling
-    chosen = scaling.long if setting.length > (scaling.original or 0) else scaling.short
-    return chosen or ()
-
-
 def _longrope(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
-    powers = rounded(1.0 / theta)
-    return rounded(1.0 / rounded(rounded(np.array(longrope_divisors(setting))) * powers))
+    scaling = setting.scaling  # whose long divisors count past the original number of positions
+    divisors = scaling.long if setting.length > (scaling.original or 0) else scaling.short
+    return rounded(1.0 / rounded(rounded(np.array(divisors or ())) * rounded(1.0 / theta)))
 
 
 def _llama3(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
