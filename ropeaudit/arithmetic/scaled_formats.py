@@ -53,9 +53,8 @@ class ScaledFormat:
             scale = largest.astype(np.float32) / top
             quotient = x.astype(np.float32) / np.where(scale == 0, np.float32(1), scale)
             quotient = np.clip(quotient, -top, top)  # a tiny scale is rounded coarsely itself
-            codes = (
-                round_to(quotient, self.codes) if self.codes else np.rint(quotient) + np.float32(0)
-            )  # no -0
+            # of int8 no -0
+            codes = round_to(quotient, self.codes) if self.codes else np.rint(quotient) + np.float32(0)
             result: FloatArray = codes * scale
         return result
 
@@ -67,12 +66,9 @@ def parse(text: str) -> ScaledFormat:
     'float8_e4m3:head'
     """
     name, _, group = (part.strip().lower() for part in text.partition(":"))
-    for choice in GROUPS:
-        if group == choice:
-            if name == _INT8:
-                return ScaledFormat(None, choice)
-            codes = formats.parse(name)
-            if codes.storage_bits != 8:
-                raise UsageError(f"{text!r}: keys are stored with scales in {', '.join(_NAMES)}")
-            return ScaledFormat(codes, choice)
-    raise UnknownName("group of keys that share a scale", group, GROUPS)
+    if group not in GROUPS:
+        raise UnknownName("group of keys that share a scale", group, GROUPS)
+    codes = None if name == _INT8 else formats.parse(name)
+    if codes is not None and codes.storage_bits != 8:
+        raise UsageError(f"{text!r}: keys are stored with scales in {', '.join(_NAMES)}")
+    return ScaledFormat(codes, group)

@@ -54,7 +54,8 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     if own is not None:
         if code.composed or own.fit(code.setting).convention.engine != "torch":
             return None
-        return lambda: GradientRotator.of(own.anew(code.setting, code.dtype))
+        given = code.setting, code.dtype
+        return lambda: GradientRotator.of(own.uncalled(*given).rotator(*given))
     from ropeaudit.subjects.third_party.adapter import TorchAdapter  # in-function: it reads many files
 
     if not isinstance(called, TorchAdapter):

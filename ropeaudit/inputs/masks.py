@@ -22,7 +22,6 @@ MASKS: tuple[str, ...] = ("causal", "full", "window:N")
 Ints: TypeAlias = NDArray[np.int64]
 
 _ALL = 2**53  # more than there are positions
-_BAND = 512  # the fewest rows of a band
 
 
 def check(text: str) -> None:
@@ -104,14 +103,6 @@ def tiles(mask: Mask, rows: slice, cols: slice, size: int, seq_len: int) -> Iter
         yield slice(start, min(start + size, last))
 
 
-def bands(mask: Mask, seq_len: int) -> Iterator[tuple[slice, slice]]:
-    """Yield rows and the keys that they see, all rows once: one band, or several along a window."""
-    step = min(seq_len, max(_width(mask), _BAND))
-    for start in range(0, seq_len, step):
-        rows = slice(start, min(start + step, seq_len))
-        yield rows, columns(mask, rows, seq_len)
-
-
 def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     """Return True where a tile's query does not see the key; None where it sees all of them.
 
@@ -176,16 +167,3 @@ def _below(queries: Ints, keys: Ints) -> Ints:
 def reach(mask: Mask, seq_len: int) -> int:
     """Return the largest distance |m - n| that is seen."""
     return min(_width(mask), seq_len) - 1
-
-
-def sums(mask: Mask, rows: slice, cols: slice, g: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum g over the keys that each query of a band sees. Shapes: g (c, p) -> (r, p)."""
-    width = _width(mask)
-    if mask == "full":
-        return np.asarray(g.sum(axis=0, keepdims=True))
-    running = np.cumsum(g, axis=0)
-    seen = running[rows.start - cols.start : rows.stop - cols.start]
-    if rows.stop - cols.start <= width:
-        return np.asarray(seen)
-    last_unseen = np.arange(rows.start, rows.stop) - width - cols.start  # the last key before the first seen
-    return np.asarray(seen - np.where(last_unseen[:, None] < 0, 0.0, running[last_unseen]))

@@ -104,12 +104,7 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
     head_dim = setting.head_dim
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind in ("gaussian", RANDN):
-        generator = np.random.default_rng(seed)
-        q, k = (
-            _randn(seed, (q_shape, k_shape))
-            if kind == RANDN
-            else [_gaussian(generator, shape) for shape in (q_shape, k_shape)]
-        )
+        q, k = (_randn if kind == RANDN else _gaussian)(seed, (q_shape, k_shape))
         inputs = Inputs(q, k, kind, seed)
         inputs._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
         return inputs
@@ -156,13 +151,13 @@ def _randn(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
     return [one.bfloat16().half().numpy().astype(np.float64) for one in numbers]
 
 
-def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def _gaussian(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
     """Draw normal numbers on the 16-bit grid, a head at a time, while it is still in the cache."""
-    numbers = np.empty(shape)
-    for head in numbers:
+    generator, arrays = np.random.default_rng(seed), [np.empty(shape) for shape in shapes]
+    for head in (head for array in arrays for head in array):
         generator.standard_normal(out=head)
         head[...] = on_16_bit_grid(head)
-    return numbers
+    return arrays
 
 
 def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:

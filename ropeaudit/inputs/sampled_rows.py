@@ -187,7 +187,6 @@ def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple
 
 
 def _step(d: int) -> int:
-    """Return how many rows are generated at once."""
     return max(1, _CHUNK // d)
 
 

@@ -103,7 +103,6 @@ def of_module(name: str, cwd: str) -> OwnModules | None:
 
 
 def _places(spec: ModuleSpec | None) -> list[str]:
-    """Return the file of a module, or the folders of a package."""
     if spec is None:
         return []
     return list(
@@ -265,7 +264,6 @@ class OwnModules:
         return self._offered[key]
 
     def _is_own(self, names: dict[str, Any] | None) -> bool:
-        """Return whether the module with these globals is one of them."""
         loader = (names or {}).get("__loader__")
         return isinstance(loader, _Source) and loader.owner is self
 

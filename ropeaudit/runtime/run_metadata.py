@@ -132,7 +132,6 @@ def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def _cpu() -> str:
-    """Return the model of the processor."""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         if named := re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE):

@@ -95,7 +95,6 @@ def files(path: Path) -> list[Path]:
 
 
 def _indexed(index: Path) -> list[Path]:
-    """Return the shards that an index names. Raises: BadInput."""
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if not all(isinstance(name, str) and Path(name).name == name for name in names):
@@ -215,10 +214,9 @@ def chosen(
     """
 
     def load(name: str, tensor: Any) -> StoredTensor | None:
-        shape = tuple(tensor.shape)
-        real = tensor.is_floating_point() or tensor.is_complex()
-        head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
-        if not (real and is_requested(name, shape, head)):
+        shape, real = tuple(tensor.shape), tensor.is_floating_point() or tensor.is_complex()
+        first = first_rows(shape)
+        if not (real and is_requested(name, shape, lambda: of_tensor(name, tensor[first]).values)):
             return None
         if path is not None:
             tensorfiles.check_room(path, tensor.numel())

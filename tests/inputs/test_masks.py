@@ -80,16 +80,6 @@ def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size,
     assert (met >= dense(mask, size)).all()
 
 
-@settings(deadline=None, max_examples=40)
-@given(MASKS, some.integers(1, 1800))
-def test_sums_of_bands_are_those_of_the_whole_matrix(mask, size) -> None:
-    g, results = np.random.default_rng(size).random((size, 2)), []
-    for rows, cols in masks.bands(mask, size):
-        assert cols.start <= rows.start < rows.stop <= cols.stop
-        results.append(np.broadcast_to(masks.sums(mask, rows, cols, g[cols]), (rows.stop - rows.start, 2)))
-    assert np.concatenate(results) == pytest.approx(dense(mask, size) @ g, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     "wrong", ["window:0", "window:x", "window", "window:", "window:-1", "window:1.5", "window:07"]
 )

@@ -23,7 +23,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.own_code import OwnCode
 
-_COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
+_COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on what, made anew, it compiles anew
 DEAR = 0.5  # seconds of CPU of executing it and of a call of one token, above which it is executed once
 _LONG = 10.0  # seconds of waiting, for a download say, above which it is too: a busy machine's are fewer
 
@@ -74,7 +74,7 @@ class Source:
 
 def thing(own: OwnCode, setting: RopeSetting, dtype: Format) -> Made | None:
     """Return what the file of own code makes, executed anew; None where there is none, or it is dear."""
-    if own.source is None or compiles(own.thing):
+    if own.source is None or hasattr(own.thing, _COMPILED):
         return None
 
     def call(made: Made) -> None:
@@ -89,11 +89,6 @@ def named(module: Any, name: str) -> Any:
     for part in name.split("."):
         module = getattr(module, part)
     return module
-
-
-def compiles(thing: Any) -> bool:
-    """Return whether torch.compile made it: executed anew, it is compiled anew."""
-    return hasattr(thing, _COMPILED)
 
 
 def is_module(thing: Any) -> bool:

@@ -364,10 +364,8 @@ def given_table(table: Any, held: Format | None, engine: Engine, device: Device)
     return tensor(table, device) if engine == "torch" else table
 
 
-class _Whole:
-    """The tables of all positions that were made last, each kept until code changes it."""
-
-    made: dict[tuple[WholeKey, int], tuple[Any, object]] = {}  # noqa: RUF012
+# the tables of all positions that were made last, each kept until code changes it
+_WHOLE: dict[tuple[WholeKey, int], tuple[Any, object]] = {}
 
 
 def whole_table(key: WholeKey, last: int) -> Any:
@@ -377,14 +375,14 @@ def whole_table(key: WholeKey, last: int) -> Any:
     """
     rows = max(_FEWEST_ROWS, 1 << last.bit_length())
     role, width, narrow, engine, device, dtype, setting, changes = key
-    known = _Whole.made.get((key, rows))
+    known = _WHOLE.get((key, rows))
     if known is None or fingerprint(known[0]) != known[1]:
         at = np.arange(rows, dtype=np.int64)
         numbers, held = table(role, width, dtype, setting, dict(changes), at)
         result = given_table(numbers, dtype if narrow else held, engine, device)
-        while len(_Whole.made) >= 4:
-            _Whole.made.pop(next(iter(_Whole.made)), None)
-        known = _Whole.made[key, rows] = result, fingerprint(result)
+        while len(_WHOLE) >= 4:
+            _WHOLE.pop(next(iter(_WHOLE)), None)
+        known = _WHOLE[key, rows] = result, fingerprint(result)
     return known[0]
 
 

@@ -373,7 +373,6 @@ class Convention:
         return rotated, dtype
 
     def _check_shape(self, values: FloatArray, order: str, sizes: shapes.Sizes, what: str = "") -> None:
-        """Raise WrongShape for what is not of these sizes."""
         if values.shape != (expected := shapes.shape(order, sizes)):
             raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{expected}")
 

@@ -70,7 +70,6 @@ def of_torch(name: str | None) -> Device:
 
 
 def _of(place: Any) -> Device:
-    """Return the device that torch calls `place`."""
     from ropeaudit.subjects import torch_native
 
     return CPU if place.type == "cpu" else Device(str(place), torch_native.Numbers(place).label)

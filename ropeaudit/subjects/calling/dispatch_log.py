@@ -56,7 +56,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
-class Tf32Products(_Mode):
+class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
     """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
 
     TF32 where no hardware has it: products and sums are float32, as on tensor cores; operands are rounded to
@@ -164,16 +164,10 @@ class DispatchLog(_Mode):
         return stage
 
 
-def stages(log: DispatchLog) -> dict[str, StageLog]:
-    """Return the log of every stage that was seen, in the order of the computation."""
-    log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business
-    return {stage: stage_log for stage, stage_log in log.logs.items() if stage_log.dtypes}
-
-
 def logged(
     code: Code, setting: RopeSetting, dtype: Format, x: FloatArray, length: int
 ) -> dict[str, StageLog]:
-    """Return what torch does in one call of a new instance at positions from 0, stage by stage.
+    """Return what torch does in one call of a new instance at positions from 0: every stage seen, in order.
 
     x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
     Raises: whatever the code raises; UsageError where it takes too long.
@@ -191,11 +185,11 @@ def logged(
         timeout.patiently(called, code.name)
     finally:
         torch_arrays.listeners.remove(log.note_output)
-    return stages(log)
+    log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business
+    return {stage: one for stage, one in log.logs.items() if one.dtypes}
 
 
 def _is_real(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor holds floating-point or complex numbers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

@@ -54,13 +54,9 @@ def backs(order: str) -> tuple[str, ...]:
 
 def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
     """Return an array whose axes are `letters` with axes in an order, some joined; it is contiguous."""
-    parts = _AXIS.findall(order.replace("t", "s").replace("H", "h"))
-    single = "".join(part.strip("()") for part in parts)
+    single = re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
     turned = x.transpose([letters.index(letter) for letter in single])
-    sizes, shape = dict(zip(single, turned.shape, strict=True)), []
-    for part in parts:
-        shape.append(int(np.prod([sizes[letter] for letter in part.strip("()")])))
-    return np.ascontiguousarray(turned).reshape(shape)
+    return np.ascontiguousarray(turned).reshape(shape(order, dict(zip(single, turned.shape, strict=True))))
 
 
 def lifted(x: Any, order: str, letters: str, sizes: Sizes) -> Any:

@@ -203,11 +203,6 @@ def is_factory(function: Any) -> bool:
     return {*_VECTORS, "positions"}.isdisjoint(parameters.roles.values())
 
 
-def takes_keys(function: Any) -> bool:
-    """Return whether one of the arguments is called as keys are: then two results are no tables."""
-    return "k" in _parameters(function).roles.values()
-
-
 def wants_jax(function: Any) -> bool:
     """Return whether it takes no tensors, and its module imports jax."""
     return "jax" in _roots(getattr(function, "forward", function)) and wants_numpy(function)
@@ -226,7 +221,6 @@ def wants_numpy(function: Any) -> bool:
 
 
 def _roots(called: Any) -> set[str]:
-    """Return the packages that the module of a function imports."""
     names = getattr(inspect.unwrap(called), "__globals__", {})
     modules = {getattr(value, "__name__", "") for value in names.values() if inspect.ismodule(value)}
     return {module.partition(".")[0] for module in modules}
@@ -235,7 +229,7 @@ def _roots(called: Any) -> set[str]:
 def _parameters(function: Callable[..., Any]) -> _Parameters:
     """Return those of a function, of a module's forward, of a class's __init__; if nobody knows, any."""
     # an operator of torch, be it defined in Python or in C++, has a schema
-    overload = getattr(function, "_opoverload", None) or getattr(function, "default", function)
+    overload: Any = getattr(function, "_opoverload", None) or getattr(function, "default", function)
     if type(overload).__module__ == "torch._ops" and hasattr(overload, "_schema"):
         return _Parameters(tuple(map(_parameter, overload._schema.arguments)), False)
     forward = getattr(function, "forward", None)
@@ -251,7 +245,6 @@ def _parameters(function: Callable[..., Any]) -> _Parameters:
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
-    """Return an argument of a schema as a parameter."""
     kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
     return inspect.Parameter(argument.name, kind, default=default)
