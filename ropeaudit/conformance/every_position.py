@@ -93,11 +93,11 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         return code.judged(rotator, [block], explain=explain)
 
     worst, wrong = _up_to_a_wrong_one(calls, judge)
-    if wrong is None:
+    if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
     else:
-        start, length, heads = wrong
+        [(start, length, heads)] = wrong
         length, last = min(length, code.up_to), min(start + length, code.up_to) - 1
         size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
         detail = f"calls of {size}; the first that is wrong is that of positions {start} to {last}"
@@ -107,8 +107,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     yield _finding("rotation", code, worst, detail)
 
 
-def _up_to_a_wrong_one(calls: Sequence[C], judge: Callable[[C, bool], Places]) -> tuple[Places, C | None]:
-    """Return the worst pair of calls up to the first that is wrong, and that call; None where all are right.
+def _up_to_a_wrong_one(calls: Sequence[C], judge: Callable[[C, bool], Places]) -> tuple[Places, list[C]]:
+    """Return the worst pair of calls up to the first that is wrong, and that call; none where all are right.
 
     judge: of a call, and whether to explain it.
     """
@@ -116,9 +116,9 @@ def _up_to_a_wrong_one(calls: Sequence[C], judge: Callable[[C, bool], Places]) -
     for number, call in enumerate(calls):
         placed = judge(call, True)
         if not placed.excess <= 1:
-            return verification.with_other_side(placed, judge, calls[number + 1 :]), call
+            return verification.with_other_side(placed, judge, calls[number + 1 :]), [call]
         worst = max(worst, placed, key=lambda places: places.excess)
-    return worst, None
+    return worst, []
 
 
 def _block(code: CodeUnderTest, heads: int, length: int) -> Both:
@@ -158,8 +158,8 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
             return code.check(rotator, vectors, offset, step, explain=explain)
 
         placed, wrong = _up_to_a_wrong_one(offsets, judge)
-        worst = max(worst, placed, key=lambda places: places.excess) if wrong is None else placed
-        return wrong is None
+        worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)
+        return not wrong
 
     q, k = code.vectors(HEADS, _SHORT)
     few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
