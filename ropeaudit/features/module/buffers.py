@@ -372,18 +372,14 @@ _NAMES = {"angles": "the angle table", "periods": "the table of periods"}
 
 def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
     """Yield buffers that make one table: cos and its sin, or one alone."""
-    sines = {buffer.stored.name: buffer for buffer in buffers if buffer.what == "sin"}
-    paired: set[str] = set()
-    for buffer in buffers:
-        if buffer.what != "cos":
-            continue
-        partner = _partner(buffer, [sine for name, sine in sines.items() if name not in paired])
+    left = {id(buffer): buffer for buffer in buffers}
+    for buffer in [one for one in buffers if one.what == "cos"]:
+        partner = _partner(buffer, [one for one in left.values() if one.what == "sin"])
         if partner is not None:
-            paired |= {buffer.stored.name, partner.stored.name}
+            del left[id(buffer)], left[id(partner)]
             yield [buffer, partner]
-    for buffer in buffers:
-        if buffer.stored.name not in paired:
-            yield [buffer]
+    for buffer in left.values():
+        yield [buffer]
 
 
 def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:

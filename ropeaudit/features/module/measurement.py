@@ -137,12 +137,9 @@ class Errors:
 
     def count(self, planes: Sequence[Any]) -> None:
         """Count values that are nan or infinite, cos and sin each for itself."""
-        parts = [
-            part
-            for plane in planes
-            for part in ((plane.real, plane.imag) if plane.dtype.kind == "c" else (plane,))
-        ]
-        self.nonfinite += sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
+        for plane in planes:
+            for part in (plane.real, plane.imag) if plane.dtype.kind == "c" else (plane,):
+                self.nonfinite += part.size - int(np.count_nonzero(np.isfinite(part)))
 
 
 def _unit(held: str) -> float:

@@ -193,35 +193,26 @@ def explicit(seen: Reference, expected: Expected, axes: bool, n: int) -> Referen
     where there are as many. axes: whether the call has several, whose frequencies have no one order. n: the
     positions of the call, whose number dynamic scaling goes by.
     """
-    theta, factor = seen.theta, seen.factor
-    fast_first = speeds(seen)
+    theta, fast_first = seen.theta, speeds(seen)
     pool = [
         _of_setting(label, replace(one, length=n) if one.scaling.kind == "dynamic" else one)
         for label, one in expected.settings(fast_first.size)
     ]
-    if near := _pooled(seen, pool):
-        return _with_factor(near)
-    same = [one for one in pool if one.theta.size == fast_first.size]
-    if axes or not same:
-        return None
-    source = same[0]
-    moving = np.abs(theta) > _STILL
-    order = np.argsort(-source.theta)
-    rank = np.searchsorted(-fast_first, -np.abs(theta)).clip(max=fast_first.size - 1)
-    signed = np.sign(theta) * source.theta[order][rank]
-    tolerance = np.where(moving, source.tolerance[order][rank], 0)
-    blank = np.zeros_like(theta)
-    matched = Reference(np.where(moving, signed, 0.0), factor, source.words, tolerance, blank, source)
-    return _with_factor(matched)
-
-
-def _with_factor(matched: Reference) -> Reference:
-    """Return it with the attention factor of the setting that was given, whatever is shown."""
-    setting = None if matched.source is None else matched.source.setting
-    if setting is None:
-        return matched
-    factor = float(exact_frequencies.attention_factor(setting.scaling))
-    return replace(matched, factor=np.full_like(matched.factor, factor))
+    found = _pooled(seen, pool)
+    if found is None:
+        same = [one for one in pool if one.theta.size == fast_first.size]
+        if axes or not same:
+            return None
+        source, moving = same[0], np.abs(theta) > _STILL
+        order = np.argsort(-source.theta)
+        rank = np.searchsorted(-fast_first, -np.abs(theta)).clip(max=fast_first.size - 1)
+        signed = np.where(moving, np.sign(theta) * source.theta[order][rank], 0.0)
+        tolerance = np.where(moving, source.tolerance[order][rank], 0)
+        found = Reference(signed, seen.factor, source.words, tolerance, np.zeros_like(theta), source)
+    given = None if found.source is None else found.source.setting
+    assert given is not None  # noqa: S101  # each of the pool has one
+    factor = float(exact_frequencies.attention_factor(given.scaling))  # whatever is shown
+    return replace(found, factor=np.full_like(theta, factor))
 
 
 def speeds(seen: Reference) -> Array:
@@ -256,18 +247,12 @@ def frequencies_of(tensor: Any) -> Array | None:
 def _frequencies(what: str, values: NDArray[Any], dtype: str) -> _Held | None:
     squeezed = np.squeeze(values)
     with np.errstate(all="ignore"):
-        if what == "inv_freq":
-            return _certain(np.asarray(rope_values.folded(squeezed)))
-        if what == "periods":
-            return _certain(np.asarray(1 / rope_values.folded(squeezed)))
-        if what == "angles":
-            return _certain(np.asarray(rope_values.folded(squeezed[1])))
         if what == "both" and (halves := rope_values.both(squeezed)):
             return _inferred(halves[0] + 1j * halves[1], dtype)
-    return None
-
-
-def _certain(theta: Array) -> _Held:
+        if what not in ("inv_freq", "periods", "angles"):
+            return None
+        theta = np.asarray(rope_values.folded(squeezed[1] if what == "angles" else squeezed))
+        theta = 1 / theta if what == "periods" else theta
     return theta, np.zeros_like(theta)
 
 
