@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-CALLED = Path(__file__).parents[1] / "kernels" / "called"
+from net.kernel_rows import KERNELS
 
 
 @pytest.fixture
 def spec(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Return a function that names a kernel of the file that the test module has as KERNELS."""
-    return lambda name: f"{CALLED / request.module.KERNELS}:{name}"
+    return lambda name: f"{KERNELS / 'called' / request.module.KERNELS}:{name}"
 
 
 @pytest.fixture(scope="module")

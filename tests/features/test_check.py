@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from command_line import ran
+from net.kernel_rows import KERNELS
 from real_configs import config
 from tiny_models import change_config, make
 
@@ -33,7 +34,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
 SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
-CODE = Path(__file__).parents[1] / "kernels" / "called" / "one_position_off.py"
+CODE = KERNELS / "called" / "one_position_off.py"
 MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 
 
@@ -688,7 +689,7 @@ def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
         util, "find_spec", lambda name, *a: None if name == "transformers" else find(name, *a)
     )
     built = make("llama", folder / "llama")
-    shown = ran(capsys, ["check", str(built), "--tokens", "24", "--dtype", "bf16"], 2)
+    shown = ran(capsys, ["check", built, "--tokens", "24", "--dtype", "bf16"], 2)
     assert shown.out == ""
     assert "--tokens and --text run the model, which needs transformers; pip install 'ropeaud" in shown.err
     assert main(["check", str(built), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0

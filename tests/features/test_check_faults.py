@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command_line import ran, refused
+from net.kernel_rows import KERNELS
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
@@ -33,7 +34,7 @@ CONFIG = {  # a key that nothing reads
     "rope_theta": 10000.0,
     "rope_thetta": 5,
 }
-CALLED = Path(__file__).parents[1] / "kernels" / "called"
+CALLED = KERNELS / "called"
 INTERRUPTING = (CALLED / "interrupting_kernel.py").read_text()
 
 

@@ -288,7 +288,7 @@ def test_nothing_rotated_is_no_fault(capsys) -> None:
 def test_zero_vectors_have_no_relative_score(tmp_path, capsys) -> None:
     path = tmp_path / "qk.npz"
     np.savez(path, q=np.zeros((1, 2, 8)), k=np.zeros((1, 2, 8)))
-    assert f"{path} nan" in ran(capsys, ["decay", "--qk", f"{path}", "--distance", "0-30"]).out
+    assert f"{path} nan" in ran(capsys, ["decay", "--qk", path, "--distance", "0-30"]).out
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:

@@ -21,16 +21,16 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 IMITATIONS = [
-    (imitations.hf, "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
-    (imitations.meta, "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
-    (imitations.meta_at_once, "meta", {"angle": "float32", "trig": "float32"}),
-    (imitations.vllm_cuda, "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
-    (imitations.hf_model_cast, "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
-    (imitations.hf_old_table, "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
-    (imitations.gpt_neox_te, "gpt-neox-te", {"angle": "bfloat16", "rotation": "float32"}),
-    (imitations.flux, "diffusers-flux", {"position": "float64", "angle": "float64"}),
-    (imitations.positions_in_dtype, "rotary-embedding-torch", {"position": "bfloat16", "angle": "float32"}),
-    (imitations.maxtext, "maxtext", {"table": "bfloat16", "rotation": "bfloat16"}),
+    ("hf", "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
+    ("meta", "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
+    ("meta_at_once", "meta", {"angle": "float32", "trig": "float32"}),
+    ("vllm_cuda", "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
+    ("hf_model_cast", "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
+    ("hf_old_table", "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
+    ("gpt_neox_te", "gpt-neox-te", {"angle": "bfloat16", "rotation": "float32"}),
+    ("flux", "diffusers-flux", {"position": "float64", "angle": "float64"}),
+    ("positions_in_dtype", "rotary-embedding-torch", {"position": "bfloat16", "angle": "float32"}),
+    ("maxtext", "maxtext", {"table": "bfloat16", "rotation": "bfloat16"}),
 ]
 
 
@@ -38,6 +38,7 @@ OFFSETS = (0, 32768)
 
 
 def traced(thing, dtype="bf16", offsets=OFFSETS):
+    thing = getattr(imitations, thing) if isinstance(thing, str) else thing
     return tracing.trace(OwnCode(thing.__name__, thing), parse(dtype), offsets=offsets)
 
 
@@ -73,8 +74,8 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
 @pytest.mark.parametrize(
     ("kernel", "package", "recipe"),
     [
-        (imitations.rotary_embedding_torch_call, "rotary_embedding_torch", "rotary-embedding-torch"),
-        (imitations.cohere_call, "transformers", "vllm-cuda"),
+        ("rotary_embedding_torch_call", "rotary_embedding_torch", "rotary-embedding-torch"),
+        ("cohere_call", "transformers", "vllm-cuda"),
     ],
 )
 def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
@@ -90,7 +91,7 @@ def test_float16_is_told_apart_too() -> None:
 
 
 def test_in_float64_a_float32_angle_is_seen() -> None:
-    single, double = (traced(one, "fp64", (0, 1024)) for one in (imitations.hf, imitations.flux_double))
+    single, double = (traced(one, "fp64", (0, 1024)) for one in ("hf", "flux_double"))
     assert "hf" in names(single)
     assert "uniform" not in names(single)
     assert "fp64-angles" in names(double)
@@ -114,7 +115,7 @@ def test_numpy_code_has_a_profile_alone() -> None:
 def test_profiles_are_those_of_the_audit() -> None:
     from ropeaudit import shift
 
-    result = traced(imitations.hf)
+    result = traced("hf")
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
     for record in shift(OFFSETS, "bf16", "hf", **case):
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
@@ -134,7 +135,7 @@ def test_command_and_its_forms(capsys) -> None:
 
 def test_headline_and_stages_say_the_same() -> None:
     """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
-    result, words = traced(imitations.cast_frequencies), "bfloat16 frequencies, float32 rotation"
+    result, words = traced("cast_frequencies"), "bfloat16 frequencies, float32 rotation"
     assert result.nearest()[0].distance < 1e-9
     assert likeness(result) == f"{words}, which no named recipe does: bit-identical at 96 positions"
     assert {row["agrees"] for row in rows(result)} <= {"yes", None}
@@ -144,7 +145,7 @@ def test_headline_and_stages_say_the_same() -> None:
 
 def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
-    result = traced(imitations.hf)
+    result = traced("hf")
     stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
     differing = replace(result.nearest()[0], differing=("rotation",))
     other = replace(result, stages=tuple(stages), likely=(differing,))
@@ -156,16 +157,16 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     ("kernel", "found", "words"),
     [
         (
-            imitations.wrong_exponent,
+            "wrong_exponent",
             Diagnosis("exponent-denominator", {"dims": 126, "asked": 128}),
             "exponents over 126 instead of 128",
         ),
         (
-            imitations.too_long,
+            "too_long",
             Diagnosis("scaled-vectors", {"times": 1.1}),
             "vectors 1.1 times as long as they should be",
         ),
-        (imitations.unheard_of, Diagnosis("unexplained"), "nothing known explains it"),
+        ("unheard_of", Diagnosis("unexplained"), "nothing known explains it"),
     ],
 )
 def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
@@ -183,7 +184,7 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
 
 
 def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
-    result = traced(imitations.clamped, offsets=(0, 1024, 131072))
+    result = traced("clamped", offsets=(0, 1024, 131072))
     assert result.likely == ()
     assert result.faults == {131072: Diagnosis("table-ends", {"last": 65535})}
     assert result.diagnosis() == "table-ends"
@@ -191,7 +192,7 @@ def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
 
 
 def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
-    result = traced(imitations.short_cache, offsets=(*OFFSETS, 131072))
+    result = traced("short_cache", offsets=(*OFFSETS, 131072))
     assert list(result.drifts) == [0, 32768]
     assert list(result.dropped) == [131072]
     (note,) = told(result).notes

@@ -135,7 +135,7 @@ def run(*arguments: str) -> int:
     return code
 
 
-def test_the_command_shows_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_pairs(capsys) -> None:
     assert run("--head-dim", "8", "--recipe", "hf", "--dtype", "bf16") == 0
     shown = capsys.readouterr()
     assert "shared bf16" in shown.out

@@ -212,7 +212,7 @@ def written(folder, name, changes=None, config=True):
 
 
 def records(capsys, *arguments, code):
-    return ran(capsys, [*map(str, arguments), "-f", "json", "-q"], code).json
+    return ran(capsys, [*arguments, "-f", "json", "-q"], code).json
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -241,7 +241,7 @@ def test_a_mistake_of_conversion_is_named(name, changes, code, where, tmp_path, 
 def test_what_nothing_judges_is_said_and_fails(tmp_path, capsys) -> None:
     path = written(tmp_path, "yarn", config=False)
     for command in ("check", "module"):
-        said = ran(capsys, [command, str(path), "-v"], 1)
+        said = ran(capsys, [command, path, "-v"], 1)
         assert "nothing " in said.out
         assert "config.json beside it, or give --config" in said.out
         assert "base 1000000" in said.out + said.err
@@ -263,7 +263,7 @@ def test_options_say_what_it_should_be(command, tmp_path, capsys) -> None:
 
 def test_the_answer_names_what_was_lost(tmp_path, capsys) -> None:
     path = written(tmp_path, "longrope", {"rope.scaling.attn_factor": DROP})
-    said = ran(capsys, ["module", str(path)], 1).out
+    said = ran(capsys, ["module", path], 1).out
     assert "1 setting lost in conversion\n" in said
     assert "cos and sin are multiplied by 1 instead of 1.19024, as where it is left out\n" in said
     assert "rope.scaling.attn_factor is not what config.json says\n" in said
@@ -288,13 +288,13 @@ def test_the_answer_names_what_was_lost(tmp_path, capsys) -> None:
 def test_what_cannot_be_read_is_refused(changes, expected, tmp_path, capsys) -> None:
     path = written(tmp_path, "llama", changes)
     for command in ("check", "module"):
-        assert expected in ran(capsys, [command, str(path)], 2).err
+        assert expected in ran(capsys, [command, path], 2).err
 
 
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch) -> None:
     path = written(tmp_path, "llama")
     monkeypatch.setattr("ropeaudit.tensor_files.gguf_files.find_spec", lambda name: None)
-    assert "pip install 'ropeaudit[gguf]'" in ran(capsys, ["module", str(path)], 2).err
+    assert "pip install 'ropeaudit[gguf]'" in ran(capsys, ["module", path], 2).err
 
 
 def test_damage_is_never_a_traceback(tmp_path, capsys) -> None:

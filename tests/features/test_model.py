@@ -46,7 +46,7 @@ def copied(built, tmp_path):
 
 
 def report(capsys, *arguments):
-    return ran(capsys, ["model", *map(str, arguments), "-f", "json"]).json
+    return ran(capsys, ["model", *arguments, "-f", "json"]).json
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from command_line import ran
+from net.kernel_rows import KERNELS
 from safetensors.torch import load_file, save_file
 from tiny_models import change_config
 
@@ -117,7 +117,7 @@ def test_embeddings_of_zeros_hide_no_frequencies_that_were_never_written(built, 
 
 # ----------------------------------------------------------------------------- what a model's own code does
 
-CODE = (Path(__file__).parents[1] / "kernels" / "called" / "own_modeling.py").read_text()
+CODE = (KERNELS / "called" / "own_modeling.py").read_text()
 KIND, BUFFER = "torch.float32", 'self.register_buffer("inv_freq", self.built(), persistent=False)'
 RIGHT = "module.inv_freq.copy_(module.built())"
 
@@ -233,24 +233,15 @@ def test_frequencies_in_the_dtype_of_the_config(right, built, tmp_path, monkeypa
 # ------------------------------------------------------------------------------- tensor-parallel plans
 
 
-def of_rank(buffer):
-    """Return a rank's share of a buffer, as a plan that shards all tensors leaves it."""
-    return buffer.chunk(2)[0].contiguous()
-
-
-def of_plan(change):
-    """Return what a tensor-parallel plan of one rank does: linear layers whole, buffers changed."""
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_a_share_of_the_frequencies_cannot_be_run_and_is_named(name, built, loads) -> None:
+    """A rank's share of each buffer, as a plan that shards all tensors leaves it."""
 
     def plan(model):
         for module, key in frequencies(model):
-            module._buffers[key] = change(module._buffers[key])
+            module._buffers[key] = module._buffers[key].chunk(2)[0].contiguous()
 
-    return plan
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
-def test_a_share_of_the_frequencies_cannot_be_run_and_is_named(name, built, loads) -> None:
-    loads(of_plan(of_rank))
+    loads(plan)
     with pytest.raises(BadInput, match=r"^model\.rotary_emb\.\w*inv_freq, not as its config builds it"):
         audited(built(name))
 

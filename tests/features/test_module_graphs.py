@@ -18,8 +18,7 @@ ANGLES = np.arange(300)[:, None] * THETA
 
 
 def audited(capsys, path, *arguments, code):
-    out, err = ran(capsys, ["module", str(path), *arguments, "-f", "json"], code)
-    return json.loads(out), err
+    return ran(capsys, ["module", path, *arguments, "-f", "json"], code).json
 
 
 def drift(theta):
@@ -31,7 +30,7 @@ def drift(theta):
 
 def test_openvino_ir_is_refused_with_what_to_give(tmp_path, capsys) -> None:
     (tmp_path / "rope.xml").write_text('<?xml version="1.0"?><net name="n" version="11"></net>')
-    out, err = ran(capsys, ["module", str(tmp_path / "rope.xml")], 2)
+    out, err = ran(capsys, ["module", tmp_path / "rope.xml"], 2)
     assert not out
     assert "OpenVINO IR is no longer read; give the .onnx file that it is made of" in err
 
@@ -124,7 +123,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
     build, kind, how, used = CASES[case]
-    result, _ = audited(capsys, saved(tmp_path, build()), code=0 if kind == "none" else 1)
+    result = audited(capsys, saved(tmp_path, build()), code=0 if kind == "none" else 1)
     assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
     assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
 
@@ -133,13 +132,13 @@ def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
     (tmp_path / "x.onnx").write_bytes(model([times()], [tensor(THETA.astype("f4"))]).SerializeToString())
     config = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "rope_theta": 500000.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
+    result = audited(capsys, tmp_path / "x.onnx", code=1)
     assert (result["records"][0]["cast"], result["records"][0]["agrees"]) == ("none", "no")
 
 
 def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
     nodes = [cast(FLOAT), times("wide")]
-    result, _ = audited(capsys, saved(tmp_path, model(nodes, [tensor(THETA.astype("f2"))])), code=1)
+    result = audited(capsys, saved(tmp_path, model(nodes, [tensor(THETA.astype("f2"))])), code=1)
     (row,) = result["records"]
     assert row["drift_256"] == pytest.approx(drift(THETA.astype(np.float16).astype(float)), rel=1e-6)
     assert row["times_float32"] == pytest.approx(
@@ -153,7 +152,7 @@ def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
 def test_tables_in_onnx(dtype, code, tmp_path, capsys) -> None:
     tables = {"a": np.cos(ANGLES), "b": np.sin(ANGLES), "c": ANGLES}
     constants = [tensor(table.astype(dtype), name) for name, table in tables.items()]
-    result, _ = audited(capsys, saved(tmp_path, model([times("a")], constants)), "--base", "10000", code=code)
+    result = audited(capsys, saved(tmp_path, model([times("a")], constants)), "--base", "10000", code=code)
     rows = {row["buffer"]: (row["what"], row["cast"]) for row in result["records"]}
     kind = "float16" if code else "none"
     assert rows == {"a": ("cos", kind), "b": ("sin", kind), "c": ("angles", kind)}
@@ -167,12 +166,12 @@ def test_external_data_is_read(tmp_path, capsys) -> None:
         location="x.data",
         size_threshold=0,
     )
-    result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
+    result = audited(capsys, tmp_path / "x.onnx", code=1)
     assert result["records"][0]["drift_256"] == pytest.approx(0.0048, rel=1e-3)
     (tmp_path / "x.data").write_bytes(b"cut")
-    assert "of 'x.data', which has 3" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
+    assert "of 'x.data', which has 3" in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
     (tmp_path / "x.data").unlink()
-    assert "copy all files of the model" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
+    assert "copy all files of the model" in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "", "a\0b"])
@@ -182,7 +181,7 @@ def test_external_data_outside_of_the_folder_is_refused(location, tmp_path, caps
     far = TensorProto(name="w", data_type=1, dims=[64], data_location=1, external_data=entries)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.onnx").write_bytes(model([times()], [far]).SerializeToString())
-    assert "of the model" in ran(capsys, ["module", str(tmp_path / "in" / "x.onnx")], 2).err
+    assert "of the model" in ran(capsys, ["module", tmp_path / "in" / "x.onnx"], 2).err
 
 
 def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
@@ -193,9 +192,9 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
         (model([times()], [short]).SerializeToString(), "has shape 64 (256 bytes) and holds 8 bytes"),
     ):
         (tmp_path / "x.onnx").write_bytes(content)
-        assert expected in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
+        assert expected in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
     monkeypatch.setattr("ropeaudit.tensor_files.onnx_graphs.find_spec", lambda name: None)
-    assert "pip install 'ropeaudit[onnx]'" in ran(capsys, ["module", str(tmp_path / "x.onnx")], 2).err
+    assert "pip install 'ropeaudit[onnx]'" in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
 
 
 # ---------------------------------------------------------------------------- faults of tables
@@ -209,7 +208,7 @@ def test_cos_and_sin_swapped_are_known_by_the_operands(domain, at, arguments, tm
     for operands, code in ((["a", "b"], 0), (["b", "a"], 1)):
         inputs = ["x", "p"][:at] + operands + ["p"][: 2 - at]
         node = helper.make_node("RotaryEmbedding", inputs, ["o"], domain=domain)
-        result, _ = audited(capsys, saved(tmp_path, model([node], tables)), *arguments, code=code)
+        result = audited(capsys, saved(tmp_path, model([node], tables)), *arguments, code=code)
         rows = {row["buffer"]: row["what"] for row in result["records"]}
         assert rows == dict(zip(operands, ("cos", "sin"), strict=True))
         assert {row["diagnosis"] for row in result["records"]} == {"cos-sin-swapped" if code else ""}
@@ -220,7 +219,7 @@ def test_a_wrong_row_of_a_table_is_named(arguments, tmp_path, capsys) -> None:
     cos, sin = np.cos(ANGLES), np.sin(ANGLES)
     cos[211] = cos[12]
     constants = [tensor(table.astype("f4"), name) for table, name in ((cos, "a"), (sin, "b"))]
-    result, _ = audited(capsys, saved(tmp_path, model([times("a")], constants)), *arguments, code=1)
+    result = audited(capsys, saved(tmp_path, model([times("a")], constants)), *arguments, code=1)
     rows = {row["buffer"]: (row["diagnosis"], row["agrees"]) for row in result["records"]}
     assert rows == {"a": ("entries-off", "no"), "b": ("", "yes" if arguments else "unknown")}
     assert result["headline"].endswith("1 of 2 RoPE constants off (entries-off)")
@@ -260,6 +259,6 @@ def test_a_fourier_basis_is_no_rope() -> None:
 
 def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
     onnx.save(model([times()], [tensor(np.ones(64, np.float32))]), tmp_path / "none.onnx")
-    said = ran(capsys, ["module", str(tmp_path / "none.onnx")], 1).out  # nothing was judged
+    said = ran(capsys, ["module", tmp_path / "none.onnx"], 1).out  # nothing was judged
     assert "no RoPE constant among 1 tensor" in said
     assert "give the module that was exported (file.py:function)" in said

@@ -671,7 +671,7 @@ def test_casts_that_change_nothing_are_no_hypotheses() -> None:
     assert [sentence(one.diagnosis) for one in result.hypotheses if one.explains] == ["bfloat16 table"]
 
 
-def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_checks_a_dump(tmp_path: object, capsys) -> None:
     path = f"{tmp_path}/x.npz"
     np.savez(path, inv_freq=RIGHT)
     line = ["module", path, "--base", "1e6"]

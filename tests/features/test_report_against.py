@@ -60,7 +60,7 @@ def changed(row: dict, **values) -> dict:
 @pytest.mark.parametrize("again", ["a.csv", "a.json", "a.jsonl"])
 def test_a_run_again_is_silent(again, reports, capsys) -> None:
     gates = ["--fail-if", "drift_rms>1.0x", "--fail-if", "drift_max>1x"]
-    seen = ran(capsys, ["report", f"{reports / again}", "--against", f"{reports / 'a.csv'}", *gates])
+    seen = ran(capsys, ["report", reports / again, "--against", reports / "a.csv", *gates])
     assert seen.out == "OK  12 cases   no case changed: all are within 1.05 times what they were\n"
     assert seen.err == ""
 
@@ -191,7 +191,7 @@ def test_baseline_in_one_step(reports, capsys) -> None:
 
 
 def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
-    seen = ran(capsys, [*SHIFT, "--seed", "1", "--baseline", f"{reports / 'a.csv'}", "-f", "csv"], 2)
+    seen = ran(capsys, [*SHIFT, "--seed", "1", "--baseline", reports / "a.csv", "-f", "csv"], 2)
     assert seen.out.count("\n") == 13
     assert "no case in common: seed is 0 in the earlier and 1" in seen.err
 

@@ -28,7 +28,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
-    report = ran(capsys, ["report", f"{sweep}", "--by", "model,dtype", "-f", "json"]).json
+    report = ran(capsys, ["report", sweep, "--by", "model,dtype", "-f", "json"]).json
     rows = read(str(sweep))
     assert len(report["records"]) == 8
     for line in report["records"]:
@@ -43,7 +43,7 @@ def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
         assert line["verdicts"].count(",") == len(counts) - 1
     worst = max(row["drift_rms"] for row in rows if not row["nonfinite"])
     assert report["headline"] == "FAIL 48 cases: 10 out of tolerance"
-    text = " ".join(ran(capsys, ["report", f"{sweep}", "--by", "model,dtype"]).out.split())
+    text = " ".join(ran(capsys, ["report", sweep, "--by", "model,dtype"]).out.split())
     assert "no drift_rms 2 (nan), first llama-3.1-8b uniform float16 at offset 131072" in text
     assert f"worst drift_rms {worst:.2f}, of gpt-oss-20b uniform bfloat16 at offset 131072" in text
 
@@ -58,7 +58,7 @@ def test_the_worst_row_is_a_row_of_the_file(sweep, capsys) -> None:
 
 def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
     other = tmp_path / "other.csv"
-    ran(capsys, ["shift", *SHIFT, "-o", f"{other}", "-q"])
+    ran(capsys, ["shift", *SHIFT, "-o", other, "-q"])
     command = ["report", f"{sweep}", f"{other}", "--by", "implementation", "--column", "distinct_positions"]
     hf, uniform = ran(capsys, [*command, "-f", "csv"]).rows
     assert (hf["cases"], hf["worst"], hf["worst_at"].partition(" ")[0]) == ("36", "40", "llama-3.1-8b")

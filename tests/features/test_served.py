@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from command_line import ran
+from net.kernel_rows import KERNELS
 from real_configs import config
 
 from ropeaudit import Case, check, explain, limit, parse, vectors
@@ -30,7 +31,7 @@ YARN_4, LLAMA_8 = "yarn:factor=4,original=32768", "llama3:factor=8,low=1,high=4,
 LARGEST = "yarn:factor=1e9,original=1e15"
 SAID = "4,096 positions (factor 4 × original 1,024; max_position_embeddings 1,024)"
 
-KERNEL = (Path(__file__).parents[1] / "kernels" / "called" / "yarn_kernel.py").read_text()
+KERNEL = (KERNELS / "called" / "yarn_kernel.py").read_text()
 NUMBERS = "torch.ones(8), 1.0, 10**9"  # its frequencies, the factor of cos and sin, and its last position
 
 

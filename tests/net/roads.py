@@ -32,7 +32,6 @@ from ropeaudit.testing import assert_shift_invariant
 MATRIX = Path(__file__).parents[1] / "kernels" / "matrix"
 ROWS = 1024  # of tables in files
 HEADS = 2
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)

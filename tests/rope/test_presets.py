@@ -39,7 +39,7 @@ def test_an_unknown_model() -> None:
         presets.named("llama-3.1-8")
 
 
-def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_model_works_in_every_command(capsys) -> None:
     layers = sum(len(model.layers) for model in presets.all_presets())
     pairs = sum(setting.pairs for model in presets.all_presets() for setting in model.layers.values())
     small = ["--model", "all", "--layer", "all", "-f", "csv", "--no-header", "-q"]
@@ -50,7 +50,7 @@ def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.count("\n") == 3 * layers
 
 
-def test_usual_is_ten_models_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usual_is_ten_models_in_every_command(capsys) -> None:
     line = ["list", "frequencies", "-f", "csv", "--dtype", "bf16", "--model"]
     rows = ran(capsys, [*line, "usual,mistral-7b-v0.3"]).out.splitlines()[1:]
     models = dict.fromkeys(row.partition(",")[0].partition("/")[0] for row in rows)
