@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,10 @@ from ropeaudit.audits import judging, records
 from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, Row, drift_notes, settings, verdicts
+from ropeaudit.reports import Report, Row, settings, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
-from ropeaudit.reports.numbers import counted, percent, printable, short
+from ropeaudit.reports.numbers import counted, percent, printable, setting, short
+from ropeaudit.rope.scaling_names import short_names
 from ropeaudit.runtime.columns import Column, table
 
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
@@ -43,9 +45,9 @@ def report(
     columns, named = records.written(results, columns, needed)
     wide = _screen(results, rows)
     seen = [name for name in wide if name not in _VERBOSE]
-    notes = [*extra_notes, *drift_notes.notes(results, frozen)]
+    texts = [*extra_notes, *notes(results, frozen)]
     if any(record.attention_tv_mean is not None for record in results):
-        notes += _temperature(_worst(results))
+        texts += _temperature(_worst(results))
     answered = answer(results)
     stored = records.beside(results, columns) if metadata else {}
     return Report(
@@ -58,9 +60,9 @@ def report(
         folded=None if chosen else [one.as_dict() | _for_readers(one) for one in results],
         answers=[answered],
         headline=answered.headline,
-        notes=notes,
+        notes=texts,
         legend=legend(results),
-        refusals=drift_notes.refusals(results),
+        refusals=refusals(results),
         metadata={"schema": records.SCHEMA, **stored, **metadata},
         header=header,
     )
@@ -144,7 +146,7 @@ def answer(results: Sequence[Record]) -> Answer:
 
 def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
     """Return what the answer rests on: the worst row, and what another subject does there."""
-    named = [f"{name}={value}" for name, value in drift_notes.differing(results)(worst).items()]
+    named = [f"{name}={value}" for name, value in differing(results)(worst).items()]
     where = " ".join(["in", verdicts.dtype(worst), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
     if worst.verdict == "refused":
@@ -267,3 +269,79 @@ def _estimated(record: Record) -> str:
     if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
         return text
     return f"{text}; drift rms {short(record.drift_rms_low)} to {short(record.drift_rms_high)} (95 %)"
+
+
+_DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
+
+
+def notes(results: Sequence[Record], frozen: bool) -> list[str]:
+    """Return all notes on some rows. frozen: see `drift.report`."""
+    return [
+        *verdicts.notes(results, differing(results)),
+        *(frozen_notes(results) if frozen else []),
+        *rerotation_notes(results),
+    ]
+
+
+def refusals(results: Sequence[Record]) -> list[str]:
+    """Return why rows were refused, each reason of a subject once."""
+    reasons = Counter((one.implementation, one.why) for one in results if one.verdict == "refused")
+    return [
+        f"refused: {subject}, {counted(count, 'row')}: {reason}"
+        for (subject, reason), count in reasons.items()
+    ]
+
+
+def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
+    """Return what gives a row's settings, besides the model, that differ from row to row."""
+    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
+    several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
+    scalings = short_names(record.scaling for record in results)
+
+    def named(record: Record) -> dict[str, str]:
+        texts = {name: setting(getattr(record, name)) for name in several}
+        return texts | ({"scaling": scalings[record.scaling]} if "scaling" in texts else {})
+
+    return named
+
+
+def frozen_notes(results: Sequence[Record]) -> list[str]:
+    """Return that frequencies that depend on the length were kept at every offset."""
+    shifted = [record for record in results if record.length is not None and record.offset]
+    if not shifted or any(record.structural_max > 0 for record in results):
+        return []
+    return [
+        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
+        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
+    ]
+
+
+def rerotation_notes(results: Sequence[Record]) -> list[str]:
+    """Return what keys that are rotated again cost, and the remedy: each subject and dtype at its worst."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in results:
+        if record.rerotated is not None and record.verdict != "refused":
+            groups.setdefault((record.model, record.implementation, record.dtype), []).append(record)
+    named, notes = differing(results), []
+    for some in groups.values():
+        worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
+        clauses = _remedies(worst)
+        if clauses:
+            notes.append(f"{verdicts.who(worst, named(worst))}: {'; '.join(clauses)}.")
+    return notes
+
+
+def _remedies(record: Record) -> list[str]:
+    """Return what scores that are lost, and norms that change, ask for."""
+    if record.nonfinite:
+        return ["scores are nan or infinite: rotate keys afresh from their unrotated values"]
+    clauses, growth = [], record.key_norm_growth
+    if record.drift_relative >= _DECORRELATED:
+        clauses.append(f"drift is {percent(record.drift_relative)} of the scores' RMS: rotate keys afresh")
+    if growth is not None and abs(growth) >= _NOTABLE:
+        share = f"{100 * growth:+.2g} %" if abs(growth) < 0.995 else f"{100 * growth:+.0f} %"
+        clauses.append(
+            f"key norms change by {share}: each turn multiplies a pair by sqrt(cos² + sin²) as stored and "
+            "rounds the products; take fewer, larger turns, or a wider table and rotation"
+        )
+    return clauses
