@@ -12,9 +12,9 @@ import pytest
 from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.features.plot import heatmap
+from ropeaudit.features.plot import pictures
 from ropeaudit.features.plot import pictures as plots
-from ropeaudit.features.plot.heatmap import draw as draw_heatmap
+from ropeaudit.features.plot.pictures import draw_heatmap
 from ropeaudit.main import main
 from ropeaudit.recipes import named
 from ropeaudit.reports import reading
@@ -283,7 +283,7 @@ def test_limit_shows_what_is_guaranteed_apart_from_what_was_tested(folder) -> No
 
 def test_heatmap_is_the_drift_of_the_audit() -> None:
     case = {"heads": 2, "seq_len": 40}
-    result = heatmap.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
+    result = pictures.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
     (record,) = shift(1000, "bf16", "hf", **case)
     seen = ~result.hidden
     assert seen.sum() == 40 * 41 // 2
@@ -303,7 +303,7 @@ def test_heatmap_is_the_drift_of_the_audit() -> None:
 
 
 def test_lost_scores_of_a_heatmap_are_red_and_counted() -> None:
-    result = heatmap.measure(Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500)
+    result = pictures.measure(Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500)
     picture = draw_heatmap(result)
     axes = picture.figure.axes[0]
     nonfinite = np.isnan(result.drift) & ~result.hidden

@@ -16,7 +16,7 @@ from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
-    from ropeaudit.features.plot.heatmap import Heatmap
+    from ropeaudit.features.plot.pictures import Heatmap
     from ropeaudit.recipes import Resolved
     from ropeaudit.reports.charts.style import Picture
 
@@ -162,7 +162,7 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
     """Measure the one case that the options describe, and draw it. Raises: RopeAuditError."""
     from ropeaudit.console import rows
     from ropeaudit.errors import UsageError
-    from ropeaudit.features.plot import heatmap
+    from ropeaudit.features.plot import pictures
     from ropeaudit.reports.model_notes import model_notes
 
     count = len(offsets) * len(recipes) * len(cases)
@@ -170,12 +170,12 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
 
     def measured(on_progress: Callable[[float], None]) -> list[Heatmap]:
-        return [heatmap.measure(cases[0], recipes[0], offsets[0], on_progress)]
+        return [pictures.measure(cases[0], recipes[0], offsets[0], on_progress)]
 
     results, interrupted = rows.gathered(measured, quiet)
     if interrupted:
         raise KeyboardInterrupt
-    picture = heatmap.draw(results[0])
+    picture = pictures.draw_heatmap(results[0])
     return replace(picture, notes=[*model_notes(cases, offsets), *picture.notes])
 
 
