@@ -4,7 +4,10 @@ import csv
 import io
 import json
 import os
+import subprocess
 import sys
+import traceback
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.third_party import ENTRIES
+from ropeaudit.subjects.third_party import ENTRIES, rows
 
 # their pins exclude those of others, or are never needed -> the family of their figures
 HEAVY = {
@@ -44,7 +47,7 @@ def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting
     return one.rotator(setting, parse(dtype)).rotate_one(x, positions, key=False)
 
 
-def rows(text: str) -> list[dict[str, str]]:
+def csv_rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -180,14 +183,14 @@ def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     command = "shift --impl transformers-llama,x-transformers,mlx --recipe hf --heads 1 --seq-len 8 -f csv -q"
     command += " --dtype fp32 --offset 0"
     assert main(command.split()) == 0
-    results = [(one["implementation"], one["layout"]) for one in rows(capsys.readouterr().out)]
+    results = [(one["implementation"], one["layout"]) for one in csv_rows(capsys.readouterr().out)]
     names = ["hf", "transformers-llama", "x-transformers", "mlx"]
     assert results == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
     assert main([*command.split(), "--layout", "interleaved"]) == 0
-    verdicts = {one["implementation"]: one["verdict"] for one in rows(capsys.readouterr().out)}
+    verdicts = {one["implementation"]: one["verdict"] for one in csv_rows(capsys.readouterr().out)}
     assert verdicts == dict.fromkeys(names, "sound") | {"transformers-llama": "refused"}
     assert main([*command.split(), "--model", "llama-3.1-8b"]) == 0
-    assert {one["layout"] for one in rows(capsys.readouterr().out)} == {"half"}
+    assert {one["layout"] for one in csv_rows(capsys.readouterr().out)} == {"half"}
 
 
 def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
@@ -197,7 +200,7 @@ def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
     assert (result["verdict"], result["resembles"]) == ("wrong_rotation", "half pairs")
     plant(monkeypatch, Planted, layouts=("half",))
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
-    (result,) = rows(capsys.readouterr().out)
+    (result,) = csv_rows(capsys.readouterr().out)
     assert float(result["drift_max"]) < 1e-5
 
 
@@ -206,7 +209,7 @@ def test_what_is_missing_says_what_to_type(monkeypatch, capsys) -> None:
     with pytest.raises(MissingPackage, match=r"needs there_is_no_such_package; pip install 'ropeaudit\[pla"):
         third_party.implementation("planted")
     assert main(["list", "implementations", "-f", "csv"]) == 0
-    (row,) = (one for one in rows(capsys.readouterr().out) if one["implementation"] == "planted")
+    (row,) = (one for one in csv_rows(capsys.readouterr().out) if one["implementation"] == "planted")
     assert row["runs"] == "pip install 'ropeaudit[planted]'"
     with pytest.raises(UnknownName, match="did you mean mlx"):
         third_party.implementation("mxl")
@@ -244,9 +247,38 @@ def test_every_extra_is_in_pyproject() -> None:
 
 def test_list_implementations_says_layouts_dtypes_and_what_is_called(capsys) -> None:
     assert main(["list", "implementations", "-f", "csv"]) == 0
-    results = {one["implementation"]: one for one in rows(capsys.readouterr().out)}
+    results = {one["implementation"]: one for one in csv_rows(capsys.readouterr().out)}
     assert list(results) == [*ENTRIES, *(f"{name}:*" for name in third_party.FAMILIES)]
     assert int(results["transformers:*"]["classes"]) == len(third_party.FAMILIES["transformers"].members())
     assert results["onnxruntime"]["dtypes"] == "float32 float16"
     assert "tables of the caller" in results["onnxruntime"]["calls"]
     assert results["ggml"]["layouts"] == "half interleaved"
+
+
+def test_code_of_rows_is_short_and_uses_no_name_that_it_is_not_given(tmp_path) -> None:
+    coded = [entry for entry in ENTRIES.values() if entry.code]
+    assert len(coded) == len(ENTRIES) - 2
+    assert [entry.name for entry in coded if len(entry.code.splitlines()) > 12] == []
+    for entry in coded:
+        (tmp_path / f"{entry.name}.py").write_text(entry.code, encoding="utf-8")
+    given = [*rows.values(coded[0], RopeSetting(), parse("fp32")), "end"]
+    options = ["--isolated", "--select", "F", "--config", f"builtins = {given}", "--line-length", "120"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", *options, tmp_path], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_row_says_its_line_where_it_raises(monkeypatch) -> None:
+    plant(monkeypatch, rows.adapter, code="def rotate(x, at):\n    return x / 'planted'\n")
+    one = third_party.implementation("planted")
+    with pytest.raises(TypeError) as raised:
+        one.rotator(RopeSetting.of(8), parse("fp32")).rotate_one(np.ones((1, 3, 8)), np.arange(3), key=False)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "File \"adapters.toml:planted\", line 2, in rotate\n    return x / 'planted'" in shown
+
+
+def test_a_snippet_has_values_for_names_but_not_for_keywords_and_texts() -> None:
+    entry = replace(ENTRIES["mistral-inference"], code='rope(base=base, end=end, a={"base": x.base})\n')
+    setting = RopeSetting.of(8, base=500.0)
+    assert rows.snippet(entry, setting, parse("fp16"), 7) == 'rope(base=500.0, end=7, a={"base": x.base})\n'

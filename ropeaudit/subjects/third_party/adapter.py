@@ -15,9 +15,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.code import Alike, Code
-from ropeaudit.subjects.calling.code import Rotation as Rotation
-from ropeaudit.subjects.calling.code import runs as runs
+from ropeaudit.subjects.calling.code import Alike, Code, Rotation
 from ropeaudit.subjects.calling.devices import of_torch
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.third_party.entries import Entry

@@ -16,7 +16,8 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
+from ropeaudit.subjects.calling.code import Rotation
+from ropeaudit.subjects.third_party.adapter import Adapter
 
 _TYPES: dict[str, tuple[int, type[Any]]] = {"float32": (0, np.float32), "float16": (1, np.float16)}
 _I32 = 26

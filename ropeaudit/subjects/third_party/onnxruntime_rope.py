@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
+from ropeaudit.subjects.calling.code import Rotation
+from ropeaudit.subjects.third_party.adapter import Adapter
 
 _TYPES: dict[str, tuple[Any, type[Any]]] = {
     "float32": (TensorProto.FLOAT, np.float32),

@@ -19,14 +19,8 @@ from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.third_party.adapter import (
-    Adapter,
-    Rotation,
-    TensorTurn,
-    TorchAdapter,
-    runs,
-    table_end,
-)
+from ropeaudit.subjects.calling.code import Rotation, runs
+from ropeaudit.subjects.third_party.adapter import Adapter, TensorTurn, TorchAdapter, table_end
 from ropeaudit.subjects.third_party.entries import Entry
 
 if TYPE_CHECKING:
@@ -82,11 +76,11 @@ class Row(Adapter):
             return (made.get(end) or new(end))(x, at)
 
         if not self.entry.table:
-            new(0)
+            new(0)  # in the environment in which instances are built
         return rotate
 
     def moved(self, value: Any) -> Any:
-        """Return what the code has made, where it is called."""
+        """Return what the code made, on the device."""
         return value
 
     def runs(self, positions: Positions) -> list[slice]:
@@ -148,5 +142,5 @@ def values(entry: Entry, setting: RopeSetting, dtype: Format) -> dict[str, Any]:
 def snippet(entry: Entry, setting: RopeSetting, dtype: Format, end: int) -> str:
     """Return the lines of an entry, with values in the place of what they are given by name."""
     named = values(entry, setting, dtype) | {"end": end}
-    pattern = rf"(?<![.\w])({'|'.join(named)})(?![\w=])"  # no attribute and no keyword
+    pattern = rf"(?<![.\w\"])({'|'.join(named)})(?![\w=])"  # no attribute, no keyword and no text
     return re.sub(pattern, lambda found: repr(named[found[1]]), entry.snippet)
