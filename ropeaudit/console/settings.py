@@ -20,6 +20,19 @@ _AXES = (
 )
 
 
+def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
+    """Return what to call each of the cases that options make: by the model, and what was given as a list."""
+    from ropeaudit.reports import settings
+    from ropeaudit.rope.scaling_names import short_names
+
+    given = {name: getattr(rope, name) for name in settings.NAMED}
+    # a scaling with several parameters counts as a list
+    listed = {name for name, items in given.items() if len(items) > 1 or "," in "".join(map(str, items))}
+    every = settings.settings(cases)
+    scalings = short_names(str(one.scaling) for one in every)
+    return [settings.label(case, own, listed, scalings) for case, own in zip(cases, every, strict=True)]
+
+
 def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
     """Return the cross product of all settings, in the order of `_AXES`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ropeaudit.arithmetic.formats import parse
@@ -125,7 +125,7 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in varying(full) if name in own or name == "model"]
 
 
-_NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
+NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 
 
 def settings(cases: Sequence[Case]) -> list[RopeSetting]:
@@ -133,21 +133,28 @@ def settings(cases: Sequence[Case]) -> list[RopeSetting]:
     return [case.setting(case.maximum or 0) for case in cases]
 
 
-def labels(cases: Sequence[Case]) -> list[str]:
-    """Return a label for each case: the model, a scaling that was asked for, and fields in which they differ.
+def label(
+    case: Case, own: RopeSetting, varying: Collection[str], scalings: Mapping[str, str] | None = None
+) -> str:
+    """Return the model and the `varying` fields as words; without either, the base.
 
-    Without any of them it is the base.
+    scalings: the short name of each scaling.
     """
-    every, results = settings(cases), list[str]()
-    named = [name for name in _NAMED if len({str(getattr(one, name)) for one in every}) > 1]
-    named += ["scaling"] if any(case.scaling for case in cases) else []
+    words = [] if case.model_name == "none" else [case.model_name]
+    for name in NAMED:
+        if name in varying or (not words and name == "base"):
+            text = _plain(getattr(own, name))
+            words.append(f"{name}={(scalings or {}).get(text, text)}")
+    return " ".join(words)
+
+
+def labels(cases: Sequence[Case]) -> list[str]:
+    """Return a label for each case, by the fields in which they differ."""
+    every = settings(cases)
+    varying = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
     scalings = short_names(str(one.scaling) for one in every)
-    for case, own in zip(cases, every, strict=True):
-        words = [] if case.model_name == "none" else [case.model_name]
-        for name in _NAMED:
-            if name in named or (not words and name == "base"):
-                value = getattr(own, name)
-                text = f"{value:g}" if isinstance(value, float) else str(value)
-                words.append(f"{name}={scalings.get(text, text)}")
-        results.append(" ".join(words))
-    return results
+    return [label(case, own, varying, scalings) for case, own in zip(cases, every, strict=True)]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

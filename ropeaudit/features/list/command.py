@@ -149,8 +149,9 @@ def frequencies(
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.list import frequencies as analysis
 
-    cases, formats = settings.cases(rope), dtype or analysis.DTYPES
-    tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases))
+    cases = settings.cases(rope)
+    labels, formats = settings.labels(rope, cases), dtype or analysis.DTYPES
+    tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases, labels=labels))
     return delivery.delivered_at_once(
         lambda metadata: analysis.report(tables, output.columns, metadata), output
     )
