@@ -26,6 +26,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
 from ropeaudit.runtime import process_state, streams
+from ropeaudit.runtime.streams import quiet_transformers
 
 _Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
 _Moves: TypeAlias = dict[str, int | None]  # by side, of those that are off
@@ -158,7 +159,7 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
     with (
         torch.no_grad(),
         runner.arithmetic(),
-        load.quiet(),
+        quiet_transformers(),
         streams.aside(),
         process_state.foreign(),
         mock.patch.object(runner.model, "generation_config", make()),  # its values would fill ours

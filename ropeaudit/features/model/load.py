@@ -5,10 +5,6 @@ No code of the folder is executed unless that is requested.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
@@ -19,6 +15,7 @@ from ropeaudit.errors import BadInput, MissingPackage, RopeAuditError, UsageErro
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.runtime import process_state, streams
+from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.tensor_files import checkpoints
@@ -110,7 +107,7 @@ def open_folder(spec: str, trusted: bool) -> Folder:
 
 def known_type(config: dict[str, Any]) -> bool:
     """Return whether transformers has a config of this model type itself."""
-    with quiet():
+    with quiet_transformers():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         return config.get("model_type") in CONFIG_MAPPING
@@ -118,7 +115,7 @@ def known_type(config: dict[str, Any]) -> bool:
 
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
     """Return the model, in evaluation, its weights in a dtype on a device. Raises: BadInput, UsageError."""
-    with quiet():
+    with quiet_transformers():
         listen(_unset)  # it has to be known by name before a model can be set to use it
         make: Any = _class_of(folder).from_pretrained
         given = {
@@ -216,27 +213,6 @@ def _unset(*_: Any, **__: Any) -> Any:
     raise RuntimeError("nobody listens")
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the library offline, and its progress bars and advice off the terminal."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from transformers.utils import logging as library
-
-        logging: Any = library
-
-        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity(50)  # critical
-        logging.disable_progress_bar()
-        try:
-            yield
-        finally:
-            logging.set_verbosity(level)
-            if bars:
-                logging.enable_progress_bar()
-
-
 _USUAL, _MOST = 128, 2048  # random tokens; tokens of a text unless more are requested
 
 
@@ -305,7 +281,7 @@ def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
             f"{str(folder.path)!r}: there is no tokenizer (tokenizer.json, tokenizer_config.json); copy it "
             "there, or give --tokens 128 or ids instead of --text"
         )
-    with quiet():
+    with quiet_transformers():
         from transformers import AutoTokenizer
 
         try:

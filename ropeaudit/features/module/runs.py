@@ -17,7 +17,6 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
-from ropeaudit.features.model.load import quiet
 from ropeaudit.features.module import measurement, references
 from ropeaudit.features.module.buffers import CASTS
 from ropeaudit.features.module.expected import Expected
@@ -27,6 +26,7 @@ from ropeaudit.features.module.source import Source, moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.runtime import process_state
+from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects.calling import devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
@@ -426,7 +426,7 @@ def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, st
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
         options["low_cpu_mem_usage"] = False
-    hushed = quiet() if library == "transformers" else contextlib.nullcontext()
+    hushed = quiet_transformers() if library == "transformers" else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as folder, hushed:
         model.save_pretrained(folder)
         result = type(model).from_pretrained(folder, **options).eval()
