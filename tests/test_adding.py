@@ -195,6 +195,12 @@ def quarter(x, positions):
     return right(x, positions, torch.pi / 2)
 """
 
+TOY_SCALING = """[toy]
+example = "toy:factor=4"
+needs = ["factor"]
+
+"""
+
 # kind -> the places of the package that are touched, how the toy is called, and what shows that it works
 ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "recipe": (
@@ -315,9 +321,7 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     ),
     "scaling": (
         (
-            Place(
-                "rope/scaling.py", '    "toy": Kind("toy:factor=4", ("factor",)),\n', '    "linear": Kind('
-            ),
+            Place("data/scalings.toml", TOY_SCALING, "[linear]"),
             Place("rope/scaled.py", CODE),
             Place("reference/exact_frequencies.py", EXACT),
         ),
