@@ -252,10 +252,11 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "column of a record": (
         (
             Place(
-                "audits/records.py",
-                '    toy: int = column("three times the scores", group="detail")\n',
-                "    within_tolerance: Within = column(",
+                "data/columns.toml",
+                'toy = {kind = "integer", group = "detail", meaning = "three times the scores"}\n',
+                "within_tolerance = {kind",
             ),
+            Place("audits/records.py", "    toy: int\n", "    within_tolerance: bool | None"),
             Place("audits/recording.py", '        "toy": 3 * drift.count,\n', '        "drift_mean_abs":'),
         ),
         {

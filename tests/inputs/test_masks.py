@@ -158,7 +158,7 @@ def test_a_window_as_wide_as_the_sequence_is_causal_bit_for_bit(width, small) ->
 @pytest.mark.parametrize("width", [1, 5, 40])
 @pytest.mark.usefixtures("small")
 def test_parity_sees_the_same_window(width) -> None:
-    two = analysis.sides.subject("hf", {}), analysis.sides.subject("meta", {})
+    two = analysis.subject("hf", {}), analysis.subject("meta", {})
     case = {"heads": 2, "seq_len": 70, "mask": f"window:{width}"}
     (result,) = map(parity_row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
     hf, meta = shift(7, "bf16", ["hf", "meta"], **case)
