@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -303,10 +304,11 @@ def _missing(own: Sequence[Checked]) -> Facts:
 
 def _next(one: Checked, groups: dict[str, list[Checked]]) -> str:
     """Return what to type next."""
-    steps = ["all rows: -v"]
+    known = [code for code in groups if code in kinds()]
+    steps = [f"why: ropeaudit list diagnoses {known[0]}"] if known else []
+    steps.append("all rows: -v")
     if groups and INTERRUPTED not in groups:
         steps.append("bug report: --ticket FILE.md")
-        precision = [code for code in groups if code in kinds() and kinds()[code].group == "precision"]
-        if one.kind == "code" and precision:
-            steps.append(f"by stage: ropeaudit explain {one.target}")
+        if one.kind == "code" and any(kinds()[code].group == "precision" for code in known):
+            steps.append(f"by stage: ropeaudit explain {shlex.quote(one.target)}")
     return "    ".join(steps)
