@@ -236,7 +236,7 @@ def _limits(own: Sequence[Checked]) -> Facts:
     """Return up to where each of several dtypes holds a config's setting, and what a cast module does."""
     dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
     limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
-    facts = [("limit", text) for text in limits] if len(limits) > 1 else []
+    facts = [("limit", text) for text in limits if text != _least(own)]  # which decides
     casts = {parse(one.dtype).short: one.finding for one in own if one.finding.check == "cast module"}
     sizes = [f"{percent(one.measured)} in {dtype}" for dtype, one in casts.items() if one.measured >= 0]
     if sizes:
@@ -252,7 +252,7 @@ def _least(some: Sequence[Checked]) -> str:
         return ""
     least = min(limits, key=lambda one: one.finding.measured)
     layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
-    text = f"{parse(least.dtype).short}, {least.finding.where}"
+    text = f"{parse(least.dtype).short}, {least.finding.where.replace('seen to position ', 'seen to ')}"
     if math.isnan(least.finding.measured):
         return text + layer
     return f"{text}, {_two(least.finding.measured)} times its {least.up_to:,} positions{layer}"

@@ -95,7 +95,8 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause
     for run in runs[:1]:
         begin = f"{len(runs)} of {counted(len(audit.runs), 'run')} off; {run.module} {run.way}"
         facts.append(f"{begin}: {finding(run, brief=True)}")
-        if (seen := run.measured) is not None and not seen.nonfinite:
+        seen = run.measured
+        if seen is not None and not seen.nonfinite and not buffers:  # whose effect is said already
             scores = f"scores of the last {LAST} positions are {percent(seen.drift)} off by that alone"
             facts.append(f"{short(seen.allowed)} is allowed; {scores}")
         place = _definition(run.built.module, "forward")
@@ -124,7 +125,7 @@ def _cast(one: Buffer) -> str:
     return {
         "stored": f"stored in {one.cast}, which no later conversion restores",
         "graph": f"converted to {one.cast} by the graph: leave out that conversion",
-        "back": f"every value is a {one.cast} number: it was cast and cast back, which does not restore it",
+        "back": f"its values are {one.cast} numbers: cast and cast back, which restores nothing",
     }.get(one.how, "")
 
 
