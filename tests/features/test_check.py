@@ -206,9 +206,9 @@ ORIGINAL = "original_max_position_embeddings"
 YARN = {"rope_type": "yarn", "factor": 4.0}
 MANY = 131072  # llama-3.1-8b's max_position_embeddings
 TWO_LENGTHS = (
-    "original_max_position_embeddings = {original} is not below max_position_embeddings = {declared}, so "
-    "that two lengths are said: factor {factor} × original_max_position_embeddings serves {reach} positions, "
-    "max_position_embeddings alone {declared}; the range here is the former"
+    "original_max_position_embeddings = {original} is not below max_position_embeddings = {declared}; "
+    "factor {factor} × original_max_position_embeddings {original} = {reach}, but max_position_embeddings "
+    "says {declared}; the range here is the former"
 )
 
 
@@ -288,9 +288,8 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         {"rope_scaling": {**YARN, ORIGINAL: 16384}},
         "config keys",
         "info",
-        "factor 4 is not max_position_embeddings / original_max_position_embeddings = 8, so that two lengths "
-        "are said: factor 4 × original_max_position_embeddings serves 65,536 positions, "
-        "max_position_embeddings alone 131,072; the range here is the latter",
+        "factor 4 × original_max_position_embeddings 16,384 = 65,536, but max_position_embeddings says "
+        "131,072; the range here is the latter",
     ),
     (
         {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},

@@ -189,14 +189,13 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     inner = (one for one in rope.values() if isinstance(one, Mapping))
     if all(one.get(_ORIGINAL) is None for one in (part, rope, *inner)):
         return ""  # the declared length stands for it
-    stretch = f"factor {served.scaling.stretch:g}"
-    why = f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}"
-    if original < declared:
-        why = f"{stretch} is not {DECLARED} / {_ORIGINAL} = {declared / original:g}"
-    lengths = f"{stretch} × {_ORIGINAL} serves {reach:,} positions, {DECLARED} alone {declared:,}"
+    why = (
+        f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}; " if original >= declared else ""
+    )
+    stretched = f"factor {served.scaling.stretch:g} × {_ORIGINAL} {original:,} = {reach:,}"
     larger = "former" if served.positions == reach else "latter"
     taken = "" if target.case.scaling else f"; the range here is the {larger}"
-    return f"{why}, so that two lengths are said: {lengths}{taken}"
+    return f"{why}{stretched}, but {DECLARED} says {declared:,}{taken}"
 
 
 def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
