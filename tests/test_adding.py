@@ -236,8 +236,8 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
         ),
         {
             f"shift --recipe hf {SMALL} -f tsv": "\nhf\tfloat32\t7\t",
-            f"shift --recipe hf {SMALL} -o x.tsv": "\nhf               float32",
-            f"shift --recipe hf {SMALL},1000 -o x.tsv --resume": "(3 of 3 cases)",
+            f"shift --recipe hf {SMALL} -o x.tsv": "\nhf               fp32 ",
+            f"shift --recipe hf {SMALL},1000 -o x.tsv --resume": "3 undecided, of 3",
             "report x.tsv -f csv": "\nhf,float32,1000,",
             "report x.tsv -f markdown": "$ ropeaudit shift --recipe hf",
         },
@@ -295,8 +295,8 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
         (
             Place(
                 "subjects/calling/environments.py",
-                '    yield Environment("toy", "default-dtype", "a toy", parse("fp64"))\n',
-                '    yield Environment("compile",',
+                '    Environment("toy", "default-dtype", "a toy", parse("fp64")),\n',
+                '    Environment("compile",',
             ),
         ),
         {f"shift --impl kernel.py:right --under toy {SMALL} -f csv": ",toy,"},

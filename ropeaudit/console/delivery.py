@@ -153,7 +153,9 @@ def incomplete(report: Report, done: str) -> Report:
     done: how many things it has, as `say_interrupted` takes it.
     """
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
-    answers = [replace(one, decides=f"interrupted after {done}: {one.decides}") for one in report.answers]
+    answers = report.answers
+    if report.faults is None:  # of targets one by one it is said which was not checked to its end
+        answers = [replace(one, decides=f"interrupted after {done}: {one.decides}") for one in answers]
     metadata = {**report.metadata, "interrupted": f"after {done}"}
     return replace(report, headline=headline, answers=answers, metadata=metadata)
 

@@ -54,12 +54,13 @@
     });
   }
 
+  function plain(text) { return text.toLowerCase().replace(/(\d),(?=\d{3})/g, "$1"); }
   function cases() {
     var table = find("cases");
     if (!table) { return; }
     var body = table.tBodies[0], headers = Array.from(table.tHead.rows[0].cells);
     var rows = Array.from(body.rows).map(function (element, order) {
-      return { element: element, order: order, text: element.textContent.toLowerCase() };
+      return { element: element, order: order, text: plain(element.textContent) };
     });
     var shown = rows, first = 0, size = PAGE;
 
@@ -92,7 +93,7 @@
       find("previous").hidden = find("next").hidden = shown.length <= size;
     }
     function filter() {
-      var words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+      var words = plain(find("filter").value).split(/\s+/).filter(Boolean);
       var boxes = Array.from(find("controls").querySelectorAll("input[name=verdict]"));
       var off = new Set(boxes.filter(function (box) { return !box.checked; }).map(function (box) { return box.value; }));
       shown = rows.filter(function (row) {

@@ -50,7 +50,7 @@ def test_a_process_that_ends_is_refused_rows(apart, jobs, tmp_path, capsys) -> N
         refused = "raises" if name == "dies" else ""
         assert {row["refused"] for row in some} == {refused}
         assert {row["verdict"] == "refused" for row in some} == {name == "dies"}
-    assert "its process ended with signal 9" in capsys.readouterr().err
+    assert "its process ended with signal 9" in capsys.readouterr().out
     plain = tmp_path / "plain.csv"
     assert main(["shift", "--impl", apart[0], "--dtype", "fp32,bf16", *SMALL, "-o", f"{plain}"]) == 0
     assert rows(plain) == {key: some for key, some in found.items() if key[0] == "right"}
@@ -65,7 +65,7 @@ def test_what_never_returns_is_ended(apart, monkeypatch, tmp_path, capsys) -> No
     assert main(["shift", "--impl", f"{KERNELS}:hangs", "--dtype", "fp32", *SMALL, "-o", f"{out}"]) == 0
     [(_, some)] = rows(out).items()
     assert {row["refused"] for row in some} == {"raises"}
-    assert "took longer than 15 s, and was ended" in capsys.readouterr().err
+    assert "took longer than 15 s, and was ended" in capsys.readouterr().out
 
 
 @pytest.mark.slow  # processes

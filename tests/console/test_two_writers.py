@@ -80,7 +80,7 @@ def _believed(monkeypatch) -> None:
 
 
 def printed(snippet: Reproduction) -> str:
-    return f"{snippet.column} {snippet.value:.3g}"
+    return f"drift_rms {snippet.value:.3g}"
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -99,7 +99,9 @@ def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(capsys) -> None:
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"half"}
     assert {row["verdict"] for row in report["records"]} == {"wrong_rotation"}
-    assert "behaves like interleaved pairs; it is audited as half, as asked" in err
+    assert "behaves like interleaved pairs; it is audited as half, as asked" in " ".join(
+        [err, *report["notes"]]
+    )
     _, report, err = run("interleaved", "--dtype", "fp32", capsys=capsys)
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
     assert "behaves like" not in err
@@ -303,11 +305,11 @@ def test_positions_that_come_again_far_away_are_no_distinct_ones() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
 def test_findings_come_home_from_workers(capsys) -> None:
     requested = ["shift", "--impl", f"{PATH}:wide,{PATH}:in_place", "--dtype", "fp16,bf16", *SMALL]
-    requested += ["--offset", "0-19+1", "--columns", "offset"]
+    requested += ["--offset", "0-19+1", "--columns", "offset", "-v"]
     assert main(requested) == 0
     alone = capsys.readouterr()
-    assert "returned float32 for bfloat16" in alone.err
-    assert "changes its input where it lies" in alone.err
+    assert "returned float32 for bfloat16" in alone.out
+    assert "changes its input where it lies" in alone.out
     assert main([*requested, "--jobs", "2"]) == 0
     assert capsys.readouterr() == alone
 
@@ -357,8 +359,8 @@ def test_cos_and_sin_that_come_back_are_applied_and_judged(foreign, capsys) -> N
         main(["shift", "--impl", f"{foreign}:Tables", *SMALL, *BHSD, "--dtype", "bf16", "--offset", "7"]) == 0
     )
     seen = capsys.readouterr()
-    assert "whose cos and sin are applied here" in seen.err
-    assert seen.out.startswith("Wrong rotation: ")
+    assert "whose cos and sin are applied here" in seen.out
+    assert seen.out.startswith("FAIL  foreign_rope.py:Tables   rotates wrongly")
 
 
 def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours() -> None:

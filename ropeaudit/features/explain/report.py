@@ -239,7 +239,7 @@ def report(
         further=tables,
         refusals=refusals,
         answers=told,
-        brief=not columns,
+        brief=not columns and by is None,  # who asks for rows of a kind sees them
     )
 
 
