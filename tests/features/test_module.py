@@ -51,7 +51,7 @@ def test_what_was_cast(name, code, expected, spec, capsys) -> None:
     assert list(result["records"][0]) == list(COLUMNS)
     status, told = result["answer"].partition(" ")[0], expected[0] != "none"
     assert status == ("FAIL" if told else "WARN")  # nothing says what is right
-    assert (f"{expected[0]} number: it was cast and cast back" in result["answer"]) == (expected[1] == "back")
+    assert (f"{expected[0]} numbers: cast and cast back" in result["answer"]) == (expected[1] == "back")
 
 
 def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:

@@ -85,7 +85,7 @@ def explain(
     bound = None if tolerance is None else remedies.parse(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
-        lambda results, metadata: report(results, columns, metadata, kind),
+        lambda results, metadata: report(results, columns, metadata, by),
         output,
         stages=stages(chosen),
         done=lambda results: counted(len(results), "case"),
