@@ -34,6 +34,19 @@ _SHARED |= {"importlib", "encodings", *sys.builtin_module_names}
 _LIBRARY = os.path.dirname(os.__file__)
 _MOST_FOLLOWED = 300  # files whose imports are read to find those that a later call makes
 
+
+def shown_path(path: str | Path) -> str:
+    """Return how reports name a file: from this folder, from where packages are installed, else whole."""
+    whole = Path(os.path.abspath(path))
+    for at, part in enumerate(whole.parts):
+        if part in INSTALLED:
+            return "/".join(whole.parts[at + 1 :])
+    try:
+        return whole.resolve().relative_to(Path.cwd().resolve()).as_posix()
+    except (OSError, ValueError):
+        return str(whole)
+
+
 _current: OwnModules | None = None
 _outside = threading.RLock()
 

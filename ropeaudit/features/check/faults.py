@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ropeaudit.features.check.checked import Checked
 from ropeaudit.reports.faults import Fault
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import own_modules
+from ropeaudit.runtime.own_modules import shown_path
 
 _CONFIG = "config.json"
 
@@ -39,7 +39,7 @@ def place(one: Checked) -> tuple[str, int]:
     path = Path(one.target)
     if path.is_dir():
         path /= MANIFEST if one.kind == "case" else _CONFIG
-    return (_relative(path), 0) if path.is_file() else ("", 0)
+    return (shown_path(path), 0) if path.is_file() else ("", 0)
 
 
 def source(file: str, line: int) -> str:
@@ -58,9 +58,9 @@ def _of_code(target: str) -> tuple[str, int]:
     if path is None:  # an installed package, or a name of `list implementations`
         return "", 0
     try:
-        return _relative(path), _line(ast.parse(path.read_bytes()), name.split("."))
+        return shown_path(path), _line(ast.parse(path.read_bytes()), name.split("."))
     except (OSError, SyntaxError, ValueError):
-        return _relative(path), 0
+        return shown_path(path), 0
 
 
 def _line(tree: ast.AST, parts: Sequence[str]) -> int:
@@ -91,11 +91,3 @@ def _names(node: ast.stmt, name: str) -> bool:
         return name in [one.asname or one.name for one in node.names]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
-
-
-def _relative(path: Path) -> str:
-    """Return a path from this folder, with slashes, where it is in it; else the whole one."""
-    try:
-        return path.resolve().relative_to(Path(os.getcwd()).resolve()).as_posix()
-    except (OSError, ValueError):
-        return os.path.normpath(path.absolute())

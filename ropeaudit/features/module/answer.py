@@ -19,6 +19,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.reports.answers import Answer, Cause
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent, short
+from ropeaudit.runtime.own_modules import shown_path
 
 _MODES = dict(zip(WAYS, ("as built", ".to(dtype)", "default dtype", "from_pretrained(dtype)"), strict=True))
 _GIVE = "--config, --model or --base"
@@ -142,14 +143,10 @@ def _definition(owner: Any, method: str) -> tuple[str, int, str]:
     code = getattr(inspect.unwrap(vars(type(owner)).get(method, len)), "__code__", None)
     if code is None or not os.path.isfile(code.co_filename):
         return "", 0, ""
-    path, line = os.path.relpath(code.co_filename), code.co_firstlineno
+    line = code.co_firstlineno
     while linecache.getline(code.co_filename, line).lstrip().startswith("@"):  # decorators
         line += 1
-    return (
-        code.co_filename if path.startswith("..") else path,
-        line,
-        linecache.getline(code.co_filename, line),
-    )
+    return shown_path(code.co_filename), line, linecache.getline(code.co_filename, line)
 
 
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
