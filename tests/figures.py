@@ -19,6 +19,7 @@ DTYPE = re.compile(r"\b(?:float64|float32|float16|bfloat16|float8_\w+|fp64|fp32|
 MEASURED = re.compile(r"\b(?:drift|change|floor|attention|parity|worst|median|measured|value)\b(?! \d)")
 # moves with what was measured, but is not a drift's size
 DERIVED = re.compile(r"^(?:excess|allowed|vs best|vs offset 0)$")
+FACTOR = re.compile(r"^vs (?:best|offset 0)$")  # of the row's drift over a smaller one, which moves further
 LARGEST = re.compile(r"\b(?:max|worst|measured|allowed)\b")
 WHERE = re.compile(
     r"\b(?:where|worst (?:head|query|key)|top1 flips)\b"
@@ -184,11 +185,18 @@ def _row(headings: list[re.Match[str]], cells: list[re.Match[str]], common: str)
     kept = [not (elsewhere and WHERE.search(name)) for name in names]
     words = [cell[0] if keep else "elsewhere" for cell, keep in zip(cells, kept, strict=True)]
     figures = [
-        replace(figure, drift=figure.size if figure.heading == FLOOR else drift)
+        replace(figure, drift=_size(figure, drift))
         for figure in figures
         if not (elsewhere and WHERE.search(figure.heading))
     ]
     return Line(_words("  ".join(words)), tuple(figures))
+
+
+def _size(figure: Figure, drift: float) -> float:
+    """Return the smallest drift that a figure of a row with this drift was made from."""
+    if figure.heading == FLOOR:
+        return figure.size
+    return drift / max(1.0, float(figure.text)) if FACTOR.search(figure.heading) else drift
 
 
 def _apart(heading: re.Match[str], cell: re.Match[str]) -> int:
