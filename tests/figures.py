@@ -26,7 +26,6 @@ WHERE = re.compile(
 )  # the largest is elsewhere, words and all
 FLOOR = "floor rms"  # the drift of another row, which has its own size
 CRITERION = re.compile(r"(?:tolerance|limit|allowed|[≤≥<>=]) *$")  # before a number that was requested
-PIXELS = Decimal(2)  # of a drawing in which a factor of ten has 31
 
 # By dtype: the unit in which two orders of a sum differ, and the spacing of the scores that are stored.
 ORDERS = {"float64": (2.0**-52, 2.0**-52), "float32": (2.0**-23, 2.0**-23), "float16": (2.0**-23, 2.0**-10)}
@@ -85,8 +84,6 @@ class Figure:
     @property
     def allowed(self) -> Decimal:
         """How far it may move."""
-        if self.heading == "coordinate":
-            return PIXELS if self.dtype in ORDERS else Decimal(0)
         value = abs(Decimal(self.text))
         if not self.moves:
             return value * Decimal(EXACT) if "." in self.text else Decimal(0)
@@ -205,24 +202,12 @@ def _apart(heading: re.Match[str], cell: re.Match[str]) -> int:
 
 def _prose(row: str) -> Line:
     """Read a sentence: its figures are of the dtype named last before them, else of the first after them."""
-    drawing = row.lstrip().startswith("<g")
-    if drawing:  # letters of a path stand beside its numbers
-        row = re.sub(r"(?<=[MHVLa])(?=[-.\d])|(?<=\d)(?=[MHVLaz])", " ", row)
     named = list(DTYPE.finditer(row))
     figures = []
     for number in NUMBER.finditer(row):
         before, after = row[: number.start()], row[number.end() :]
         nearest = [dtype for dtype in named if dtype.start() < number.start()][-1:] or named[:1]
-        if drawing:
-            heading = (
-                "coordinate"
-                if before.endswith((",", ' y="'))
-                else "drift"
-                if before.endswith("drift ")
-                else ""
-            )
-        else:
-            heading = "" if CRITERION.search(before) else "drift"
+        heading = "" if CRITERION.search(before) else "drift"
         figure = Figure(number[0], heading, before, after, nearest[0][0] if nearest else "")
         figures.append(replace(figure, drift=figure.size))
     return Line(_words(row), tuple(figures))
