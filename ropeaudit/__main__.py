@@ -24,7 +24,7 @@ def main() -> int:
         from ropeaudit.main import main as run
 
         code = run()
-        _hear_as_ever()
+        _end_with(code)
     except KeyboardInterrupt:
         _deafen()
         sys.stderr.write("ropeaudit: interrupted\n")
@@ -33,14 +33,12 @@ def main() -> int:
         _deafen()
     from ropeaudit.runtime import streams
 
-    code = streams.ended(code)
-    if code == INTERRUPTED:
-        _leave(code)
+    _leave(streams.ended(code))
     return code
 
 
 def _leave(code: int) -> None:
-    """End the process with this code: Python's own is another where a Ctrl-C came while it evaluated text."""
+    """End the process with this code: Python's own is another where a signal comes while it shuts down."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -61,11 +59,11 @@ def _hear_as_ctrl_c() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-def _hear_as_ever() -> None:
-    """Let the system end what is over: nothing hears a Ctrl-C while Python shuts down."""
+def _end_with(code: int) -> None:
+    """Let what ends a run end it with its own exit code from here on: all is said and written."""
     for number in _ends():
-        if number != signal.SIGINT and signal.getsignal(number) == signal.default_int_handler:
-            signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) == signal.default_int_handler:
+            signal.signal(number, lambda *_: os._exit(code))
 
 
 def _deafen() -> None:

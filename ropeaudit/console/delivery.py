@@ -84,7 +84,8 @@ def delivered(
                 broken=lambda: () if partial else broken(results),
             )
     if partial and (results or not errors):
-        say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results))
+        why = "interrupted" if interrupted else "stopped by an error"
+        say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results), why)
     for error in errors:
         output.say_error(error)
     return worst(code, INTERRUPTED if interrupted else DONE, BAD_USE if errors else DONE)
@@ -155,7 +156,14 @@ def incomplete(report: Report, done: str) -> Report:
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
     answers = report.answers
     if report.faults is None:  # of targets one by one it is said which was not checked to its end
-        answers = [replace(one, decides=f"interrupted after {done}: {one.decides}") for one in answers]
+        answers = [
+            replace(
+                one,
+                decides=f"interrupted after {done}: {one.decides}",
+                status=one.status if one.status == "FAIL" else "WARN",  # of a part nothing is said to be well
+            )
+            for one in answers
+        ]
     metadata = {**report.metadata, "interrupted": f"after {done}"}
     return replace(report, headline=headline, answers=answers, metadata=metadata)
 
@@ -165,15 +173,15 @@ def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:
     return [file for file in files if not (partial and file.was_there())]
 
 
-def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> None:
-    """Say that the user broke it off, how much was done, and which reports were left as they were.
+def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "", why: str = "interrupted") -> None:
+    """Say that a run was broken off, how much was done, and which reports were left as they were.
 
     done: a number of things, such as "3 rows". files: all that the run would have written.
     """
-    written = " and written" if any(file.written for file in files) or not files else ""
+    written = " and written" if any(file.written for file in files) else ""
     left = [repr(file.path) for file in files if not file.written and file.was_there()]
     message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
-    output.say(f"interrupted: {done} done{written}{message}{hint}")
+    output.say(f"{why}: {done} done{written}{message}{hint}")
 
 
 def judged(broken: Iterable[str]) -> int:

@@ -56,7 +56,7 @@ class Gate:
         seen = row[self.column]
         if seen is None:  # of what was refused nothing is known; of others `check_empty` says so
             return row.get("verdict") == "refused"
-        if math.isnan(seen) or (self.of_drift and row.get("verdict") == "wrong_rotation"):
+        if math.isnan(seen) or (self.of_drift and _rotates_wrongly(row)):
             return True
         return _OPERATORS[self.sign](seen, self.bound)
 
@@ -75,6 +75,11 @@ class Gate:
         if math.isnan(old) or math.isnan(new):
             return math.isnan(new) and not math.isnan(old)
         return _OPERATORS[self.sign](new, self.bound * old)
+
+
+def _rotates_wrongly(row: Row) -> bool:
+    """Return whether a rotated pair is further off than its dtype explains, whatever recipe rounds so."""
+    return row.get("verdict") == "wrong_rotation" or (row.get("rotation_excess") or 0.0) > 1
 
 
 Exempt: TypeAlias = Callable[[Gate, Row], bool]
@@ -165,7 +170,7 @@ def _who(row: Row) -> str:
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate})"
-    if gate.of_drift and row.get("verdict") == "wrong_rotation":
+    if gate.of_drift and _rotates_wrongly(row):
         error = times(row.get("rotation_excess") or math.nan)
         seen = f"wrong rotation (rotation error {error}× allowed); {gate.column} itself is {value_seen},"
     elif row[gate.column] is None or math.isnan(row[gate.column]):

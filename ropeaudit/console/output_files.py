@@ -81,6 +81,8 @@ class OutputFile:
             else:
                 self._replace(contents)
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and paths.descriptor(self.path) == 1:
+                return  # nobody reads on, as where a report is printed
             remedy = "give another place"
             if isinstance(error, atomic_files.Kept):
                 self.files, remedy = [], f"all of it is in {error.filename!r}"

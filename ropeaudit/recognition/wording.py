@@ -36,7 +36,8 @@ def sentence(diagnosis: Diagnosis | None) -> str:
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
     alone = not any(one.where.sides for one in diagnosis.also)  # nothing is said of the other side
-    where, what = _where(diagnosis.where, alone=alone), " or ".join(named)
+    where = _where(diagnosis.where, alone=alone, explains=diagnosis.explains)
+    what = " or ".join(named)
     if diagnosis.where.since is not None:
         first, since = diagnosis.where.until, diagnosis.where.since
         what = f"positions {first} to {since - 1} are right, from {since} on {what}"
@@ -189,21 +190,24 @@ def _listed(values: tuple[Any, ...]) -> str:
     return (" and " if len(values) == 2 else ", ").join(values)
 
 
-def _where(where: Where, *, alone: bool) -> str:
-    """Return where a diagnosis holds; nothing where it is of all of q and k."""
-    parts = []
+def _where(where: Where, *, alone: bool, explains: bool = True) -> str:
+    """Return where a diagnosis holds; nothing where it is of all of q and k.
+
+    alone: whether of the other side it is said that it is right. explains: whether it is of all else too.
+    """
+    parts, only = [], " alone" if explains else ""
     if where.layers:
         parts.append(f"layer{'s' * (len(where.layers) > 1)} {runs(where.layers)}")
     if where.sides:
-        parts.append(" and ".join(where.sides) + (" alone" if alone and len(where.sides) == 1 else ""))
+        parts.append(" and ".join(where.sides) + (only if alone and len(where.sides) == 1 else ""))
     if where.batch:
-        parts.append(f"batch element {runs(where.batch)} alone")
+        parts.append(f"batch element {runs(where.batch)}{only}")
     if where.heads:
-        parts.append(f"head {runs(where.heads)} of {where.of_heads} alone")
+        parts.append(f"head {runs(where.heads)} of {where.of_heads}{only}")
     if where.position is not None:
-        parts.append(f"position {where.position} alone")
+        parts.append(f"position {where.position}{only}")
     if where.pair is not None:
-        parts.append(f"pair {where.pair} alone")
+        parts.append(f"pair {where.pair}{only}")
     if where.unrotated:
         parts.append("dims that are not rotated")
     return ", ".join(parts)

@@ -28,7 +28,7 @@ STATUSES: dict[Status, str] = {
     "PASS": "bold green",
 }
 _LABEL = 16  # characters of the labels of facts
-_SHORTEST = 12  # characters of a target that stay where the first line is cut
+_SHORTEST = 36  # characters of a target that stay where the first line is cut: a file and its function
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,17 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
         facts = one.facts if len(answers) == 1 else [fact for fact in one.facts if fact[0] == "next"]
         if len(answers) == 1 or one.status in ("FAIL", "WARN"):
             for label, text in facts:
-                results += _wrapped([(f"  {label:<{_LABEL}}", "dim")], text, "", 2 + _LABEL, width)
+                results += _wrapped([(f"  {label:<{_LABEL - 2}}  ", "dim")], text, "", 2 + _LABEL, width)
     return results
 
 
 def _first(one: Answer, width: int | None) -> list[Line]:
     """Return the first line of an answer; a target that it has no room for is cut in the middle."""
     target = printable(one.target)
-    room = len(target) if width is None else max(_SHORTEST, width - len(one.status) - len(one.decides) - 5)
+    room = len(target)
+    if width is not None:
+        shortest = min(_SHORTEST, width // 2)  # what decides goes on in the next line then
+        room = max(shortest, width - len(one.status) - len(one.decides) - 5)
     if len(target) > room:
         target = f"{target[: room // 3]}…{target[len(target) - (room - room // 3 - 1) :]}"
     begin = [(one.status, STATUSES[one.status]), (f"  {target}   ", "bold")]

@@ -161,7 +161,8 @@ def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
     if quality == "no":
         return f"out of tolerance {where}: scores {size}{_right(results, worst)}"
     if quality == "undecided" and worst.scores < judging.FEWEST:
-        return f"undecided {where}: {counted(worst.scores, 'score')} are too few, {judging.FEWEST} are needed"
+        few = f"{counted(worst.scores, 'score')} of the {judging.FEWEST} that are needed"
+        return f"undecided {where}: {few}"
     if quality == "undecided":
         return f"undecided {where}: the sample's interval holds the tolerance; a larger --sample decides"
     if quality == "":

@@ -18,10 +18,12 @@ from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports.answers import Answer, Cause, Status, plain
 from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED
 
 SCORES = ("drift", "long sequence", "growth", "tolerance")  # wrong where the rotation is
 UNEXPLAINED = "unexplained"
 _MOST_CAUSES, _MOST_FACTS = 3, 3
+_LIKE = "it behaves like: "
 _SHORT = 150  # characters of reasons: two lines
 _LONG = 80  # characters of a title
 _CERTAIN = {
@@ -48,8 +50,13 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     groups = _by_cause(failed)
     causes = [cause_of(code, some, case) for code, some in groups.items()]
     causes += [cause_of(code, some, case, warning=True) for code, some in _by_cause(doubtful).items()]
-    causes[1:] = map(_shortened, causes[1:])
-    facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own), *_missing(own)]
+    if len(causes) > 1:
+        causes = [
+            _shortened(causes[0], 2),
+            *(replace(_shortened(one, 1), file="", source="") for one in causes[1:]),
+        ]
+    facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
+    facts += _missing(own, case, findings)
     if rest := causes[_MOST_CAUSES:]:
         facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
     if failed or doubtful:
@@ -85,6 +92,8 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     wrong = f"{sum(one.finding.failed for one in judged)} of {counts}"
     if groups.keys() == {UNEXPLAINED}:
         counts = f"cause unknown, {wrong}"
+    elif INTERRUPTED in groups and not judged:
+        counts = "not checked"
     elif INTERRUPTED in groups:
         counts = f"not checked to its end, {wrong} failed"
     elif groups:
@@ -138,17 +147,19 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
     if explained:
         title = finding.resembles
         if len(title) > _LONG:
-            facts.append(f"it behaves like: {title}")
+            facts.append(f"{_LIKE}{title}")
             title = " and ".join(kinds()[part].title for part in code.split("+"))
     else:
         title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.seen
+        if len(title) > _SHORT and "; " in title[:_SHORT]:
+            title = f"{title[: title.rindex('; ', 0, _SHORT)]}; more: -v"
     if pairs:
         worst = max(pairs, key=_excess).finding
         size = f"rotation error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
-        facts += [text for text in (first.seen, finding.detail) if text != title]
+        facts += [text for text in (first.seen, finding.detail) if text != title and len(text) <= _SHORT]
     if tolerance := next((one.finding for one in some if one.finding.check == "tolerance"), None):
         off = f"{percent(tolerance.measured)} off (limit {percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
@@ -166,10 +177,11 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
 
 
-def _shortened(cause: Cause) -> Cause:
-    """Return a further cause: how far off it is and what to change; its place is the first one's."""
-    fixes = [fact for fact in cause.facts[1:] if fact.startswith(("fix: ", *_WAIVERS))]
-    return replace(cause, file="", source="", facts=[*cause.facts[:1], *fixes])
+def _shortened(cause: Cause, most: int) -> Cause:
+    """Return one of several causes: how far off it is, in some facts at most, and what to change."""
+    facts = [fact for fact in cause.facts if not fact.startswith(_LIKE)]
+    fixes = [fact for fact in facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
+    return replace(cause, facts=[*facts[:most], *fixes])
 
 
 def _advice(one: Checked, case: Case) -> Iterator[str]:
@@ -209,7 +221,7 @@ def _figures(own: Sequence[Checked]) -> Facts:
         wrong, lines = sum(one.finding.failed for one in some), Facts()
         if not wrong:
             lines = _passing(some)
-        elif several:
+        elif several and some[0].kind in ("code", "case"):
             lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")]
         if several and some[0].kind in ("code", "case"):
             lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
@@ -236,7 +248,8 @@ def _limits(own: Sequence[Checked]) -> Facts:
     """Return up to where each of several dtypes holds a config's setting, and what a cast module does."""
     dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
     limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
-    facts = [("limit", text) for text in limits if text != _least(own)]  # which decides
+    decides = "" if any(one.finding.failed for one in own) else _least(own)
+    facts = [("limit", text) for text in limits if text != decides]
     casts = {parse(one.dtype).short: one.finding for one in own if one.finding.check == "cast module"}
     sizes = [f"{percent(one.measured)} in {dtype}" for dtype, one in casts.items() if one.measured >= 0]
     if sizes:
@@ -252,17 +265,16 @@ def _least(some: Sequence[Checked]) -> str:
         return ""
     least = min(limits, key=lambda one: one.finding.measured)
     layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
-    text = f"{parse(least.dtype).short}, {least.finding.where.replace('seen to position ', 'seen to ')}"
-    if math.isnan(least.finding.measured):
-        return text + layer
-    return f"{text}, {_two(least.finding.measured)} times its {least.up_to:,} positions{layer}"
+    return (
+        f"{parse(least.dtype).short}, {least.finding.where.replace('seen to position ', 'seen to ')}{layer}"
+    )
 
 
 def _called(target: str, findings: Sequence[str]) -> Facts:
     """Return how code was called, and what else is to be known of that."""
     said = [text.removeprefix(f"{target}: ").rstrip(".") for text in findings]
     called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
-    others = [text for text in said if not text.startswith("called as ")]
+    others = [text for text in said if not text.startswith(("called as ", NOT_CHECKED))]
     return [("called as", text) for text in called] + [("noted", text) for text in others[:_MOST_FACTS]]
 
 
@@ -286,19 +298,25 @@ def _noted(own: Sequence[Checked]) -> Facts:
     return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
 
 
-def _missing(own: Sequence[Checked]) -> Facts:
+def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
     """Return what was not checked, with the reasons where there is room for them."""
+    beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
+    if any(one.finding.check == LIMIT for one in own):
+        beyond.append(f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (one.finding for one in own):
         if finding.status in ("left out", "not applicable"):
             why = "--thorough" if finding.status == "left out" else finding.detail
             reasons.setdefault(why, {})[finding.check] = None
     whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+    if own[0].kind in ("model", "config"):  # what does not apply to a config is not missed
+        whole = ""
     if len(whole) > _SHORT:
         left_out = reasons.pop("--thorough", {})
         names = [name for some in reasons.values() for name in some]
         thorough = f"{', '.join(left_out)} (--thorough); " if left_out else ""
         whole = f"{thorough}{listed(names)} (why: -v)"
+    whole = "; ".join(filter(None, [*beyond, whole]))
     return [("not checked", whole)] if whole else []
 
 

@@ -189,13 +189,11 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     inner = (one for one in rope.values() if isinstance(one, Mapping))
     if all(one.get(_ORIGINAL) is None for one in (part, rope, *inner)):
         return ""  # the declared length stands for it
-    why = (
-        f"{_ORIGINAL} = {original:,} is not below {DECLARED} = {declared:,}; " if original >= declared else ""
-    )
+    why = f"; {_ORIGINAL} is not below {DECLARED}" if original >= declared else ""
     stretched = f"factor {served.scaling.stretch:g} × {_ORIGINAL} {original:,} = {reach:,}"
     larger = "former" if served.positions == reach else "latter"
-    taken = "" if target.case.scaling else f"; the range here is the {larger}"
-    return f"{why}{stretched}, but {DECLARED} says {declared:,}{taken}"
+    taken = "" if target.case.scaling else f"; checked up to the {larger}"
+    return f"{stretched}, but {DECLARED} says {declared:,}{taken}{why}"
 
 
 def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
@@ -238,14 +236,23 @@ def limits(
 
 
 def _where(limit: Limit) -> str:
-    """Return up to which position nothing fails, and what that is worth."""
+    """Return up to which position nothing fails, and how many times the model's maximum that is."""
     failing = limit.last_position(limit.first_failure_seen)
     if limit.standing == "fails" and failing is not None:
         return f"fails at position {failing:,}"
     if limit.standing == "holds":
-        return f"proved to position {limit.last_position(limit.proved_up_to):,}"
+        proved = limit.last_position(limit.proved_up_to)
+        return f"proved to position {proved:,}{_times(limit, limit.proved_margin)}"
     seen = limit.last_position(max(limit.boundary.proved, limit.boundary.held_up_to))
-    return f"no failure seen to position {seen:,}"
+    return f"no failure seen to position {seen:,}{_times(limit, limit.margin)}"
+
+
+def _times(limit: Limit, ratio: float | None) -> str:
+    """Return a ratio to the model's maximum in words, rounded down; nothing where it has no maximum."""
+    if ratio is None or limit.case.maximum is None:
+        return ""
+    shown = f"{math.floor(10 * ratio) / 10:g}" if ratio < 10 else f"{math.floor(ratio):,}"
+    return f", {shown} times its {limit.case.maximum:,} positions"
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:

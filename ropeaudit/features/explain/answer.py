@@ -143,7 +143,8 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     (heads, size, _), seed = one.inputs.q.shape, f" (seed {one.inputs.seed})" if case.qk == "gaussian" else ""
     taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
     left = "" if sampled.covers(one.inputs) else taken
-    return [*facts, ("not checked", f"{left}other q and k than these{seed}")]
+    rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
+    return [*facts, ("not checked", f"other offsets; {left}other q and k than these{seed}{rest}")]
 
 
 def _of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:

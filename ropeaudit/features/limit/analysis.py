@@ -37,7 +37,15 @@ from ropeaudit.bounds.phases import last_exact_offset
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import boundary_search
 from ropeaudit.features.limit.boundary_search import Question
-from ropeaudit.features.limit.limit_result import AT_LEAST, SELF, TOLERANCE, Limit, Tolerance, tolerance
+from ropeaudit.features.limit.limit_result import (
+    AT_LEAST,
+    CODE_UP_TO,
+    SELF,
+    TOLERANCE,
+    Limit,
+    Tolerance,
+    tolerance,
+)
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
@@ -141,7 +149,6 @@ class Proof:
 
 
 UP_TO = 2**24  # the default of the largest offset
-CODE_UP_TO = 2**17  # positions of code where no model says how many
 CODE_MOST = 80  # offsets of code, of which each takes several calls
 FEWEST = 64  # offsets that any search may measure
 _MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims

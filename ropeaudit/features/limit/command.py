@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # undefined where no failure was seen: then a condition on them does not hold
 OF_FAILURE = ("first_failure_seen", "first_failure", "failure_position", "value_at_failure")
 _OFFSETS = ("first_failure_seen", "first_failure")
-_EXAMPLE = "first_failure_seen<131072"
+_EXAMPLE = "first_failure_seen<100000"
 
 
 @command(
@@ -69,7 +69,7 @@ _EXAMPLE = "first_failure_seen<131072"
     "gates",
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'first_failure_seen<131072', 'margin<1'. NaN fails, but where no "
+    help="Exit with 1 if a row fulfils it: 'first_failure_seen<100000', 'margin<1'. NaN fails, but where no "
     "failure was seen, no condition on first_failure_seen, first_failure, failure_position or "
     "value_at_failure is fulfilled. Repeatable.",
 )

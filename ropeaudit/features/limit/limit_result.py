@@ -13,6 +13,7 @@ from ropeaudit.errors import UnknownName
 from ropeaudit.features.limit.boundary_search import Boundary
 
 RELATIVE = "drift_relative"
+CODE_UP_TO = 2**17  # positions where no model says how many
 TOLERANCE = f"{RELATIVE}=0.01"
 _ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", RELATIVE)
 SELF = ("change_max", "change_rms")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.features.limit.limit_result import Limit
+from ropeaudit.features.limit.limit_result import CODE_UP_TO, Limit
 from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports import Report, drift, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
@@ -88,11 +88,13 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
 
 
 def status(one: Limit) -> Status:
-    """Return how it stands within the positions of its model; without any, whether offset 0 fails."""
+    """Return how it stands within the positions of its model; of no model, within `CODE_UP_TO`."""
     if one.fails_at_zero or one.standing == "fails":
         return "FAIL"
     misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
+    failing = one.last_position(one.first_failure_seen)
     short = one.case.maximum is not None and one.standing in ("partly", "unjudged")
+    short |= one.case.maximum is None and failing is not None and failing < CODE_UP_TO
     return "WARN" if misplaced or short else "OK"
 
 
@@ -208,7 +210,10 @@ def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any
         gaps.append(f"other frequencies than those of {zero.length:,} positions (--length shifted)")
     elif one.case.maximum is not None and one.within is None:
         gaps.append(f"its {one.case.maximum:,} positions: the sequence is longer")
-    facts.append(("not checked", "; ".join([*gaps, "other q and k"])))
+    gaps += [f"distances over {zero.seq_len - 1}: --seq-len", "other q and k"]
+    if one.called:
+        gaps.append(f"other calls, such as one token: ropeaudit check {zero.implementation}")
+    facts.append(("not checked", "; ".join(gaps)))
     command = f"check {zero.implementation}"
     if not one.called:
         recipe = zero.implementation.partition("[")[0]

@@ -412,7 +412,8 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
     facts.append(("percentages", "root mean squares over that of the exact scores"))
-    facts.append(("not checked", "other offsets, other q and k"))
+    rest = ", other calls, such as one token: ropeaudit check" if findings else ""
+    facts.append(("not checked", f"other offsets, other q and k{rest}"))
     facts.append(("next", "all columns: -v"))
     target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
     return Answer("OK" if _distance(worst) <= TOLERANCE else "WARN", target, decides, facts=facts)

@@ -29,6 +29,7 @@ from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.timeout import patiently, together
 from ropeaudit.subjects.exact_rotation import half_split
 
+NOT_CHECKED = "not checked: "  # how a note of what an answer lists so begins
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
 
@@ -124,6 +125,7 @@ class OwnCode(Code):
             tables = fit.convention.signature.tables
             what, reach = "computes the rest itself", ""
             if tables:
+                self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
                 reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed"
             else:
                 self.changes, what = {}, f"takes no tables from here ({fit.convention.signature})"
