@@ -75,12 +75,6 @@ def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
     assert "before" not in plain  # what it was has no part in the condition
 
 
-@pytest.mark.parametrize("mask", ["full:4k", "causal:4k", "full:4"])
-def test_only_a_window_has_a_width(mask, capsys) -> None:
-    assert main(["shift", *SMALL, "--recipe", "hf", "--mask", mask]) == 2
-    assert f"unknown mask {mask!r}" in capsys.readouterr().err
-
-
 def test_a_windows_width_may_have_a_suffix(capsys) -> None:
     flags = ["--recipe", "hf", "--dtype", "fp16", "--offset", "0", "-f", "json", "-q"]
     assert main(["shift", *SMALL, *flags, "--mask", "window:2,Window:1k, window:0.5k"]) == 0

@@ -17,7 +17,7 @@ from real_configs import config
 from tiny_models import change_config, make
 
 import ropeaudit
-from ropeaudit import UsageError, check
+from ropeaudit import check
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import BadInput
@@ -590,23 +590,6 @@ def test_files_that_hold_no_entries_are_refused(text: str, message: str) -> None
         waivers.read("absent.toml")
 
 
-@pytest.mark.parametrize(
-    ("targets", "arguments", "message"),
-    [
-        ("llama-3.1-8b", {"tokens": "16"}, "go with the folder of a checkpoint"),
-        ("llama-3.1-8b", {"model": "llama-3.1-8b"}, "name the model or file as the target"),
-        ("llama-3.1-8b", {"order": "bhsd"}, "goes with own code"),
-        ("llama-3.1-8b", {"up_to": 0}, "from 1 up"),
-        ("rope.py:right", {"up_to": 2**22}, "from 1 to 2097152"),
-        ("llama-4.1-8b", {}, "did you mean llama-3.1-8b"),
-    ],
-)
-def test_what_goes_with_no_target_is_refused(targets: str, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        list(check(targets, **arguments))
-    assert message in str(caught.value)
-
-
 def stored(folder: Path, values: np.ndarray, *names: str) -> None:
     """Make the folder "model", whose config has base 10000 and 2048 positions, with frequencies by names."""
     from safetensors.numpy import save_file
@@ -712,23 +695,6 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     stored = by_check(results)["stored buffers"].finding
     assert stored.status == "not applicable"
     assert all(one.finding.measured <= one.finding.allowed for one in of_model if one.dtype == "float64")
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("nosuch", "'nosuch' is no target: there is no such file or folder; give FILE.py:NAME"),
-        ("my-model", "'my-model' is no target: there is no such file or folder; give FILE.py:NAME"),
-        ("llama-3.1-8", "unknown target 'llama-3.1-8'; did you mean llama-3.1-8b"),
-        ("kernel.py", "'kernel.py' does not say which function; try"),
-        ("nosuch.py:f", "nosuch.py: there is no such file; try"),
-        ("nomodule.x:f", "nomodule.x: there is no module 'nomodule' here"),
-    ],
-)
-def test_what_is_no_target_is_said_without_the_option_of_another_command(target, message, capsys) -> None:
-    text = ran(capsys, ["check", target], 2).err
-    assert text.startswith(f"ropeaudit: error: {message}")
-    assert "--impl" not in text
 
 
 @pytest.mark.slow  # a whole check

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cases import thinned
-from command_line import Printed, ran, refused
+from command_line import Printed, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -370,24 +370,6 @@ def test_nothing_turns_or_nothing_is_there() -> None:
     )
     assert (axes.bound_up_to, axes.first_failure_seen) == (99, None)
     assert row(axes)["axes"].startswith("split 1/2/1")
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up; try 1%"),
-        (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),
-        (["--tolerance", "seq_len=1"], "unknown column of a tolerance"),
-        (["--tolerance", "distinct_positions=300"], "256 are all"),
-        (["--up-to", "-1"], "is not a whole number from 0 up"),
-        (["--up-to", "2^60"], "past 2^53"),
-        (["--budget", "5"], "--budget 5 is not a whole number from 64 up"),
-        (["--columns", "drift"], "unknown column"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert error_line in refused(capsys, ["limit", *options, "-o", tmp_path / "x.csv"])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_positions_of_captured_vectors_that_floats_do_not_hold_are_refused(tmp_path) -> None:
