@@ -389,21 +389,6 @@ def test_bad_arguments_in_python() -> None:
         limit(recipes="flashinfer-posids")
 
 
-def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = boundary_search.search, []
-
-    def broken(*arguments):
-        calls.append(arguments)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(analysis.boundary_search, "search", broken)
-    seen = ran(capsys, ["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"], 130)
-    assert len(seen.rows) == 1
-    assert "interrupted: 1 row done" in seen.err
-
-
 def test_cases_multiply() -> None:
     given = [Case(heads=1, seq_len=8, head_dim=d) for d in (8, 16)]
     resolved = [recipes.named("hf").resolve(parse(fmt)) for fmt in ("fp16", "bf16")]
