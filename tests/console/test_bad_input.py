@@ -57,10 +57,20 @@ BARE = {
     "list recipes -f nope": "known: table, csv, json, jsonl, markdown",
     "version": "; type `ropeaudit --version`\n",
     "diff a b": "; type `ropeaudit report FILE --against FILE`\n",
+    "limit --fail-fi x": "unknown option '--fail-fi' of `ropeaudit limit`; did you mean --fail-if?\n",
+    "--junit x": "unknown option '--junit' of `ropeaudit`; --junit belongs to `ropeaudit check`\n",
+    "list models --match x": "--match belongs to `ropeaudit list implementations`\n",
+    "list frequencies --max-positoin 1": "did you mean --max-position?\n",
+    "report": "FILE",
+    "report none.jsonl": "cannot be read",
+    "report sweep.xyz": "kind of file",
     "list diagnoses wrong-bass": "unknown diagnosis 'wrong-bass'; did you mean wrong-base",
 }
 SHIFT = {
     "extra": "unexpected extra argument",
+    "--by x": "'--by' of `ropeaudit shift`; --by belongs to `ropeaudit explain`, `model`, `report`\n",
+    "--column x": "; did you mean --columns? --column belongs to `ropeaudit report`\n",
+    "--tol 1": "unknown option '--tol' of `ropeaudit shift`; did you mean --tolerance?\n",
     "--nope": "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?",
     "--offset": "requires an argument",
     # names
@@ -178,6 +188,7 @@ DECAY = {
     "--distance 0-65536+1 --base 1e4,2e4,3e4": "200000 rows",
 }
 PARITY = {
+    "--tol 1": "unknown option '--tol' of `ropeaudit parity`; try `ropeaudit parity --help`\n",
     "hf none-such -o x.csv": "unknown recipe",
     "hf hf[angle=fp65]": "unknown number format",
     "hf hf[]": "is not NAME[STAGE=FORMAT]",
@@ -189,8 +200,6 @@ PARITY = {
 EXPLAIN = {
     "--set output=int8:head": "measured by `ropeaudit shift` and `parity`",
     "--by layer -o x.csv": "unknown --by 'layer'",
-    "--by head": "unknown --by 'head'; it was withdrawn: --by pair says where drift sits",
-    "--by position": "it was withdrawn: --by pair says where drift sits",
     "--tolerance drift_rms": "'drift_rms' is not a number from 0 up",
     "--tolerance bias=1": "drift_rms, drift_max, drift_relative",
     "--recipe mlx-metal": "cannot be emulated",
@@ -214,7 +223,6 @@ CHECK = {
 }
 VECTORS = {
     "--want rotation": "unknown want 'rotation'; did you mean rotated?",
-    "--want scores": "known: rotated, gradient (scores are judged from rotated q and k)",
     "--positions int16": "unknown positions 'int16'",
     "--positions int32 --offset 2^31": "give --positions int64",
     "--offset -5": "offset -5 is negative",

@@ -358,7 +358,6 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
         (["--seed", "-1"], "is negative"),
         (["--threshold", "x"], "is not a number"),
         (["--by", "token"], "unknown kind of rows"),
-        (["--by", "head"], "'head'; it was withdrawn: --by pair"),
         (["--columns", "drift"], "unknown column"),
         (["--save-qk", "{none}/q.safetensors"], "is not a file in a folder"),
         (["--save-qk", "q.npz"], "is not a file in a folder"),
