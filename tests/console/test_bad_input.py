@@ -126,7 +126,13 @@ SHIFT = {
     "--qk .": "is a folder",
     "--qk x.npz --heads 2": "--heads is given by the file 'x.npz'; leave it out",
     "--recipe nowhere.toml": "recipe file 'nowhere.toml': No such file or directory",
-    # attention, samples, sweeps, scaled formats
+    # turned keys, grids, attention, samples, sweeps, scaled formats
+    "--rerotate -1 -o x.csv": "--rerotate -1 is not a number from 0",
+    "--rerotate 1 --turn x": "--turn 'x' is not a whole number",
+    "--rerotate 1 --clip 10": "leave out --clip",
+    "--turn 16": "add --rerotate 64",
+    "--rerotate 1 --ticket t.md": "give --impl, or leave it out",
+    "--axes flux --grid 4x4 --offset 0.5": "--step 0.5",
     "--softmax recipe": "add --attention",
     "--attention --softmax fast": "unknown softmax",
     "--attention --anchor 2^60": "past 2^53",
@@ -200,6 +206,10 @@ PARITY = {
 EXPLAIN = {
     "--set output=int8:head": "measured by `ropeaudit shift` and `parity`",
     "--by layer -o x.csv": "unknown --by 'layer'",
+    "--by dtypes": "--by dtypes shows code that is called",
+    "--order bhsd": "--order bhsd is for code that is called; name some",
+    "--device cpu": "--device cpu is for code that is called",
+    "--under tf32": "--under tf32 is for code that is called",
     "--tolerance drift_rms": "'drift_rms' is not a number from 0 up",
     "--tolerance bias=1": "drift_rms, drift_max, drift_relative",
     "--recipe mlx-metal": "cannot be emulated",

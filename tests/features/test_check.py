@@ -232,8 +232,6 @@ READ: list[tuple[dict[str, Any], str, str, str]] = [
         "nothing to check",
         "no layer of 2 rotates",
     ),
-    ({"rotary_emb_base": 10000}, "config keys", "fail", "rotary_emb_base = 10000 (500000 is used); keep one"),
-    ({"use_logn_attn": True}, "config keys", "info", "not used, .*: use_logn_attn = true"),
     ({}, "config keys", "pass", "every key about RoPE is used"),
     ({"torch_dtype": "bfloat16"}, "config", "pass", "the config's dtype is bfloat16"),
     (
