@@ -570,7 +570,6 @@ def test_a_served_call_answers_what_was_asked_of_it_alone(served: VectorCase) ->
 
 
 def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorCase, tmp_path: Path) -> None:
-    """The judge's records against a function that is called with the same q and k."""
     read = returned_subject.read_returned(given, written(given, tmp_path / "out", rotated(given, "uniform")))
     seen = returned.measure(given, read, "out")
     from ropeaudit import shift

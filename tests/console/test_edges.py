@@ -32,8 +32,6 @@ ROW = next(iter(shift(7, "fp16", "uniform", heads=1, seq_len=4, head_dim=8))).as
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that writes a report of one row, with some values changed."""
-
     def write(name: str, **values: Any) -> str:
         path = tmp_path / f"{name}.jsonl"
         path.write_text(json.dumps({key: v for key, v in (ROW | values).items() if v == v}))

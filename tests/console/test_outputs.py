@@ -32,7 +32,6 @@ CONFIG |= {"max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> Path:
-    """A folder with a file of every kind that a command reads."""
     folder = tmp_path_factory.mktemp("inputs")
     for name in ("a.json", "a.csv", "a.jsonl", "b.json"):
         assert main([*SMALL, "-o", str(folder / name)]) == 0

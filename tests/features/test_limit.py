@@ -118,7 +118,6 @@ def check_setting(which, up_to, budget=None):
 
 
 def claims_hold(results, records, first):
-    """What is said of a limit is what was measured there, whether or not all was searched."""
     if results.bound_up_to is not None:
         assert first is None or first > results.bound_up_to, results.tolerance
         assert results.proved_up_to >= results.bound_up_to

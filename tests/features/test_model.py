@@ -35,13 +35,11 @@ FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 
 @pytest.fixture
 def built(trained):
-    """Return a function that makes a tiny model once, and trains it."""
     return trained
 
 
 @pytest.fixture
 def copied(built, tmp_path):
-    """Return a copy of the tiny Llama that may be spoilt."""
     return shutil.copytree(built("llama"), tmp_path / "copy")
 
 

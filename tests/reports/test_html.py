@@ -321,7 +321,6 @@ def test_first_inexact_positions() -> None:
 
 
 def images(page: str) -> list[str]:
-    """Return the pictures of a page as the text of their .svg files."""
     coded = re.findall(r'<img alt="[^"]*" src="data:image/svg\+xml;base64,([^"]*)">', page)
     return [base64.b64decode(one).decode() for one in coded]
 
