@@ -119,7 +119,6 @@ def make():
 
 
 def as_module(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
-    """Return a factory of a module that holds them as buffers."""
     import torch
 
     held = {"cos_cached": torch.from_numpy(cos.copy()), "sin_cached": torch.from_numpy(sin.copy())}
@@ -129,7 +128,6 @@ def as_module(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]
 
 
 def as_safetensors(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
-    """Return a checkpoint that holds them beside a weight."""
     from safetensors.numpy import save_file
 
     names = {f"model.layers.0.rotary_emb.{side}_cached": side for side in BOTH}
@@ -139,7 +137,6 @@ def as_safetensors(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str,
 
 
 def as_onnx(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
-    """Return an ONNX graph whose operator RotaryEmbedding takes them."""
     from onnx import TensorProto, helper, numpy_helper
 
     constants = [numpy_helper.from_array(part, name) for part, name in ((cos, "t1"), (sin, "t2"))]

@@ -152,7 +152,6 @@ def _values(line: list[str], flag: str) -> list[str]:
 
 
 def tweaked(word: str, dice: random.Random) -> str:
-    """Return a word with a character or a number of it changed."""
     place = dice.randrange(len(word) + 1)
     match dice.randrange(5):
         case 0:
@@ -374,7 +373,6 @@ def wrong(line: list[str], code: int, report: str, message: str) -> str:
 
 
 def parsed(line: list[str], report: str) -> bool:
-    """Tell whether stdout is the report in the form that was asked for."""
     forms = [after for flag, after in itertools.pairwise(line) if flag in ("-f", "--format")]
     form = forms[-1] if forms and sum(word.startswith(("-f", "--format")) for word in line) == 1 else ""
     try:
@@ -394,7 +392,6 @@ def _refuse(word: str) -> None:
 
 
 def lines(numbers: range, files: dict[str, bytes], report: Callable[[str], None]) -> Seen:
-    """Run changed lines; count exit codes and hand defects on."""
     seen: Seen = collections.Counter()
     for number in numbers:
         _run(changed(random.Random(f"line {number}")), f"line {number}", seen, report)
@@ -403,7 +400,6 @@ def lines(numbers: range, files: dict[str, bytes], report: Callable[[str], None]
 
 
 def damages(numbers: range, files: dict[str, bytes], report: Callable[[str], None]) -> Seen:
-    """Read damaged files; count exit codes and hand defects on."""
     seen: Seen = collections.Counter()
     for number in numbers:
         dice = random.Random(f"file {number}")
@@ -429,7 +425,6 @@ def _run(line: list[str], name: str, seen: Seen, report: Callable[[str], None]) 
 
 
 def restore(files: dict[str, bytes]) -> None:
-    """Bring the files of this folder back, and remove those that a line wrote."""
     for path in Path().iterdir():
         if path.name not in files and path.is_file():
             path.unlink()

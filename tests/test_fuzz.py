@@ -19,7 +19,6 @@ COMMAND_LINES, DAMAGES = 40, 200
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Iterator[dict[str, bytes]]:
-    """A folder with the files that the lines of `fuzz` read."""
     with contextlib.chdir(tmp_path_factory.mktemp("fuzz")):
         yield fuzz.prepared()
 

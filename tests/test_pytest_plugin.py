@@ -54,7 +54,6 @@ def test_not_of_it():
 
 
 def pytested(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest on a project with this plugin and no other that is installed."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "ropeaudit.pytest_plugin", *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     added = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path, **environment}

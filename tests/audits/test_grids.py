@@ -228,11 +228,6 @@ def test_other_commands_refuse_a_grid_and_recurrences_too() -> None:
         list(ropeaudit.shift(0, "fp32", "hf", changes={"frequency_form": "recurrence"}, **GRID))
 
 
-def test_a_fraction_is_told_how_to_be_a_step(capsys) -> None:
-    assert main(["shift", "--axes", "flux", "--grid", "4x4", "--offset", "0.5"]) == 2
-    assert "--step 0.5" in capsys.readouterr().err
-
-
 def test_sampled_scores_and_attention_go_with_a_grid() -> None:
     [row] = ropeaudit.shift(0, "bf16", "hf", **GRID, heads=1, sample=200)
     assert row.sample == 200

@@ -270,7 +270,6 @@ def test_a_lost_run_is_a_finding(capsys) -> None:
 
 
 def test_gates_resume_jobs_and_a_baseline(tmp_path, capsys) -> None:
-    """The rows are those of any sweep: in processes, resumed, compared, and judged."""
     command = [*COMMAND, "--recipe", "vllm-cuda", *SMALL, "--rerotate", "1,64", "-q"]
     first, second = tmp_path / "a.csv", tmp_path / "b.csv"
     assert main([*command, "-o", f"{first}", "--jobs", "2", "--fail-if", "key_norm_growth>0.01"]) == 1
@@ -305,22 +304,3 @@ def test_turns_end_with_the_work_that_they_are_of() -> None:
         interrupted()
     assert ended.is_set()
     assert not threads.dropped()
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--rerotate", "-1"], "--rerotate -1 is not a number from 0"),
-        (["--rerotate", "1", "--turn", "x"], "--turn 'x' is not a whole number"),
-        (["--rerotate", "1", "--clip", "10"], "leave out --clip"),
-        (["--turn", "16"], "add --rerotate 64"),
-        (["--rerotate", "1", "--ticket", "t.md"], "give --impl, or leave it out"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert main(["shift", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
-    seen = capsys.readouterr()
-    assert error_line in seen.err
-    assert seen.err.count("\n") == 1
-    assert seen.out == ""
-    assert list(tmp_path.iterdir()) == []

@@ -244,23 +244,6 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
     refused(b"# a\n", "--resume reads .csv, .json and .jsonl", "x.md")
 
 
-@pytest.mark.parametrize(
-    ("more", "fragment"),
-    [
-        (["--resume"], "--resume needs the file to go on with; add -o sweep.jsonl"),
-        (["--jobs", "0"], "--jobs 0 is not from 1 to 1024"),
-        (["--shard", "3"], "--shard '3' is not K/N; try --shard 1/16"),
-        (["--shard", "3/2"], "--shard 3/2 is not one of 2"),
-        (["--shard", "0/2"], "--shard 0/2 is not one of 2"),
-        (["--shard", "1/0"], "--shard 1/0 is not one of 0; try --shard 1/1"),
-        (["--scheduler", "here"], "--scheduler 'here' is no address"),
-    ],
-)
-def test_bad_use_is_refused(more, fragment, capsys) -> None:
-    assert main([*SMALL, *more]) == 2
-    assert fragment in capsys.readouterr().err
-
-
 def test_too_many_jobs_for_the_memory_are_named(monkeypatch, capsys) -> None:
     monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**30)
     assert main([*SMALL, "--jobs", "100", "--dry-run"]) == 2

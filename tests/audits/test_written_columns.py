@@ -201,14 +201,6 @@ def test_a_run_goes_on_from_the_columns_that_it_wrote(name: str, tmp_path: Path)
     assert path.read_bytes() == before
 
 
-def test_a_row_changed_by_hand_is_no_row_of_the_sweep(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "x.csv"
-    printed(f"{SHIFT} -o {path}")
-    path.write_text(path.read_text().replace("bfloat16,7,", "bfloat16,8,"))
-    assert main([*SHIFT.split(), "-o", str(path), "--resume"]) == 2
-    assert "holds 2 rows of another sweep, such as hf bfloat16 at offset 8" in capsys.readouterr().err
-
-
 @needs("pyarrow")
 def test_pandas_reads_typed_columns_and_writes_what_report_reads(rows: Path, tmp_path: Path) -> None:
     frame = pd.read_csv(rows)

@@ -33,7 +33,6 @@ def scaling_of(name: str) -> str:
 
 
 def checked(name: str, dtype: str, up_to: int = UP_TO) -> tuple[list[Finding], str]:
-    """Return the findings of a kernel, and what was noted of its frequencies."""
     noted: list[str] = []
     case = Case(head_dim=kernels_lengths.HEAD_DIM, scaling=scaling_of(name), layout="half")
     options = CheckOptions(up_to=up_to, environments=("none",), dtypes=(parse(dtype),))

@@ -139,7 +139,6 @@ def test_notes_and_errors_stay_off_stdout(capsys) -> None:
 
 
 def on_terminal(columns: int, *more: str) -> str:
-    """Return what a command prints on a terminal of its own."""
     import pty
 
     leader, follower = pty.openpty()

@@ -216,21 +216,6 @@ def test_a_report_is_read_from_stdin_and_written_to_stdout(form, folder, monkeyp
     assert not Path("-").exists()
 
 
-GUESSES = {
-    "shift --theta 5": "type --base",
-    "check x --rope-theta 5": "type --base",
-    "shift --json": "type -f json",
-    "version": "type `ropeaudit --version`",
-    "diff a b": "type `ropeaudit report FILE --against FILE`",
-}
-
-
-@pytest.mark.parametrize("line", GUESSES)
-def test_a_guess_is_told_what_it_is_called_here(line, capsys) -> None:
-    assert main(line.split()) == 2
-    assert capsys.readouterr().err.endswith(f"; {GUESSES[line]}\n")
-
-
 def test_what_stands_twice_in_a_report_is_refused(folder, capsys) -> None:
     assert main([*LINES["shift"].split(), "-q", "-o", "whole.csv", "-o", "whole.json"]) == 0
     header, *rows = Path("whole.csv").read_text().splitlines()

@@ -32,8 +32,6 @@ ROW = next(iter(shift(7, "fp16", "uniform", heads=1, seq_len=4, head_dim=8))).as
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that writes a report of one row, with some values changed."""
-
     def write(name: str, **values: Any) -> str:
         path = tmp_path / f"{name}.jsonl"
         path.write_text(json.dumps({key: v for key, v in (ROW | values).items() if v == v}))
@@ -73,12 +71,6 @@ def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
     [relative], [plain] = (gates.broken_since([gate], [old]) for gate in (half, zero))
     assert f", before {before['drift_rms']}" in relative
     assert "before" not in plain  # what it was has no part in the condition
-
-
-@pytest.mark.parametrize("mask", ["full:4k", "causal:4k", "full:4"])
-def test_only_a_window_has_a_width(mask, capsys) -> None:
-    assert main(["shift", *SMALL, "--recipe", "hf", "--mask", mask]) == 2
-    assert f"unknown mask {mask!r}" in capsys.readouterr().err
 
 
 def test_a_windows_width_may_have_a_suffix(capsys) -> None:

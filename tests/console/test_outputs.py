@@ -32,7 +32,6 @@ CONFIG |= {"max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> Path:
-    """A folder with a file of every kind that a command reads."""
     folder = tmp_path_factory.mktemp("inputs")
     for name in ("a.json", "a.csv", "a.jsonl", "b.json"):
         assert main([*SMALL, "-o", str(folder / name)]) == 0
@@ -320,7 +319,7 @@ def test_a_finished_report_does_not_shrink(name, tmp_path, capsys) -> None:
 
 
 def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys) -> None:
-    path = tmp_path / "x.jsonl"
+    path, about = tmp_path / "x.csv", tmp_path / "x.csv.meta.json"
     for more, rows in ((), 2), (("--resume",), 4):
         with pytest.MonkeyPatch.context() as patch:
             broken_after(1, patch, KeyboardInterrupt())
@@ -328,10 +327,14 @@ def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys
         message = capsys.readouterr().err
         assert f"interrupted: {rows} rows done" in message
         assert ("and written" in message) == (rows == 2)
+        assert path.read_text().count("\n") == 1 + 2
+        assert json.loads(about.read_text())["interrupted"] == "after 2 rows"
+        # the part has all columns of the rows
+        assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.csv.meta.json", "x.csv.part"]
     assert main([*MANY, "-o", str(path), "--resume"]) == 0
-    assert main([*MANY, "-o", str(tmp_path / "y.jsonl")]) == 0
-    assert path.read_bytes() == (tmp_path / "y.jsonl").read_bytes()
-    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "y.jsonl"]
+    assert main([*MANY, "-o", str(tmp_path / "y.csv")]) == 0
+    assert path.read_bytes() == (tmp_path / "y.csv").read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.csv.meta.json", "y.csv", "y.csv.meta.json"]
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.json"])
@@ -350,33 +353,21 @@ def test_a_shard_does_not_take_the_place_of_another(name, tmp_path, capsys) -> N
     assert main([*requested, "--shard", "2/2"]) == 0
 
 
-def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, capsys, monkeypatch) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    path = tmp_path / "x.jsonl"
-    path.write_text("finished")
-    monkeypatch.setattr(output_files.os, "fsync", stop)
-    assert main([*SMALL, "-o", str(path)]) == 130
-    message = capsys.readouterr().err
-    assert f"the rows are in '{path}.part'; the same command with --resume goes on" in message
-    assert path.read_text() == "finished"
-    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
-
-
 def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypatch) -> None:
     from ropeaudit.features.limit import analysis as limit
 
     path = tmp_path / "x.json"
     requested = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
     assert main([*requested, "-o", str(path)]) == 0
-    before, usual = path.read_bytes(), limit.run
+    before, usual, calls = path.read_bytes(), limit.boundary_search.search, []
 
-    def run(*arguments, **options):
-        yield next(iter(usual(*arguments, **options)))
-        raise KeyboardInterrupt
+    def search(*arguments):
+        calls.append(arguments)
+        if len(calls) % 2 == 0:
+            raise KeyboardInterrupt
+        return usual(*arguments)
 
-    monkeypatch.setattr(limit, "run", run)
+    monkeypatch.setattr(limit.boundary_search, "search", search)
     capsys.readouterr()
     assert main([*requested, "-o", str(path)]) == 130
     seen = capsys.readouterr()
@@ -412,17 +403,23 @@ def test_a_signal_leaves_a_finished_report_as_it_was(number, tmp_path) -> None:
         assert f"{str(path)!r} is left as before; the rows are in {str(part)!r}; the same command" in message
 
 
-def test_a_full_disk_leaves_a_finished_report_as_it_was(tmp_path, capsys, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2)]
+)
+def test_where_a_report_cannot_be_written_it_is_said_where_the_rows_are(
+    error, code, tmp_path, capsys, monkeypatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise error
+
     path = tmp_path / "x.jsonl"
     path.write_text("finished\n")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(output_files.os, "fsync", full)
-    assert main([*SMALL, "-o", str(path)]) == 2
-    assert "the rows are in" in capsys.readouterr().err
+    monkeypatch.setattr(output_files.os, "fsync", stop)
+    assert main([*SMALL, "-o", str(path)]) == code
+    message = capsys.readouterr().err
+    assert f"the rows are in '{path}.part'; the same command with --resume goes on" in message
     assert path.read_text() == "finished\n"
+    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
     assert (tmp_path / "x.jsonl.part").read_bytes().count(b"\n") == 2
 
 

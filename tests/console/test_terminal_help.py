@@ -94,21 +94,6 @@ def test_numbers_that_mean_something_else_are_refused(text, message) -> None:
     assert values.integers("100,200", "--offset") == [100, 200]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("shift --dtype float8", "did you mean float8_e4m3 or"),
-        ("shift --dtype fp8", "did you mean fp8_e4m3 or fp8_e5m2?"),
-        ("shift --model meta-llama/Llama-3.1-8B", "did you mean llama-3.1-8b? (nothing is downloaded"),
-        ("shift --config org/name", "no such file, and nothing is downloaded"),
-        ("shift --config no.json,none.json", "'no.json': no such file"),
-    ],
-)
-def test_suggestions_help(line, message, capsys) -> None:
-    assert main([*line.split(), *TINY]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_configs_are_a_list_and_a_name_with_a_comma_is_one(tmp_path, capsys) -> None:
     config = '{"model_type": "llama", "head_dim": 8, "num_attention_heads": 1, "hidden_size": 8, '
     for name, base in (("a.json", 1e4), ("b.json", 2e4), ("c,d.json", 3e4)):

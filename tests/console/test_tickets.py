@@ -40,7 +40,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written(folder: Path) -> list[str]:
-    """Return the names of the files that a command wrote."""
     return [path.name for path in folder.iterdir() if path.name not in ("kernel.py", "__pycache__")]
 
 

@@ -49,7 +49,6 @@ PART = "x.csv.part"
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> Path:
-    """A folder with what the commands read, with links, and with files of an earlier run."""
     folder: Path = tmp_path_factory.mktemp("inputs")
     for name in ("a.json", "b.json"):
         assert main([*SHIFT.split(), "-q", "-o", str(folder / name)]) == 0

@@ -29,7 +29,6 @@ def job(folder: Path) -> dict[str, int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make a repository with a kernel and the baseline of it."""
     (tmp_path / "mypkg").mkdir()
     (tmp_path / "mypkg" / "rope.py").write_text(INTERLEAVED, encoding="utf-8")
     (baseline,) = (line for line in in_comments() if "baseline" in line)

@@ -110,7 +110,6 @@ def matrix() -> Iterator[str]:
 
 
 def _printed(*arguments: str) -> str:
-    """Return what Python prints in the root of the repository."""
     line = [sys.executable, *arguments]
     done = subprocess.run(line, check=True, capture_output=True, encoding="utf-8", cwd=TESTS.parent)
     return done.stdout.rstrip()

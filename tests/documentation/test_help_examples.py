@@ -143,39 +143,3 @@ def test_rare_options_are_in_help_all_alone(capsys) -> None:
 )
 def test_the_first_sentence_and_the_first_default_are_brief(text: str, expected: str) -> None:
     assert help.brief(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("limit --fail-fi x", "unknown option '--fail-fi' of `ropeaudit limit`; did you mean --fail-if?"),
-        (
-            "shift --by x",
-            "unknown option '--by' of `ropeaudit shift`; --by belongs to `ropeaudit explain`, `model`, "
-            "`report`",
-        ),
-        (
-            "shift --column x",
-            "unknown option '--column' of `ropeaudit shift`; did you mean --columns? --column belongs to "
-            "`ropeaudit report`",
-        ),
-        (
-            "--junit x",
-            "unknown option '--junit' of `ropeaudit`; --junit belongs to `ropeaudit check`",
-        ),
-        (
-            "list models --match x",
-            "unknown option '--match' of `ropeaudit list models`; --match belongs to "
-            "`ropeaudit list implementations`",
-        ),
-        (
-            "list frequencies --max-positoin 1",
-            "unknown option '--max-positoin' of `ropeaudit list frequencies`; did you mean --max-position?",
-        ),
-        ("parity --tol 1", "unknown option '--tol' of `ropeaudit parity`; try `ropeaudit parity --help`"),
-        ("shift --tol 1", "unknown option '--tol' of `ropeaudit shift`; did you mean --tolerance?"),
-    ],
-)
-def test_a_misspelt_option_names_the_nearest_and_whose_it_is(line: str, message: str, capsys) -> None:
-    assert main(line.split()) == 2
-    assert capsys.readouterr().err == f"ropeaudit: error: {message}\n"

@@ -25,7 +25,6 @@ SHOWN = [block for block in blocks() if block.output is not None]
 
 
 def printed(language: str, text: str, folder: Path) -> tuple[int, str]:
-    """Return the exit code of a block, and what it prints, in a folder with the files that it reads."""
     furnish(folder, text)
     if arguments := command(text):
         out = io.StringIO()

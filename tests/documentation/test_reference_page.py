@@ -51,7 +51,6 @@ def commands() -> dict[str, click.Command]:
 
 
 def context(name: str) -> click.Context:
-    """Return the context in which a command's help is written."""
     parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
     here = click.Context(BY_NAME[name], info_name=name, parent=parent, **_SIZE)
     here.meta[help.__name__] = True
@@ -100,7 +99,6 @@ GENERATED = "Generated from {}; a test compares it."
 
 
 def commands_page() -> Iterator[str]:
-    """Yield the paragraphs of the page on commands and options."""
     groups = shared()
     yield "# Reference: commands"
     yield f"{GENERATED.format('`--help-all`')} Sizes in options: k = 1024, m = 1024²."
@@ -144,7 +142,6 @@ def markdown_table(cells: list[list[str]]) -> str:
 
 
 def python_page() -> Iterator[str]:
-    """Yield the paragraphs of the page on what may be imported."""
     yield "# Reference: Python"
     generated = GENERATED.format("docstrings")
     yield (f"{generated} `import ropeaudit` loads nothing else; a name is loaded when it is first used.")

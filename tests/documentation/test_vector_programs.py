@@ -134,7 +134,6 @@ def source_of(language: str) -> str:
 
 
 def failed(read: VectorCase, program: list[str], out: Path) -> dict[str, str]:
-    """Run a program on a case and return which checks fail, with what explains it."""
     out.mkdir()
     subprocess.run([*program, str(read.folder), str(out)], check=True)
     results = returned.findings(read.folder, out)

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from command_line import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -304,20 +303,3 @@ def test_bad_options(options, error_line) -> None:
         shift(0, "bf16", "hf", **options)
     with pytest.raises(UnknownName, match="fp64, recipe"):
         shift(0, "bf16", "hf", attention=True, softmax="fast")
-
-
-LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype", "bf16"]
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--softmax", "recipe"], "add --attention"),
-        (["--attention", "--softmax", "fast"], "unknown softmax"),
-        (["--attention", "--anchor", "2^60"], "past 2^53"),
-        (["--attention", "--anchor", "x"], "not a whole number"),
-        (["--fail-if", "attention_tv>1"], "unknown numeric column"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
-    assert error_line in refused(capsys, [*LINE, *options])

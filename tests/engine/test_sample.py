@@ -3,7 +3,6 @@
 import coverage_of_sample
 import numpy as np
 import pytest
-from command_line import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -424,23 +423,6 @@ def test_one_score_has_no_interval_and_none_that_is_exact_is_wide() -> None:
 
 
 # ---------------------------------------------------------------------------- the command
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--sample", "0"], "--sample 0 is not a whole number from 1 up"),
-        (["--sample", "-1"], "--sample -1 is not a whole number from 1 up"),
-        (["--sample", "many"], "not a whole number"),
-        (["--sample", "1.5"], "is a fraction"),
-        (["--sample", "37", "--seq-len", "8", "--heads", "1"], "more than the 36 scores there are"),
-        (["--sample", "9", "--seq-len", "8", "--heads", "1", "--mask", "window:1"], "more than the 8 scores"),
-        (["--sample", "9", "--seq-len", "2^52", "--mask", "full"], "2^62 scores at most"),
-        (["--sample", "10g", "--seq-len", "1m"], "of memory"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
-    assert error_line in refused(capsys, ["shift", *options])
 
 
 def test_a_sample_is_of_shift_alone() -> None:

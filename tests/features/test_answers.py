@@ -100,7 +100,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def screens(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """Return what a terminal of each width shows of a command, and its error beneath."""
     reports: list[Report] = []
 
     def keep(report: Report, screen: output.ScreenOptions) -> int:

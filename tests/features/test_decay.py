@@ -7,7 +7,7 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
-from command_line import Printed, ran, refused
+from command_line import Printed, ran
 
 from ropeaudit import decay
 from ropeaudit.errors import BadShape, UsageError
@@ -304,22 +304,3 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     seen = ran(capsys, ["decay", "--distance", "0,1", "--base", "100,200", "-f", "csv"], 130)
     assert {row["base"] for row in seen.rows} == {"100.0"}
     assert "1 case" in seen.err
-
-
-BAD = [
-    (["--distance", "50-1"], "does not count upwards"),
-    (["--distance", "-5"], "is not a distance from 0"),
-    (["--distance", "0-2^60"], "is not a distance from 0"),
-    (["--distance", "1.5"], "fraction"),
-    (["--qk", "normal"], "unknown --qk"),
-    (["--seed", "-1"], "--seed -1"),
-    (["--columns", "drift"], "unknown column"),
-    (["-f", "json", "--no-header"], "--no-header"),
-    (["--distance", "0-65536+1", "--base", "1e4,2e4,3e4"], "200000 rows"),
-]
-
-
-def test_bad_input_gets_one_line(tmp_path, capsys) -> None:
-    for options, error_line in BAD:
-        assert error_line in refused(capsys, ["decay", *options, "-o", tmp_path / "x.csv"]), options
-        assert list(tmp_path.iterdir()) == [], options

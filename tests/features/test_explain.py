@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from command_line import ran, refused
+from command_line import ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -416,21 +416,3 @@ def test_the_worst_case_is_one_that_needs_a_change_where_there_is_one() -> None:
     answer = told(ropeaudit.explain(131072, ["fp16", "bf16"], "hf", tolerance=bound, **sizes))
     assert (answer.status, answer.decides[:4]) == ("FAIL", "bf16")
     assert "OK" in facts(answer)
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--by", "layer"], "unknown --by 'layer'"),
-        (["--by", "head"], "unknown --by 'head'; it was withdrawn: --by pair says where drift sits"),
-        (["--by", "position"], "it was withdrawn: --by pair says where drift sits"),
-        (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up"),
-        (["--tolerance", "bias=1"], "drift_rms, drift_max, drift_relative"),
-        (["--recipe", "mlx-metal"], "cannot be emulated"),
-        (["--offset", "2^60"], "below 2^53"),
-        (["--columns", "wavelength"], "unknown column"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert error_line in refused(capsys, ["explain", *options, "-o", tmp_path / "x.csv"])
-    assert list(tmp_path.iterdir()) == []

@@ -73,22 +73,6 @@ def test_code_of_another_layout_than_the_model_is_explained_in_its_own(spec) -> 
     assert [one.setting.layout for one in result.explanations] == ["interleaved"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--order", "bhsd"],
-            "--order bhsd is for code that is called; name some, such as rope.py:apply_rope",
-        ),
-        (["--device", "cpu"], "--device cpu is for code that is called"),
-        (["--under", "tf32"], "--under tf32 is for code that is called"),
-        (["--by", "dtypes"], "--by dtypes shows code that is called"),
-    ],
-)
-def test_what_goes_with_code_alone_is_refused_without(arguments, message, capsys) -> None:
-    assert message in ran(capsys, ["explain", *arguments], 2).err
-
-
 def test_the_command_stands_beside_recipes(spec, capsys) -> None:
     command = ["explain", spec("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
     subjects = dict.fromkeys(one["implementation"] for one in ran(capsys, command).json["stages"])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cases import thinned
-from command_line import Printed, ran, refused
+from command_line import Printed, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +118,6 @@ def check_setting(which, up_to, budget=None):
 
 
 def claims_hold(results, records, first):
-    """What is said of a limit is what was measured there, whether or not all was searched."""
     if results.bound_up_to is not None:
         assert first is None or first > results.bound_up_to, results.tolerance
         assert results.proved_up_to >= results.bound_up_to
@@ -372,24 +371,6 @@ def test_nothing_turns_or_nothing_is_there() -> None:
     assert row(axes)["axes"].startswith("split 1/2/1")
 
 
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--tolerance", "drift_rms"], "'drift_rms' is not a number from 0 up; try 1%"),
-        (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),
-        (["--tolerance", "seq_len=1"], "unknown column of a tolerance"),
-        (["--tolerance", "distinct_positions=300"], "256 are all"),
-        (["--up-to", "-1"], "is not a whole number from 0 up"),
-        (["--up-to", "2^60"], "past 2^53"),
-        (["--budget", "5"], "--budget 5 is not a whole number from 64 up"),
-        (["--columns", "drift"], "unknown column"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert error_line in refused(capsys, ["limit", *options, "-o", tmp_path / "x.csv"])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_positions_of_captured_vectors_that_floats_do_not_hold_are_refused(tmp_path) -> None:
     np.savez(tmp_path / "qk.npz", q=np.ones((1, 16, 8)), k=np.ones((1, 16, 8)))
     with pytest.raises(UsageError, match="takes some of 16 positions past"):
@@ -405,21 +386,6 @@ def test_bad_arguments_in_python() -> None:
         limit("drift=1")
     with pytest.raises(NotEmulated):
         limit(recipes="flashinfer-posids")
-
-
-def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = boundary_search.search, []
-
-    def broken(*arguments):
-        calls.append(arguments)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(analysis.boundary_search, "search", broken)
-    seen = ran(capsys, ["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"], 130)
-    assert len(seen.rows) == 1
-    assert "interrupted: 1 row done" in seen.err
 
 
 def test_cases_multiply() -> None:

@@ -56,8 +56,3 @@ def test_examples_are_python_and_differ() -> None:
         for text in (kind.wrong, kind.right):
             assert text.count("\n") <= 6
             ast.parse(text)
-
-
-def test_an_unknown_code_is_told_the_nearest(capsys) -> None:
-    assert main(["list", "diagnoses", "wrong-bass"]) == 2
-    assert "unknown diagnosis 'wrong-bass'; did you mean wrong-base" in capsys.readouterr().err

@@ -35,13 +35,11 @@ FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 
 @pytest.fixture
 def built(trained):
-    """Return a function that makes a tiny model once, and trains it."""
     return trained
 
 
 @pytest.fixture
 def copied(built, tmp_path):
-    """Return a copy of the tiny Llama that may be spoilt."""
     return shutil.copytree(built("llama"), tmp_path / "copy")
 
 
@@ -358,7 +356,6 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
         (["--seed", "-1"], "is negative"),
         (["--threshold", "x"], "is not a number"),
         (["--by", "token"], "unknown kind of rows"),
-        (["--by", "head"], "'head'; it was withdrawn: --by pair"),
         (["--columns", "drift"], "unknown column"),
         (["--save-qk", "{none}/q.safetensors"], "is not a file in a folder"),
         (["--save-qk", "q.npz"], "is not a file in a folder"),

@@ -32,7 +32,6 @@ def audited(loads, folder, plant, *, dtypes="bf16", offset=1000):
 
 
 def failed(said):
-    """Return what the one answer of a wrong model rests on, and the code and the title of its first cause."""
     [told] = said.answers
     assert told.status == "FAIL"
     return told.decides, told.causes[0].code, told.causes[0].title
@@ -53,7 +52,6 @@ def wrong_layers(one):
 
 
 def frequencies(model):
-    """Yield every module that holds frequencies, with the name of the buffer."""
     for module in held.rotaries(model).values():
         for key in list(module._buffers):
             if key.endswith("inv_freq") and "original" not in key:
@@ -262,8 +260,6 @@ def later(cos, sin, theta):
 
 
 def cast_positions(model):
-    """Let each rotary module cast the positions to bfloat16."""
-
     def cast(_, args, kwargs):
         args = tuple(x if x.is_floating_point() else x.to(torch.bfloat16) for x in args)
         return args, {k: x.to(torch.bfloat16) if k == "position_ids" else x for k, x in kwargs.items()}
@@ -456,7 +452,6 @@ def rotates(monkeypatch):
 
 
 def reported(folder):
-    """Return the one row of a model at offset 1 in float32, and what is said of it."""
     audit = model_audit(str(folder), 1, "fp32", tokens="24")
     [one] = audit
     return one, report([audit], None, {}, shifted=[one])
@@ -686,7 +681,6 @@ def test_decode_of_a_model_whose_tokens_see_those_behind_them_is_not_compared(bu
 
 
 def checked(folder, capsys):
-    """Return the exit code of `check` of a model that is run, and its rows of the model by name."""
     code = main(["check", str(folder), "--tokens", "24", "--dtype", "fp32", "--up-to", "64", "-f", "json"])
     rows = json.loads(capsys.readouterr().out)["records"]
     return code, {row["check"]: row for row in rows if row["check"].startswith("model ")}

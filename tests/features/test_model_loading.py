@@ -31,7 +31,6 @@ def audited(folder, *, dtypes="fp32", trusted=False):
 
 
 def frequencies(model):
-    """Return every module that holds frequencies, with the name of the buffer."""
     return [
         (module, key)
         for module in held.rotaries(model).values()

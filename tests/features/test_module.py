@@ -21,7 +21,6 @@ CONFIG = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "
 
 
 def audited(capsys, *arguments, code=0):
-    """Return the JSON report, and the answer that people read."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "a.json")
         assert main(["module", *map(str, arguments), "-o", str(file), "-q"]) == code

@@ -170,9 +170,6 @@ def test_positions_under_a_name_that_says_nothing(spec, capsys) -> None:
 
 def test_refusals(spec, tmp_path, capsys) -> None:
     assert "unknown way of loading 'twice'" in refused(capsys, spec("Llama"), "--loaded", "twice")
-    for way in ("saved", "low-cpu-mem"):
-        message = refused(capsys, spec("Llama"), "--loaded", way)
-        assert "; it was withdrawn: use " in message
     assert "unknown dtype of a module" in refused(capsys, spec("Llama"), "--dtype", "e4m3")
     assert "--up-to 9: a module is known by 67 positions" in refused(capsys, spec("Llama"), "--up-to", "9")
     assert "needs the arguments dim, secret" in refused(capsys, spec("Needs"))

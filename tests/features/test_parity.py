@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import ran, refused
+from command_line import ran
 
 from ropeaudit import parse, shift
 from ropeaudit.arithmetic.rounding import round_to
@@ -187,20 +187,3 @@ def test_the_answer_holds_the_numbers(capsys) -> None:
     assert first.startswith(f"WARN  hf and uniform, bf16   scores {share} apart {where}; hf is closer to")
     assert f"{percent(worst['bits_differing'])} of elements differ in bits" in others[0]
     assert len(others) < 15
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["hf", "none-such"], "unknown recipe"),
-        (["hf", "hf[angle=fp65]"], "unknown number format"),
-        (["hf", "hf[]"], "is not NAME[STAGE=FORMAT]"),
-        (["hf", "there-is-no.toml"], "No such file"),
-        (["hf", "meta", "--set", "angle"], "is not STAGE=FORMAT"),
-        (["hf", "meta", "--offset", "2^60"], "past 2^53"),
-        (["hf", "meta", "--columns", "drift"], "unknown column"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
-    assert error_line in refused(capsys, ["parity", *options, "-o", tmp_path / "x.csv"])
-    assert list(tmp_path.iterdir()) == []

@@ -208,34 +208,6 @@ def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Pat
     assert "phi-3.5-mini: scaling longrope depends on the length" in capsys.readouterr().out
 
 
-REFUSED = {
-    "--want rotation": "unknown want 'rotation'; did you mean rotated?",
-    "--positions int16": "unknown positions 'int16'",
-    "--offset -5": "offset -5 is negative",
-    "--clip 100": "leave out --clip",
-    "--dtype tf32": "no file holds tf32",
-    "--positions int32 --offset 2^31": "give --positions int64",
-    "--seq-len 1": "--seq-len 1 is not from 2 to 8192",
-    "--seq-len 16k": "--seq-len 16384 is not from 2 to 8192",
-    "--kv-heads 3": "does not divide",
-    "--context 0": "--context 0 is not a number of positions",
-    "--model usual --config none.json": "--model and --config",
-    "--model most": "unknown model 'most'",
-    "--offset 2^53": "past 2^53",
-    "--want scores": "known: rotated, gradient (scores are judged from rotated q and k)",
-    "--served --seq-len 47": "--served takes --seq-len 48 or more, not 47",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_what_makes_no_case_is_refused_and_nothing_is_written(arguments: str, tmp_path: Path, capsys) -> None:
-    assert main(["vectors", "-o", str(tmp_path / "case"), *arguments.split()]) == 2
-    message = capsys.readouterr().err
-    assert REFUSED[arguments] in message
-    assert message.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("x")

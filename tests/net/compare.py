@@ -66,11 +66,9 @@ class Renamed:
         return line
 
     def row(self, row: Row) -> dict[str, Any]:
-        """Return a stored row with the names that there are now."""
         return {self.columns.get(name, name): self.value(name, value) for name, value in row.items()}
 
     def value(self, column: str, value: Any) -> Any:
-        """Return a stored value with the names that there are now."""
         if not isinstance(value, str):
             return value
         if column in ("check", "rule"):

@@ -55,7 +55,6 @@ class Entry:
 
     @property
     def missing(self) -> list[str]:
-        """The packages that it needs and that are not installed."""
         return [package for package in self.needs if find_spec(package) is None]
 
 
@@ -131,7 +130,6 @@ def form(words: list[str]) -> str:
 
 
 def called(words: list[str], folder: Path, stdin: str = "") -> tuple[int, str, str]:
-    """Run a command line in a folder; return its exit code, stdout and stderr."""
     streams = [io.BytesIO(), io.BytesIO()]
     out, said = (io.TextIOWrapper(stream, encoding="utf-8", write_through=True) for stream in streams)
     known = sys.stdin

@@ -77,7 +77,6 @@ def constants(setting: Fault) -> str:
 
 
 def config(folder: Path, setting: Fault, **more: object) -> Path:
-    """Write the config.json of a small Llama with the setting."""
     keys: dict[str, Any] = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -178,7 +177,6 @@ def summary(row: dict[str, Any]) -> bool:
 
 
 def wrong_shift(row: dict[str, Any]) -> bool:
-    """Return whether a row of `shift` says that something is wrong."""
     return row.get("within_tolerance") is False or (row.get("rotation_excess") or 0) > 1
 
 
@@ -280,7 +278,6 @@ def module(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 
 def wrong_buffer(row: dict[str, Any]) -> bool:
-    """Return whether a row of `module` says that something is wrong."""
     return row.get("agrees") == "no" or row.get("result") in ("off", "not a number")
 
 

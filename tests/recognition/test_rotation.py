@@ -445,16 +445,6 @@ def test_a_right_formula_raises_no_alarm(some) -> None:
         assert_shift_invariant(right, recipe="meta", offsets=(0, 1000, 131072, 2**20), **case)
 
 
-@pytest.mark.parametrize(("name", "code"), [("held_in_int16", 1), (RIGHT[0], 0)])
-def test_the_gate_of_the_command_line(name, code, capsys) -> None:
-    """The gate that examples show: it breaks for each faulty kernel, also where scores see nothing."""
-    size = ["--heads", "2", "--seq-len", "128", "--head-dim", "64", "--dtype", "bf16", "-q"]
-    command = ["shift", "--impl", f"{KERNELS}:{name}", "--offset", "0,32k,128k", *size]
-    assert main([*command, "--fail-if", "drift_rms>0.01"]) == code
-    first = capsys.readouterr().out.splitlines()[0]
-    assert (first.split()[0], "rotates wrongly" in first) == (("FAIL", True) if code else ("OK", False))
-
-
 TURN = (1, -1, 1, 1)
 
 

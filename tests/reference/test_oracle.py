@@ -91,7 +91,6 @@ class Audit:
 
 
 def differences(expected: oracle.Expected, record: Any) -> list[str]:
-    """Say which columns of a record are not as expected."""
     requested, wrong = expected.columns, []
     for name in ("distinct_positions", "scores"):
         if getattr(record, name) != requested[name]:

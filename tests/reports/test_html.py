@@ -286,19 +286,6 @@ def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data
         assert "<h1>" in chartless(merged([str(path)], None, {}))
 
 
-def test_bad_use(tmp_path: Path, capsys) -> None:
-    sweep = written(tmp_path)
-    for arguments, fragment in (
-        ([], "FILE"),
-        (["none.jsonl"], "cannot be read"),
-        (["sweep.xyz"], "kind of file"),
-        ([sweep, "-o", sweep], "one of the files to read"),
-        ([sweep, "-o", "no/such/folder/x.html"], "cannot be written"),
-    ):
-        assert main(["report", *arguments]) == 2
-        assert fragment in capsys.readouterr().err, arguments
-
-
 def test_table(tmp_path: Path, monkeypatch, capsys, snapshot) -> None:
     written(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -334,7 +321,6 @@ def test_first_inexact_positions() -> None:
 
 
 def images(page: str) -> list[str]:
-    """Return the pictures of a page as the text of their .svg files."""
     coded = re.findall(r'<img alt="[^"]*" src="data:image/svg\+xml;base64,([^"]*)">', page)
     return [base64.b64decode(one).decode() for one in coded]
 

@@ -226,16 +226,6 @@ def test_the_headline_of_overflow_is_of_the_row_that_loses_most() -> None:
     assert "528 of 528 scores are nan or infinite in fp16 at offset 70,000" in drift.answer(results).decides
 
 
-def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
-    (tmp_path / "short.py").write_text(SHORT_TABLE)
-    sizes = {"heads": 1, "seq_len": 32, "head_dim": 16}
-    rows = list(shift((0, 1000), "bf16", implementations=f"{tmp_path / 'short.py'}:rotate", **sizes))
-    assert [row.verdict for row in rows] == ["sound", "refused"]
-    (answer,) = drift.report(rows, (), {}).answers
-    assert answer.status == "WARN"
-    assert answer.decides.startswith("refused in 1 of 2 rows, the others within tolerance")
-
-
 def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
     """Where a pair alone is off, though a recipe explains it, the sentence says where."""
     [row] = shift([1000], ["fp16"], ["hf"], heads=1, seq_len=32, head_dim=16)

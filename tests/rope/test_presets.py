@@ -3,10 +3,8 @@
 import tomllib
 from importlib import resources
 
-import pytest
 from command_line import ran
 
-from ropeaudit.errors import UnknownName
 from ropeaudit.main import main
 from ropeaudit.rope import presets
 
@@ -32,11 +30,6 @@ def test_heads_are_groups() -> None:
         assert model.heads % model.kv_heads == 0, model.name
         assert model.maximum, model.name
         assert set(model.layers) <= {"full_attention", "sliding_attention"}
-
-
-def test_an_unknown_model() -> None:
-    with pytest.raises(UnknownName, match=r"unknown model 'llama-3\.1-8'; did you mean llama-3\.1-8b"):
-        presets.named("llama-3.1-8")
 
 
 def test_every_model_works_in_every_command(capsys) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command_line
 import kernels_on_devices as kernels
 import pretended_device
 import pytest
@@ -47,12 +48,7 @@ def rows(capsys, *arguments: str) -> list[dict[str, object]]:
 
 
 def refused(capsys, *arguments: str) -> str:
-    """Return the message of a command that exits with 2."""
-    assert main([*arguments, "-q"]) == 2
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert "Traceback" not in seen.err
-    return seen.err
+    return command_line.refused(capsys, [*arguments, "-q"])
 
 
 # ---------------------------------------------------------------------------- the device itself

@@ -1,7 +1,5 @@
 """Real implementations, called: the families that they measure like, what they refuse, their layouts."""
 
-import csv
-import io
 import json
 import os
 import subprocess
@@ -12,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import first_fast
+from command_line import ran
 from planted import Planted, plant, rotated
 
 from ropeaudit import RopeSetting, parse, shift
@@ -45,10 +44,6 @@ def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting
     one = third_party.implementation(name)
     assert one.refuses(setting, parse(dtype)) == ""
     return one.rotator(setting, parse(dtype)).rotate_one(x, positions, key=False)
-
-
-def csv_rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 # (implementation, dtype) -> largest |drift| at offsets 0, 1000, 131072 (float32: 0, 2^20), d=128, base 1e4,
@@ -182,15 +177,14 @@ def test_what_is_not_taken_is_a_row_with_the_reason() -> None:
 def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     command = "shift --impl transformers-llama,x-transformers,mlx --recipe hf --heads 1 --seq-len 8 -f csv -q"
     command += " --dtype fp32 --offset 0"
-    assert main(command.split()) == 0
-    results = [(one["implementation"], one["layout"]) for one in csv_rows(capsys.readouterr().out)]
+    results = [(one["implementation"], one["layout"]) for one in ran(capsys, command.split()).rows]
     names = ["hf", "transformers-llama", "x-transformers", "mlx"]
     assert results == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
-    assert main([*command.split(), "--layout", "interleaved"]) == 0
-    verdicts = {one["implementation"]: one["verdict"] for one in csv_rows(capsys.readouterr().out)}
+    interleaved = ran(capsys, [*command.split(), "--layout", "interleaved"]).rows
+    verdicts = {one["implementation"]: one["verdict"] for one in interleaved}
     assert verdicts == dict.fromkeys(names, "sound") | {"transformers-llama": "refused"}
-    assert main([*command.split(), "--model", "llama-3.1-8b"]) == 0
-    assert {one["layout"] for one in csv_rows(capsys.readouterr().out)} == {"half"}
+    of_model = ran(capsys, [*command.split(), "--model", "llama-3.1-8b"]).rows
+    assert {one["layout"] for one in of_model} == {"half"}
 
 
 def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
@@ -199,8 +193,8 @@ def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
     result = json.loads(capsys.readouterr().out)
     assert (result["verdict"], result["resembles"]) == ("wrong_rotation", "half pairs")
     plant(monkeypatch, Planted, layouts=("half",))
-    assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
-    (result,) = csv_rows(capsys.readouterr().out)
+    command = ["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]
+    (result,) = ran(capsys, command).rows
     assert float(result["drift_max"]) < 1e-5
 
 
@@ -208,8 +202,8 @@ def test_what_is_missing_says_what_to_type(monkeypatch, capsys) -> None:
     plant(monkeypatch, Planted, needs=("there_is_no_such_package",))
     with pytest.raises(MissingPackage, match=r"needs there_is_no_such_package; pip install 'ropeaudit\[pla"):
         third_party.implementation("planted")
-    assert main(["list", "implementations", "-f", "csv"]) == 0
-    (row,) = (one for one in csv_rows(capsys.readouterr().out) if one["implementation"] == "planted")
+    listed = ran(capsys, ["list", "implementations", "-f", "csv"]).rows
+    (row,) = (one for one in listed if one["implementation"] == "planted")
     assert row["runs"] == "pip install 'ropeaudit[planted]'"
     with pytest.raises(UnknownName, match="did you mean mlx"):
         third_party.implementation("mxl")
@@ -246,8 +240,8 @@ def test_every_extra_is_in_pyproject() -> None:
 
 
 def test_list_implementations_says_layouts_dtypes_and_what_is_called(capsys) -> None:
-    assert main(["list", "implementations", "-f", "csv"]) == 0
-    results = {one["implementation"]: one for one in csv_rows(capsys.readouterr().out)}
+    listed = ran(capsys, ["list", "implementations", "-f", "csv"]).rows
+    results = {one["implementation"]: one for one in listed}
     assert list(results) == [*ENTRIES, *(f"{name}:*" for name in third_party.FAMILIES)]
     assert int(results["transformers:*"]["classes"]) == len(third_party.FAMILIES["transformers"].members())
     assert results["onnxruntime"]["dtypes"] == "float32 float16"

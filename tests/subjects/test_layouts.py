@@ -121,7 +121,6 @@ def write(folder: Path, files: dict[str, str], base: str) -> None:
 
 
 def pair(folder: Path, layout: str) -> tuple[str, str]:
-    """Return the specs of the right checkout and of the wrong one."""
     spec, files = LAYOUTS[layout]
     for name, base in (("right", RIGHT), ("wrong", WRONG)):
         write(folder / name, files, base)

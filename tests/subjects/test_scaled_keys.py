@@ -81,20 +81,3 @@ def test_attention_parity_and_samples_store_keys_too(capsys) -> None:
     assert sampled["drift_rms"] == pytest.approx(whole["drift_rms"], rel=0.2)
     [pair] = rows(capsys, "parity", "hf[output=int8:head]", "hf", "--offset", "1000")
     assert 0.004 < pair["parity_rms"] < 0.02
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (["shift", "--set", "output=int8:head", "--sample", "99"], "give int8:token"),
-        (["shift", "--set", "output=int8:head", "--backend", "torch"], "leave out --backend torch"),
-        (["shift", "--set", "output=int8:head,input=int8:head"], "input or output, not both"),
-        (["shift", "--set", "angle=int8:head"], "try --set output=int8:head"),
-        (["shift", "--set", "output=int8"], "at input or output; try --set output=int8:head"),
-        (["explain", "--set", "output=int8:head"], "measured by `ropeaudit shift` and `parity`"),
-        (["limit", "--set", "output=int8:head"], "measured by `ropeaudit shift` and `parity`"),
-    ],
-)
-def test_what_is_not_measured_is_refused(line: list[str], message: str, capsys) -> None:
-    assert main(line) == 2
-    assert message in capsys.readouterr().err

@@ -76,7 +76,6 @@ def test_every_recipe_drifts_in_torch_as_the_emulation_says(seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_hugging_face_bit_for_bit(dtype: str) -> None:
-    """The recipe hf in torch is what transformers' Llama computes, to the last bit."""
     fmt = parse(dtype)
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     module = llama.LlamaRotaryEmbedding(

@@ -91,7 +91,6 @@ def run(line: str) -> None:
 
 
 def configs(folder: Path) -> None:
-    """Write each config.json into a folder of its name."""
     for name, config in CONFIGS.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text(json.dumps(config))
@@ -103,7 +102,6 @@ def frequencies(dims: int, base: float = 10000.0) -> np.ndarray:
 
 
 def arrays(folder: Path) -> None:
-    """Write q and k, and dumped frequencies and tables."""
     import torch
     from safetensors.torch import save_file
 
