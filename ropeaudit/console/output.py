@@ -61,7 +61,7 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     form = reports.form_named(screen.form)
     coloured = _coloured(screen.color, out)
     report = replace(report, verbose=screen.verbose)
-    if screen.form == "table" and isinstance(screen, ReportOptions) and screen.quiet:
+    if screen.form == "table" and isinstance(screen, ReportOptions) and screen.quiet and not screen.outputs:
         first = [replace(one, causes=(), facts=()) for one in report.answers]
         report = replace(report, answers=first, screen=(), notes=(), legend="", further={}, header=True)
     if form.show and (out.isatty() or coloured):

@@ -76,7 +76,8 @@ def template(text: str) -> str:
     ('nan or inf', 'base <base> instead of <asked>')
     """
     named = ((before, name) for before, name, _, _ in string.Formatter().parse(text))
-    return "".join(before + (f"<{name}>" if name not in (None, "more") else "") for before, name in named)
+    words = {None: "", "more": "", "narrow": "what is narrow", "wide": "a wider format"}
+    return "".join(before + words.get(name, f"<{name}>") for before, name in named)
 
 
 def arithmetic(values: Mapping[str, Any]) -> str:

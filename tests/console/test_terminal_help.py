@@ -142,7 +142,7 @@ def test_no_color_on_a_terminal_has_no_escape_at_all() -> None:
     text = os.read(ours, 100_000)
     os.close(ours)
     assert done.returncode == 0
-    assert text.startswith(b"WARN  hf   undecided in fp32 at offset 0: 10 scores are too few")
+    assert text.startswith(b"WARN  hf   undecided in fp32 at offset 0: 10 scores of the 100 that are needed")
     assert b"\x1b" not in text
 
 

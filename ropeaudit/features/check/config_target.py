@@ -251,7 +251,10 @@ def _times(limit: Limit, ratio: float | None) -> str:
     """Return a ratio to the model's maximum in words, rounded down; nothing where it has no maximum."""
     if ratio is None or limit.case.maximum is None:
         return ""
-    shown = f"{math.floor(10 * ratio) / 10:g}" if ratio < 10 else f"{math.floor(ratio):,}"
+    if ratio < 1:
+        shown = f"{ratio:.2g}"
+    else:
+        shown = f"{math.floor(10 * ratio) / 10:.1f}" if ratio < 10 else f"{math.floor(ratio):,}"
     return f", {shown} times its {limit.case.maximum:,} positions"
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from ropeaudit import __version__
 from ropeaudit.errors import UsageError
+from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report, ReportForm
 from ropeaudit.reports.faults import Fault
@@ -53,8 +54,7 @@ def _rule(rule: str) -> dict[str, Any]:
     named = {"id": rule, "helpUri": page, "defaultConfiguration": {"level": "error"}}
     if kind is None:  # a limit, a key of a config: what failed explains itself
         return {**named, "shortDescription": {"text": rule.replace("-", " ")}}
-    remedy = "" if "{" in kind.remedy else kind.remedy  # else each result has its own
-    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": remedy}
+    parts = {"": kind.shows, "Cause: ": kind.cause, "Remedy: ": wording.template(kind.remedy)}
     return {
         **named,
         "shortDescription": {"text": kind.title},
