@@ -177,7 +177,7 @@ class ReportOptions(ScreenOptions):
         "-q",
         "--quiet",
         is_flag=True,
-        help="Print the first line alone; with -f or -o all of it, and nothing on stderr but refusals.",
+        help="Print the first line alone; with -f or -o only keep notes off stderr.",
     )
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
