@@ -234,7 +234,8 @@ def _parsed(path: str, parse: Callable[[bytes], T], content: bytes | None = None
     try:
         return parse(content)
     except _DAMAGED as error:
-        raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}") from None
+        hint = "; give -f csv to the command before the pipe" if path == "-" else ""
+        raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}{hint}") from None
 
 
 def check(path: str, row: Mapping[str, Any]) -> None:

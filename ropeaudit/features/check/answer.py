@@ -292,9 +292,13 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
 
 def _noted(own: Sequence[Checked]) -> Facts:
     """Return what informs and decides nothing."""
-    noted = [one.finding for one in own if one.finding.status == "info" and not warns(one)]
-    elsewhere = ("cast module", LIMIT)
-    facts = {one.detail: one.check for one in noted if one.check not in elsewhere}
+    elsewhere, facts = ("cast module", LIMIT), dict[str, str]()
+    noted = [one for one in own if one.finding.status == "info" and not warns(one)]
+    for one in (one for one in noted if one.finding.check not in elsewhere):
+        several = sum(other.finding.check == one.finding.check for other in noted) > 1
+        dtype = parse(one.dtype).short if one.dtype != NONE else ""
+        which = ", ".join(filter(None, [dtype, one.finding.where])) if several else ""
+        facts.setdefault(": ".join(filter(None, [which, one.finding.detail])), one.finding.check)
     return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
 
 
