@@ -101,7 +101,7 @@ def test_an_argument_that_forward_cannot_use_is_refused(spec, capsys) -> None:
 def test_a_module_that_was_called_and_not_understood_is_not_judged(way, spec, capsys) -> None:
     """Its buffer is right, and says nothing of what it returns."""
     result = audited(capsys, spec("SinOfOthers"), "--loaded", way, code=1)
-    assert result["answer"].startswith("WARN")
+    assert result["answer"].startswith("FAIL")
     assert "not checked     what SinOfOthers returns (what it returns is not " in result["answer"]
 
 

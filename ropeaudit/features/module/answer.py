@@ -16,7 +16,7 @@ from ropeaudit.features.module.expected import FAR, NEAR
 from ropeaudit.features.module.measurement import LAST, UP_TO, Measurement
 from ropeaudit.features.module.runs import WAYS, Run
 from ropeaudit.recognition import wording
-from ropeaudit.reports.answers import Answer, Cause
+from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent, short
 from ropeaudit.runtime.own_modules import shown_path
@@ -49,7 +49,9 @@ def answer(audit: ModuleAudit) -> Answer:
     elif not audit.judged:
         some = audit.source.kind != "gguf" and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
-    return Answer("WARN", audit.source.spec, decides, (), _facts(audit))
+    # what was not judged is no pass: the exit code says so too
+    status: Status = "WARN" if audit.judged else "FAIL"
+    return Answer(status, audit.source.spec, decides, (), _facts(audit))
 
 
 def _lost(audit: ModuleAudit) -> list[Cause]:
@@ -214,7 +216,7 @@ def _next(audit: ModuleAudit) -> str:
     return (
         ""
         if source.kind == "module"
-        else "frequencies are computed on loading: give the function that loads it"
+        else "frequencies are computed on loading: give the function that loads it, such as FILE.py:load"
     )
 
 
