@@ -272,7 +272,9 @@ def test_what_was_done_before_an_error_is_not_lost(monkeypatch, tmp_path, capsys
     detail = f"no pass: {why}; 1 target was not begun: qwen2.5-7b"
     assert "FAIL  missing.py:f   not checked\n" in out
     *_, written, last, annotated = err.splitlines()
-    assert written.startswith("ropeaudit: stopped by an error: 4 checks done and written; 1 target was not begun")
+    assert written.startswith(
+        "ropeaudit: stopped by an error: 4 checks done and written; 1 target was not begun"
+    )
     assert annotated == f"::error title=ropeaudit%3A interrupted::missing.py:f, interrupted: {detail}"
     assert last == f"ropeaudit: error: {why}"
     assert (tmp_path / "x.csv").read_text().count("\n1,gpt-j-6b,model,") == 8
