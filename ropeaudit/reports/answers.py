@@ -28,7 +28,7 @@ STATUSES: dict[Status, str] = {
     "PASS": "bold green",
 }
 _LABEL = 16  # characters of the labels of facts
-_SHORTEST = 36  # characters of a target that stay where the first line is cut: a file and its function
+_BEHIND = 12  # columns behind a long target for the first word of what decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def _first(one: Answer, width: int | None) -> list[Line]:
     target = printable(one.target)
     room = len(target)
     if width is not None:
-        shortest = min(_SHORTEST, width // 2)  # what decides goes on in the next line then
-        room = max(shortest, width - len(one.status) - len(one.decides) - 5)
+        left = width - len(one.status) - 5  # what decides goes on in the next line
+        room = max(left - _BEHIND, left - len(one.decides))
     if len(target) > room:
         target = f"{target[: room // 3]}…{target[len(target) - (room - room // 3 - 1) :]}"
     begin = [(one.status, STATUSES[one.status]), (f"  {target}   ", "bold")]
@@ -120,6 +120,8 @@ def _cause(cause: Cause, width: int | None) -> list[Line]:
     if cause.file:
         place = f"{printable(cause.file)}:{cause.line}" if cause.line else printable(cause.file)
         source = f"   {cause.source.strip()}" if cause.source else ""
+        if width is not None and len(place) + len(source) > width - 6:
+            source = ""
         results += _wrapped([("  --> ", "dim")], f"{place}{source}", "", 6, width)
     for fact in cause.facts:
         results += _wrapped([("   = ", "dim")], fact, "", 5, width)

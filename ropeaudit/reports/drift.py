@@ -104,7 +104,7 @@ def legend(results: Sequence[Record]) -> str:
         seq_len, heads, seed = sizes.pop()
         drawn = f"; {counted(seq_len, 'token')}, {counted(heads, 'head')}"
         drawn += "" if seed is None else f", seed {seed}"
-    best = "vs best: drift ÷ the best achievable in the dtype"
+    best = "vs best: drift ÷ that expected of careful code in the dtype"
     return f"drift = RMS(score - exact) / RMS(exact); {best}{drawn}\ncolumns: ropeaudit list columns"
 
 
@@ -211,14 +211,18 @@ def _causes(worst: Record) -> list[Cause]:
 
 
 def _worst(results: Sequence[Record]) -> Record:
-    """Return the row that the answer is about: of those of the worst quality the one that drifts most."""
+    """Return the row that the answer is about: of those of the worst quality the one that drifts most.
 
-    def key(record: Record) -> tuple[int, int, float]:
+    Code that rotates wrongly comes before recipes that drift.
+    """
+
+    def key(record: Record) -> tuple[int, int, bool, float]:
         row = verdicts.columns(record)
         rank, size = verdicts.severity(row)
         return (
             rank if rank > 1 else min(rank, 0),
             {"no": 2, "undecided": 1}.get(verdicts.quality(row), 0),
+            (record.rotation_excess or 0.0) > 1,
             judging.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
         )
 

@@ -51,10 +51,12 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     causes = [cause_of(code, some, case) for code, some in groups.items()]
     causes += [cause_of(code, some, case, warning=True) for code, some in _by_cause(doubtful).items()]
     if len(causes) > 1:
-        causes = [
-            _shortened(causes[0], 2),
-            *(replace(_shortened(one, 1), file="", source="") for one in causes[1:]),
-        ]
+        first, *others = ([fact for fact in one.facts if not fact.startswith(_LIKE)] for one in causes)
+        causes[0] = _shortened(causes[0], first, 2)
+        further = zip(causes[1:], others, strict=True)
+        causes[1:] = [replace(_shortened(one, facts, 1), file="", source="") for one, facts in further]
+    elif causes and any(fact.startswith(_LIKE) for fact in causes[0].facts):
+        causes[0] = _shortened(causes[0], causes[0].facts, 3)
     facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
     facts += _missing(own, case, findings)
     if rest := causes[_MOST_CAUSES:]:
@@ -177,9 +179,8 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
 
 
-def _shortened(cause: Cause, most: int) -> Cause:
-    """Return one of several causes: how far off it is, in some facts at most, and what to change."""
-    facts = [fact for fact in cause.facts if not fact.startswith(_LIKE)]
+def _shortened(cause: Cause, facts: Sequence[str], most: int) -> Cause:
+    """Return a cause with some facts at most, how far off it is among them, and with what to change."""
     fixes = [fact for fact in facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
     return replace(cause, facts=[*facts[:most], *fixes])
 
@@ -306,7 +307,9 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
     """Return what was not checked, with the reasons where there is room for them."""
     beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
     if any(one.finding.check == LIMIT for one in own):
-        beyond.append(f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)")
+        beyond.append(
+            f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len); other q and k"
+        )
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (one.finding for one in own):
         if finding.status in ("left out", "not applicable"):

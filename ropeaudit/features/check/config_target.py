@@ -124,8 +124,8 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
-    said += filter(None, [_idle(target.config, target.case.base, model), _lengths(target, model)])
     said += dict.fromkeys(filter(None, (_doubtful(one.scaling) for one in model.layers.values())))
+    said += filter(None, [_idle(target.config, target.case.base, model), _lengths(target, model)])
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
         return noted("config keys", "; ".join(said))

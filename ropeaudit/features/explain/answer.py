@@ -111,7 +111,13 @@ def _fix(one: Explanation, accepted: DriftTolerance) -> str:
         return "no stage can be computed in higher precision"
     best = one.remedy or one.remedies[-1]
     before, left = (_amount(one, drift, accepted) for drift in (one.drift, best.drift))
-    text = f"--set {changes(one, best)}   {before.removesuffix(' off')} -> {left}"
+    # code takes no --set: its author changes the stages
+    change = (
+        changes(one, best).replace("=", " in ").replace(",", ", ")
+        if one.code
+        else f"--set {changes(one, best)}"
+    )
+    text = f"{change}   {before.removesuffix(' off')} -> {left}"
     if not best.drift.nonfinite and accepted.met_by(best.drift, one.reference):
         return f"{text} (limit {_limit(accepted)})"
     return f"{text}, over the limit" + (
@@ -131,7 +137,7 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     facts, case, sampled = list[tuple[str, str]](), one.case, one.sample
     if one.reference.rms and not one.nonfinite:
         least = percent(one.attainable / one.reference.rms)
-        facts.append(("achievable", f"{least} off with careful code in {one.recipe.dtype.short}"))
+        facts.append(("careful code", f"{least} off in {one.recipe.dtype.short}, as expected of it"))
     assumed = [f"head_dim {one.setting.head_dim}"] if case.head_dim is None else []
     assumed += [f"base {one.setting.base:g}"] if case.base is None else []
     if assumed and case.model is None and case.config is None:
