@@ -482,3 +482,8 @@ def test_a_bound_that_is_all_that_is_accepted_proves_it() -> None:
     regime = SimpleNamespace(first=0)
     for column in ("drift_max", "drift_relative", "change_max"):
         assert analysis.Proof.proves(proof, Tolerance(column, 0.0), regime, 7)
+
+
+def test_the_bound_proves_that_scores_are_finite() -> None:
+    [one] = limit("nonfinite=0", recipes="hf", dtypes="fp32", up_to=2**20, heads=1, seq_len=8, budget=64)
+    assert (one.proof, one.proved_up_to) == ("bound", 2**20)

@@ -271,3 +271,11 @@ def test_values_of_nonsense_are_refused(tmp_path: Path) -> None:
         if not small and value not in SENSIBLE.get(key, ()) and not outcome(file):
             taken.append(f"{key} = {value[:40]}")
     assert taken == []
+
+
+def test_sections_in_an_order_that_is_not_understood_are_refused() -> None:
+    rope = {"rope_type": "default", "mrope_section": [24, 20, 20]}
+    by_code = {"model_type": "qwen3_vl_text", "rope_parameters": rope | {"mrope_interleaved": False}}
+    for other in ({"model_type": "ernie4_5_vl_text", "rope_parameters": rope}, by_code):
+        with pytest.raises(BadInput, match="arranged in a way that is not understood"):
+            from_config({"head_dim": 128, "rope_theta": 1e6} | other, "x", "")
