@@ -1,0 +1,246 @@
+"""The door: code that is not ours ends, hangs, floods and breaks its own process, and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeaudit.door.process import Door, Ended, ForeignError, Late, Raised
+from ropeaudit.errors import UsageError
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+F = "\ndef f(x):\n    return x + 1\n"
+LIMIT = 2.0  # seconds
+
+# what code does -> what the door says of it; nothing where it is no fault
+HOSTILE = {
+    "raise ValueError('no')": (Raised, "no"),
+    "raise BaseException('worse')": (Raised, "worse"),
+    "raise KeyboardInterrupt": (Raised, ""),
+    "import sys; sys.exit(0)": (Raised, "0"),
+    "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E": (Raised, ""),
+    "import os; os._exit(7)": (Ended, "exit code 7"),
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": (Ended, "SIGSEGV"),
+    "import os; os.abort()": (Ended, "SIGABRT"),
+    "import os; os.execv('/bin/true', ['true'])": (Ended, "exit code 0"),
+    "import ctypes; ctypes.CDLL(None).exit(5)": (Ended, "exit code 5"),
+    "import threading, os, time\nthreading.Thread(target=os._exit, args=(9,)).start()\ntime.sleep(9)": (
+        Ended,
+        "exit code 9",
+    ),
+    "while True: pass": (Late, ""),
+    "import ctypes; ctypes.PyDLL(None).sleep(99)": (Late, ""),  # with the GIL held
+    "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(99)": (Late, ""),
+    "import os; os.closerange(3, 4096)": (Ended, ""),
+    "import os\nfor n in range(3, 4096):\n    try: os.write(n, b'x' * 99)\n    except OSError: pass": (
+        Ended,
+        "",
+    ),
+    "bytearray(2**46)": (Raised, ""),
+    "import os; os.chdir('/'); os.umask(0); os.environ.clear()": None,
+    "import atexit; atexit.register(print, 'late')": None,
+    "import sys; sys.stdin.read()": None,
+    "import numpy; numpy.add = numpy.float32 = None": None,
+    "import builtins; builtins.print = builtins.open = None": None,
+    "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)": None,
+    "print('x' * 10**7)": None,
+    "import threading, time; threading.Thread(target=time.sleep, args=(99,)).start()": None,
+    "import os\nif os.fork() == 0: import time; time.sleep(99)": None,
+    "import os; os.unlink(__file__)": None,
+}
+
+
+@pytest.fixture(
+    params=["fork", pytest.param("spawn", marks=pytest.mark.slow)]
+)  # each road takes half a minute
+def road(request, monkeypatch) -> str:
+    monkeypatch.setenv("ROPEAUDIT_DOOR", request.param)
+    return request.param
+
+
+def opened(folder: Path, text: str, limit: float = 60.0) -> Door:
+    (folder / "k.py").write_text(text)
+    return Door("door.functions:open_file", {"file": str(folder / "k.py")}, limit)
+
+
+def called(door: Door) -> tuple[dict, np.ndarray]:
+    header, arrays = door.session().ask("door.functions:call", {}, {"x": X})
+    return header, arrays["y"]
+
+
+def children() -> set[int]:
+    """Return the processes whose session is not ours and whose parent, or its parent, we are."""
+    found = subprocess.run(["ps", "-eo", "pid=,ppid=,sid="], capture_output=True, text=True).stdout
+    rows = [tuple(map(int, line.split())) for line in found.splitlines()]
+    own = {pid for pid, parent, sid in rows if parent == os.getpid() and sid == pid}
+    return own | {pid for pid, _, sid in rows if sid in own}
+
+
+@pytest.mark.parametrize("where", ["import", "call"])
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_whatever_code_does_is_a_finding_of_it(where, number, road, tmp_path) -> None:
+    text, expected = list(HOSTILE.items())[number]
+    if where == "call":
+        indented = "\n".join(f"    {line}" for line in text.splitlines())
+        text = f"def f(x):\n{indented}\n    return x + 1\n"
+    else:
+        text += F
+    seen = None
+    try:
+        door = opened(tmp_path, text, LIMIT)
+        assert np.array_equal(called(door)[1], X + 1)
+    except ForeignError as error:
+        seen = type(error), str(error)
+    if expected is None:
+        assert seen is None
+    else:
+        assert seen is not None
+        assert seen[0] is expected[0], seen
+        assert expected[1] in seen[1]
+
+
+def test_a_session_has_a_state_and_no_past(road, tmp_path) -> None:
+    door = opened(tmp_path, "past = []\ndef f(x):\n    past.append(1)\n    return x * len(past)\n")
+    session = door.session()
+    for times in (1, 2):
+        header, arrays = session.ask("door.functions:call", {}, {"x": X})
+        assert header["calls"] == times
+        assert np.array_equal(arrays["y"], times * X)
+    header, y = called(door)
+    assert header["calls"] == 1
+    forks = road == "fork"
+    assert np.array_equal(y, X if forks else 3 * X)
+    assert (header["pid"] != door.facts["pid"]) is forks
+    assert bool(door.why_no_forks) is not forks
+
+
+def test_two_sessions_are_open_at_once(road, tmp_path) -> None:
+    door = opened(tmp_path, F)
+    first, second = door.session(), door.session()
+    for session in (first, second, first):
+        assert np.array_equal(session.ask("door.functions:call", {}, {"x": X})[1]["y"], X + 1)
+    assert first.ask("door.functions:call", {}, {"x": X})[0]["calls"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+            "threads: 1",
+        ),
+        ("import sys, types\nsys.modules['jax'] = types.ModuleType('jax')", "jax is loaded"),
+    ],
+)
+def test_it_does_not_fork_where_that_is_not_safe(text, why, tmp_path) -> None:
+    door = opened(tmp_path, text + F)
+    assert why in door.why_no_forks
+    assert np.array_equal(called(door)[1], X + 1)
+
+
+def test_what_torch_computes_at_import_does_not_hang_a_fork(tmp_path) -> None:
+    text = "import torch\na = torch.ones(512, 512) @ torch.ones(512, 512)\n"
+    door = opened(
+        tmp_path, text + "def f(x):\n    return (torch.from_numpy(x.copy()) @ torch.ones(3, 3)).numpy()\n"
+    )
+    assert np.array_equal(called(door)[1], X @ np.ones((3, 3), np.float32))
+
+
+def test_arrays_come_back_as_they_were(road, tmp_path) -> None:
+    door = opened(tmp_path, "def f(x):\n    return x\n")
+    session = door.session()
+    for x in (X, X.astype(complex), X[:, :0], np.float64(2.5).reshape(()), X > 2, X.T, np.arange(9) - 4):
+        y = session.ask("door.functions:call", {}, {"x": x})[1]["y"]
+        assert (y.dtype, y.shape) == (x.dtype, x.shape)
+        assert np.array_equal(x, y)
+
+
+def test_a_large_array_goes_there_and_back(road, tmp_path) -> None:
+    x = np.random.default_rng(0).standard_normal(2**22)
+    assert np.array_equal(
+        opened(tmp_path, F).session().ask("door.functions:call", {}, {"x": x})[1]["y"], x + 1
+    )
+
+
+def test_objects_are_not_sent(road, tmp_path) -> None:
+    door = opened(tmp_path, "import numpy\ndef f(x):\n    return numpy.array([object()])\n")
+    with pytest.raises(Raised, match="arrays of object are not sent"):
+        called(door)
+
+
+def test_an_exception_says_where_it_was_raised(road, tmp_path) -> None:
+    door = opened(tmp_path, "def f(x):\n    y = 1\n    return y / 0\n")
+    with pytest.raises(Raised, match="division by zero") as seen:
+        called(door)
+    assert (seen.value.type, seen.value.file, seen.value.line) == (
+        "ZeroDivisionError",
+        str(tmp_path / "k.py"),
+        3,
+    )
+
+
+def test_errors_of_ours_come_home_as_they_are(road, tmp_path) -> None:
+    text = (
+        "from ropeaudit.errors import UsageError\ndef f(x):\n    raise UsageError('--heads 0 is too few')\n"
+    )
+    with pytest.raises(UsageError) as seen:
+        called(opened(tmp_path, text))
+    assert seen.value.typed == "--heads 0 is too few"
+
+
+def test_what_is_printed_is_kept_once(road, tmp_path, capfd) -> None:
+    door = opened(
+        tmp_path, "print('at import', flush=True)\ndef f(x):\n    print('a call', flush=True)\n    return x\n"
+    )
+    session = door.session()
+    for _ in range(3):
+        session.ask("door.functions:call", {}, {"x": X})
+    assert door.output.lines() == ["at import", "a call (3 times)"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nothing_is_left(road, tmp_path) -> None:
+    door = opened(tmp_path, F)
+    sessions = [door.session() for _ in range(3)]
+    for session in sessions:
+        session.ask("door.functions:call", {}, {"x": X})
+    assert children()
+    for session in sessions:
+        session.close()
+    door.close()
+    deadline = time.monotonic() + 10
+    while children() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not children()
+
+
+def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
+    (tmp_path / "k.py").write_text("def f(x):\n    return x\n")
+    code = (
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from ropeaudit.door.process import Door\n"
+        f"door = Door('door.functions:open_file', {{'file': {str(tmp_path / 'k.py')!r}}})\n"
+        "session = door.session()\n"
+        "print(door.facts['pid'], session._pid, flush=True)\n"
+        "time.sleep(99)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(word) for word in parent.stdout.readline().split() if word != "0"]
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
