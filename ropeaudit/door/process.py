@@ -181,6 +181,9 @@ class _Channel:
         except Malformed as error:
             _kill(pid or door._process.pid)
             raise Ended(f"your code wrote where ropeaudit reads, in {what}: {error}") from None
+        except KeyboardInterrupt:  # its answer would come to the next question
+            _kill(pid or door._process.pid)
+            raise
         if "ours" in message.header:
             kind = getattr(errors, str(message.header["ours"]), errors.RopeAuditError)
             ours: errors.RopeAuditError = kind.__new__(kind)

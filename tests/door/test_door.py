@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -202,6 +203,17 @@ def test_what_is_printed_is_kept_once(road, tmp_path, capfd) -> None:
         session.ask("door.functions:call", {}, {"x": X})
     assert door.output.lines() == ["at import", "a call (3 times)"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_ctrl_c_ends_a_call(road, tmp_path) -> None:
+    door = opened(tmp_path, "import time\ndef f(x):\n    time.sleep(99)\n")
+    session = door.session()
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.ask("door.functions:call", {}, {"x": X})
+    with pytest.raises(Ended, match="SIGKILL"):
+        session.ask("door.functions:call", {}, {"x": X})
 
 
 def test_nothing_is_left(road, tmp_path) -> None:
