@@ -232,7 +232,7 @@ def test_scores_of_a_head_that_is_turned_otherwise_name_it() -> None:
         turned[:, 2] = q[:, 2]
         return turned @ half_torch(k, positions).transpose(-1, -2) * q.shape[-1] ** -0.5
 
-    with pytest.raises(AssertionError, match="head 2 of 4 alone: nothing known explains it"):
+    with pytest.raises(AssertionError, match="head 2 of 4: nothing known explains it"):
         assert_shift_invariant(scores=scores, dtype="fp32", **SMALL)
 
 

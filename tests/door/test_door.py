@@ -66,6 +66,13 @@ def road(request, monkeypatch) -> str:
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def functions(monkeypatch) -> None:
+    """Let children find the functions of these tests."""
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
 def opened(folder: Path, text: str, limit: float = 60.0) -> Door:
     (folder / "k.py").write_text(text)
     return Door("door.functions:open_file", {"file": str(folder / "k.py")}, limit)

@@ -125,7 +125,6 @@ class OwnCode(Code):
             tables = fit.convention.signature.tables
             what, reach = "computes the rest itself", ""
             if tables:
-                self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
                 reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed"
             else:
                 self.changes, what = {}, f"takes no tables from here ({fit.convention.signature})"
@@ -137,6 +136,8 @@ class OwnCode(Code):
             if ignored:
                 self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
             self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
+            if tables:
+                self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
             if left := signatures.left_out(self.instance(key), fit.convention.signature):
                 self._note(f"not given, though it takes them: {', '.join(left)}")
             if fit.permuted:
