@@ -24,6 +24,7 @@ from typing import Any
 from ropeaudit.door.messages import Arrays, Message, Reader, encoded, receive, send, write
 from ropeaudit.errors import RopeAuditError, one_line
 
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _HIGH = 200  # protocol descriptors lie from here on: code that closes the first ones does not meet them
 _PIECE = 2**20  # bytes that are read at once
 _NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads at their first use
@@ -90,7 +91,7 @@ def described(error: BaseException) -> dict[str, Any]:
     frames = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
-        if f"{os.sep}ropeaudit{os.sep}" not in frame.filename
+        if not frame.filename.startswith(_OURS)
     ]
     file, line = frames[-1] if frames else ("", 0)
     try:
