@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import selectors
 import signal
 import socket
@@ -119,6 +120,13 @@ class Door:
         """The child's stdout and stderr, as far as they are open."""
         both = (self._process.stdout, self._process.stderr)
         return [stream for stream in both if stream is not None and not stream.closed]
+
+    def printed(self) -> list[str]:
+        """Return what the child printed so far, as `Output.lines` does."""
+        for stream in self.streams:
+            while select.select([stream], [], [], 0)[0] and (data := os.read(stream.fileno(), _PIECE)):
+                self.output.feed(data)
+        return self.output.lines()
 
     def how_it_ended(self, pid: int) -> str:
         """Return how a process ended that is gone: by which signal, or with which exit code."""
