@@ -18,7 +18,7 @@ from ropeaudit.errors import UsageError
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 F = "\ndef f(x):\n    return x + 1\n"
-LIMIT = 2.0  # seconds that what never returns is waited for
+LIMIT = 1.0  # seconds that what never returns is waited for
 
 # what code does -> what the door says of it; nothing where it is no fault
 HOSTILE = {

@@ -1,8 +1,9 @@
 """CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds.
 
 A cell is empty where its column does not apply, and nan where a number is none. Text is quoted where it has
-to be, and never altered but for the guard below. Sentences are in JSON.
-Text that a spreadsheet would take for a formula begins with an apostrophe, which `restored` takes off again.
+to be, and never altered but for two guards, which `restored` takes off again: an apostrophe stands before
+text that a spreadsheet would take for a formula, and before a line of it that begins with ::, which a runner
+of GitHub would take for a command. Sentences are in JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.numbers import exact
 
 _FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r]")  # full-width signs too
+_COMMAND = r"'*[^\S\r\n]*::"
+_BEFORE_COMMAND = re.compile(rf"(?:\A|(?<=[\r\n]))(?={_COMMAND})")
+_GUARDED_COMMAND = re.compile(rf"(?:\A|(?<=[\r\n]))'(?={_COMMAND})")
 
 
 def render(report: Report) -> str:
@@ -63,16 +67,19 @@ def _check_header(names: Sequence[str]) -> None:
 def restored(text: str) -> str:
     """Return the text that stands in a cell.
 
-    >>> restored("'=f"), restored("''=f"), restored("it's"), restored("-1")
-    ('=f', "'=f", "it's", '-1')
+    >>> restored("'=f"), restored("''=f"), restored("it's"), restored("-1"), restored("a\\n'::error::")
+    ('=f', "'=f", "it's", '-1', 'a\\n::error::')
     """
+    text = _GUARDED_COMMAND.sub("", text)
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def cell(value: Any) -> str:
     """Return a value as it stands between commas, before it is quoted."""
     text = exact(value)
-    return f"'{text}" if isinstance(value, str) and _FORMULA.match(text) else text
+    if not isinstance(value, str):
+        return text
+    return _BEFORE_COMMAND.sub("'", f"'{text}" if _FORMULA.match(text) else text)
 
 
 class _Lines:
