@@ -70,7 +70,7 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     if form.errors and isinstance(out, io.TextIOWrapper):
         out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
     text = reports.render(screen.form, report)
-    out.write("\n".join(map(printable, text.split("\n"))) if out.isatty() else text)
+    out.write("\n".join(map(form.shown, text.split("\n"))) if out.isatty() else text)
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:

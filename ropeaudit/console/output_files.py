@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ropeaudit import reports
+from ropeaudit.console import output
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths, streams
@@ -95,7 +96,8 @@ class OutputFile:
         for target, file, content in zip(self.targets, self.files, contents, strict=True):
             atomic_files.fill(file, content, target)
         for target, file in zip(self.targets, self.files, strict=True):
-            atomic_files.put(file, target)
+            if left := atomic_files.put(file, target):
+                output.say(f"warning: a copy of {str(target)!r} cannot be removed from its folder: {left!r}")
 
     def discard(self) -> None:
         """Leave nothing behind of a file that was not written."""

@@ -21,6 +21,7 @@ from ropeaudit import reports
 from ropeaudit.audits import records
 from ropeaudit.audits.identity import shown
 from ropeaudit.audits.records import Record
+from ropeaudit.console import output
 from ropeaudit.console.output_files import part_of
 from ropeaudit.errors import BadInput, BadOutput
 from ropeaudit.reports import reading
@@ -35,7 +36,7 @@ _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line
 
 
 class SweepFile:
-    """NAME.part, open and locked by this run alone. rows: those that it held."""
+    """NAME.part, open and locked by this run alone. rows: those that it held. full: it takes no more."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class SweepFile:
         Raises: BadOutput if another run writes it, or if it holds rows and `resume` is not given; BadInput if
         what is there are no rows.
         """
-        self.name, self.path = name, part_of(name)
+        self.name, self.path, self.full = name, part_of(name), False
         self.number, self.synced = _open(self.path), time.monotonic()
         try:
             content = _content(self.number)
@@ -72,7 +73,9 @@ class SweepFile:
             raise
 
     def append(self, row: Record) -> None:
-        """Write a row. Raises: BadOutput where it does not fit; what was written before stays whole."""
+        """Write a row. From one that does not fit on none is, which is said; what was written stays whole."""
+        if self.full:
+            return
         line = line_of(row)
         try:
             written = os.write(self.number, line)
@@ -86,10 +89,12 @@ class SweepFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self.number, self.length)
-            more = "the rows in it are whole: make room, then give the same command with --resume"
-            if not self.length:
-                more = "no row is stored: make room, then give the same command again"
-            raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}; {more}") from None
+            self.full = True
+            stored = "the rows in it are whole" if self.length else "no row is stored"
+            output.say(
+                f"warning: {self.path!r} cannot be written: {error.strerror}; {stored}, and those that are "
+                "measured from here on are in the report alone"
+            )
 
     def close(self) -> None:
         """Close it; without rows it goes away."""

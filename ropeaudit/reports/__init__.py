@@ -58,6 +58,7 @@ class ReportForm(NamedTuple):
     finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
     header: whether a line above the rows can be left out.
     show: prints it to a terminal, or with True to what shall have colours as one has.
+    shown: what a terminal gets of a line of its text.
     errors: what stdout does with characters that its encoding lacks; empty for what any text gets.
     package: what it needs, which the extra called like the form installs.
     """
@@ -72,6 +73,7 @@ class ReportForm(NamedTuple):
     notes: bool = False
     header: bool = False
     show: Callable[[Report, TextIO, bool], None] | None = None
+    shown: Callable[[str], str] = numbers.printable
     errors: str = ""
     package: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,19 @@ def printable(text: str) -> str:
     if plain.lstrip().startswith("::"):
         plain = f"\\{plain.lstrip()}"
     return plain.replace("##[", "#\\#[")
+
+
+def printable_json(line: str) -> str:
+    r"""Return a line of JSON with what `printable` writes out, as JSON writes it: it stays what it was.
+
+    >>> printable_json('"a\x9b\u00a0 ##[error]"')
+    '"a\\u009b\\u00a0 #\\u0023[error]"'
+    """
+    plain = "".join(
+        c if c.isprintable() else re.sub("....", r"\\u\g<0>", c.encode("utf-16-be", "surrogatepass").hex())
+        for c in line
+    )
+    return plain.replace("##[", "#\\u0023[")
 
 
 def setting(value: Any) -> str:

@@ -68,17 +68,18 @@ class Kept(OSError):
     """A file could neither be replaced nor written into; filename: where all that it was to hold stands."""
 
 
-def put(file: IO[bytes], target: Path) -> None:
-    """Put a file of `opened` in the place of `target` and close it.
+def put(file: IO[bytes], target: Path) -> str:
+    """Put a file of `opened` in the place of `target` and close it; return the name of a copy that stays.
 
-    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into.
-    Raises: Kept.
+    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into; in
+    the latter no copy can be removed. Raises: Kept.
     """
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
     with file:
         try:
             os.replace(file.name, target)
+            return ""
         except OSError:
             copy = Path(file.name)
             try:
@@ -94,8 +95,11 @@ def put(file: IO[bytes], target: Path) -> None:
                 except OSError:
                     kept = copy
                 raise Kept(error.errno, error.strerror, str(kept)) from None
-            with contextlib.suppress(OSError):
+            try:
                 os.unlink(copy)
+            except OSError:
+                return str(copy)
+            return ""
 
 
 def write(target: Path, content: bytes) -> None:

@@ -76,7 +76,8 @@ def of_file(path: Path, package: str = "") -> OwnModules:
     depth = len(package.split(".")) if package else _depth(resolved)
     folder = resolved.parents[depth]
     package = package or ".".join(resolved.parts[-depth - 1 : -1])
-    name = f"{package}.ropeaudit_own_{path.stem}" if package else f"ropeaudit_own_{path.stem}"
+    name = f"ropeaudit_own_{path.stem.replace('.', '_')}"
+    name = f"{package}.{name}" if package else name
     return OwnModules(str(folder), name, str(path.absolute()))
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from ropeaudit.console import sweep_file
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
+from ropeaudit.runtime import atomic_files
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
 SMALL = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp64,fp16", "--offset", "0,7,-3,131072"]
@@ -200,27 +202,35 @@ def test_an_end_in_the_middle_keeps_rows_and_a_new_run_does_not_lose_them(whole,
 
 @pytest.mark.parametrize("how", ["nothing", "half a line"])
 @pytest.mark.parametrize("after", [0, 5])
-def test_a_full_disk_leaves_whole_rows(how, after, whole, tmp_path, capsys, monkeypatch) -> None:
+def test_a_full_disk_loses_no_row(how, after, whole, tmp_path, capsys, monkeypatch) -> None:
     usual, writes = os.write, []
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def write(number: int, line: bytes) -> int:
         writes.append(line)
         if len(writes) <= after:
             return usual(number, line)
         if how == "nothing" or len(writes) > after + 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise full
         return usual(number, line[:17])
 
+    def fill(file: IO[bytes], content: bytes, target: Path, fill: Any = atomic_files.fill) -> None:
+        if target.name == "x.jsonl":
+            raise full
+        fill(file, content, target)
+
     monkeypatch.setattr(sweep_file.os, "write", write)
-    run(tmp_path, code=2)
+    monkeypatch.setattr(atomic_files, "fill", fill)
+    run(tmp_path, "-o", str(tmp_path / "y.jsonl"), code=2)
     monkeypatch.undo()
+    assert same(tmp_path / "y.jsonl", whole / "x.jsonl")
     message = capsys.readouterr().err
-    rows = "the rows in it are whole" if after else "no row is stored"
-    assert f"No space left on device; {rows}" in message
+    assert ("the rows in it are whole" if after else "no row is stored") in message
     part = tmp_path / "x.jsonl.part"
     assert part.exists() == bool(after)
     if after:
         assert part.read_bytes() == b"".join(writes[:after])
+        assert "the rows that fitted are in" in message
     assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
 
 

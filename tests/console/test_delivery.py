@@ -250,5 +250,8 @@ def test_names_neither_steer_a_terminal_nor_a_runner() -> None:
         assert not any(unicodedata.category(c)[0] == "C" for c in line)
         cell = csv_form.cell(name)
         assert csv_form.restored(cell) == name
+        quoted = numbers.printable_json(json.dumps(name, ensure_ascii=False))
+        assert json.loads(quoted) == name
+        assert quoted.isprintable()
         assert not re.search(r"(^|[\r\n])\s*::", cell), name
         assert cell[:1] == "'" or cell.lstrip()[:1] not in tuple("=+-@\uff1d\uff0b\uff0d\uff20")

@@ -72,6 +72,11 @@ def test_a_module_of_ones_own_is_found_where_the_command_runs(capsys, monkeypatc
     assert "own_rotations" not in sys.modules
 
 
+def test_a_file_may_have_dots_in_its_name(tmp_path) -> None:
+    (tmp_path / "rope.v1.2.py").write_bytes(PATH.read_bytes())
+    assert main(["shift", "--impl", f"{tmp_path}/rope.v1.2.py:bhsd", *SMALL, "--dtype", "fp32"]) == 0
+
+
 def test_what_is_measured_is_a_plain_computation() -> None:
     """The largest drift in bfloat16, from float64 angles and complex numbers of this test's own."""
     (record,) = shift(

@@ -198,7 +198,8 @@ def how_to_go_on(file: SweepFile | None) -> str:
     """Return what to say of rows that are in no report yet; nothing where they are stored nowhere."""
     if file is None or not (os.path.exists(file.path) and os.path.getsize(file.path)):
         return ""
-    return f"; the rows are in {file.path!r}; the same command with --resume goes on"
+    rows = "the rows that fitted" if file.full else "the rows"
+    return f"; {rows} are in {file.path!r}; the same command with --resume goes on"
 
 
 _PLAN = ("axis", "count", "values")

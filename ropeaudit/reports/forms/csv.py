@@ -65,10 +65,10 @@ def _check_header(names: Sequence[str]) -> None:
 
 
 def restored(text: str) -> str:
-    """Return the text that stands in a cell.
+    r"""Return the text that stands in a cell.
 
-    >>> restored("'=f"), restored("''=f"), restored("it's"), restored("-1"), restored("a\\n'::error::")
-    ('=f', "'=f", "it's", '-1', 'a\\n::error::')
+    >>> restored("'=f"), restored("''=f"), restored("it's"), restored("-1"), restored("a\n'::error::")
+    ('=f', "'=f", "it's", '-1', 'a\n::error::')
     """
     text = _GUARDED_COMMAND.sub("", text)
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ropeaudit.reports import Report, ReportForm, Row
+from ropeaudit.reports.numbers import printable_json
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -64,5 +65,12 @@ def _plain(value: Any) -> Any:
 
 
 FORM = ReportForm(
-    "JSON", render, decode, metadata="within", about=loads, notes=True, errors="backslashreplace"
+    "JSON",
+    render,
+    decode,
+    metadata="within",
+    about=loads,
+    notes=True,
+    shown=printable_json,
+    errors="backslashreplace",
 )

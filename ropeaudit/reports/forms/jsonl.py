@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.forms.json import loads, one_line, plain_row
+from ropeaudit.reports.numbers import printable_json
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
 
@@ -35,4 +36,4 @@ def begins(names: Sequence[str]) -> str:
     return f'{{"{names[0]}": '
 
 
-FORM = ReportForm("JSON Lines", render, decode, begins, errors="backslashreplace")
+FORM = ReportForm("JSON Lines", render, decode, begins, shown=printable_json, errors="backslashreplace")

@@ -19,7 +19,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report, ReportForm
 from ropeaudit.reports.faults import Fault
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import printable, printable_json
 
 _HOME = "https://github.com/ropeaudit/ropeaudit"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -85,4 +85,4 @@ def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-FORM = ReportForm("SARIF", render)
+FORM = ReportForm("SARIF", render, shown=printable_json)
