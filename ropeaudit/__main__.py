@@ -5,12 +5,13 @@ import contextlib
 import os
 import signal
 import sys
+from typing import NoReturn
 
 INTERRUPTED = 130
 
 
-def main() -> int:
-    """Run the command line; a Ctrl-C while it is being loaded, or is being interrupted, ends it as any other.
+def main() -> NoReturn:
+    """Run the command line and end the process; a Ctrl-C while it is loaded or interrupted ends it alike.
 
     NumPy's OpenBLAS would start threads when it is loaded, and let them spin; an audit has its own instead.
     """
@@ -34,10 +35,9 @@ def main() -> int:
     from ropeaudit.runtime import streams
 
     _leave(streams.ended(code))
-    return code
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     """End the process with this code: Python's own is another where a signal comes while it shuts down."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -89,4 +89,4 @@ def _leave_this_folder() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

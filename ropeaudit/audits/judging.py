@@ -70,6 +70,14 @@ def within(
     return exact or drift_relative <= tolerance
 
 
+def rotates_wrongly(excess: float | None) -> bool:
+    """Return whether a rotated pair is further off than its dtype explains, whatever recipe rounds so.
+
+    excess: the largest rotation error / allowed of code; None of a recipe.
+    """
+    return (excess or 0.0) > 1
+
+
 def ratio(value: float, by: float) -> float:
     """Return value / by, or nan where that is undefined."""
     return value / by if by and math.isfinite(by) else math.nan

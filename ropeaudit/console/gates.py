@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ropeaudit.audits import judging
 from ropeaudit.audits.comparison import Pair, value
 from ropeaudit.audits.records import COLUMNS, GROUP_HINTS, Record
 from ropeaudit.errors import UnknownName, UsageError
@@ -78,8 +79,7 @@ class Gate:
 
 
 def _rotates_wrongly(row: Row) -> bool:
-    """Return whether a rotated pair is further off than its dtype explains, whatever recipe rounds so."""
-    return row.get("verdict") == "wrong_rotation" or (row.get("rotation_excess") or 0.0) > 1
+    return row.get("verdict") == "wrong_rotation" or judging.rotates_wrongly(row.get("rotation_excess"))
 
 
 Exempt: TypeAlias = Callable[[Gate, Row], bool]

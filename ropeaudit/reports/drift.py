@@ -89,7 +89,7 @@ def _note(record: Record) -> str:
     """Return what is wrong with a row in a few words; nothing where nothing is."""
     if record.verdict == "refused":
         return f"refused: {printable(record.why)}"
-    if (record.rotation_excess or 0.0) > 1:
+    if judging.rotates_wrongly(record.rotation_excess):
         return f"wrong rotation: {record.diagnosis or 'unexplained'}"
     if record.nonfinite:
         return f"{record.nonfinite:,} of {record.scores:,} scores nan or infinite"
@@ -156,7 +156,9 @@ def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
         lost = f"{worst.nonfinite:,} of {worst.scores:,} {kind} are nan or infinite"
         return f"{lost} {where}{_right(results, worst)}"
     size = f"{verdicts.distinct_percent(worst.drift_relative, worst.tolerance)} off{limit}"
-    if worst.verdict == "wrong_rotation" or (quality == "no" and (worst.rotation_excess or 0.0) > 1):
+    if worst.verdict == "wrong_rotation" or (
+        quality == "no" and judging.rotates_wrongly(worst.rotation_excess)
+    ):
         return f"rotates wrongly {where}: scores {size}{_right(results, worst)}"
     if quality == "no":
         return f"out of tolerance {where}: scores {size}{_right(results, worst)}"
@@ -222,7 +224,7 @@ def _worst(results: Sequence[Record]) -> Record:
         return (
             rank if rank > 1 else min(rank, 0),
             {"no": 2, "undecided": 1}.get(verdicts.quality(row), 0),
-            (record.rotation_excess or 0.0) > 1,
+            judging.rotates_wrongly(record.rotation_excess),
             judging.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
         )
 

@@ -111,12 +111,9 @@ def _fix(one: Explanation, accepted: DriftTolerance) -> str:
         return "no stage can be computed in higher precision"
     best = one.remedy or one.remedies[-1]
     before, left = (_amount(one, drift, accepted) for drift in (one.drift, best.drift))
-    # code takes no --set: its author changes the stages
-    change = (
-        changes(one, best).replace("=", " in ").replace(",", ", ")
-        if one.code
-        else f"--set {changes(one, best)}"
-    )
+    change = f"--set {changes(one, best)}"
+    if one.code:  # it takes no --set: its author changes the stages
+        change = ", ".join(f"{stage} in {fmt}" for stage, fmt in _widened(one, best)) or "nothing"
     text = f"{change}   {before.removesuffix(' off')} -> {left}"
     if not best.drift.nonfinite and accepted.met_by(best.drift, one.reference):
         return f"{text} (limit {_limit(accepted)})"
@@ -127,9 +124,14 @@ def _fix(one: Explanation, accepted: DriftTolerance) -> str:
 
 def changes(one: Explanation, remedy: Remedy) -> str:
     """Return a remedy as --set takes it: angle=fp64,table=fp32."""
+    return ",".join(f"{stage}={fmt}" for stage, fmt in _widened(one, remedy)) or "nothing"
+
+
+def _widened(one: Explanation, remedy: Remedy) -> list[tuple[str, str]]:
+    """Return the stages that a remedy widens, in their order, with the format that each is widened to."""
     wide = blames.widened(one.recipe, remedy.widths)
     texts = {s: "/".join(dict.fromkeys(f.short for f in blames.formats(wide, s))) for s in remedy.widths}
-    return ",".join(f"{stage}={texts[stage]}" for stage in STAGES if stage in texts) or "nothing"
+    return [(stage, texts[stage]) for stage in STAGES if stage in texts]
 
 
 def _around(one: Explanation) -> list[tuple[str, str]]:
