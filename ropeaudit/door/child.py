@@ -109,6 +109,7 @@ class _Child:
         self.reader, self.waiting, self.passed = Reader(), list[Message](), list[int]()
         self.opened: Any = None
         self.sessions: dict[int, Session] = {}
+        self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
 
     def run(self) -> None:
         """Serve until the parent is gone."""
@@ -119,7 +120,7 @@ class _Child:
             elif "fork" in header:
                 self._fork()
             elif "ended" in header:
-                self._say({"status": _waitpid(header["ended"], 0)[1]})
+                self._say({"status": self._status(header["ended"])})
             elif "close" in header:
                 self.sessions.pop(header["close"], None)
             else:
@@ -140,9 +141,12 @@ class _Child:
     def _fork(self) -> None:
         """Fork: the new process serves one session on the socket that was passed, and ends."""
         channel = self.passed.pop(0)
+        for one in [one for one, status in self.forks.items() if status is None]:
+            self._status(one, os.WNOHANG)  # else those that have ended stay in the table of processes
         group: int = _fork() if _fork is not None else -1
         if group:
             os.close(channel)
+            self.forks[group] = None
             self._say({"pid": group})
             return
         try:
@@ -157,6 +161,14 @@ class _Child:
         finally:
             save_coverage()
             _exit(0)
+
+    def _status(self, fork: int, wait: int = 0) -> int | None:
+        """Return how a fork ended, as `os.waitstatus_to_exitcode` reads it; None where nobody says it."""
+        if self.forks.get(fork) is None:
+            with contextlib.suppress(ChildProcessError):  # where code ignores the end of its children
+                ended, status = _waitpid(fork, wait)
+                self.forks[fork] = status if ended else None
+        return self.forks.get(fork)
 
     def _began(self, what: str) -> None:
         self._say({"began": what})

@@ -133,7 +133,7 @@ class Door:
         if pid and self._process.poll() is None:
             with contextlib.suppress(ForeignError):
                 status = self._control.ask({"ended": pid}, "its end").header["status"]
-                return _words(os.waitstatus_to_exitcode(status))
+                return "nobody says how" if status is None else _words(os.waitstatus_to_exitcode(status))
         with contextlib.suppress(subprocess.TimeoutExpired):
             return _words(self._process.wait(_ENDING))
         return "it closed the way to it"

@@ -244,6 +244,35 @@ def test_nothing_is_left(road, tmp_path) -> None:
     assert not children() - others
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+def test_forks_that_have_ended_do_not_stay_in_the_table_of_processes(tmp_path) -> None:
+    def ended(parent: int) -> int:
+        states = [state(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()]
+        return states.count(["Z", str(parent)])
+
+    door = opened(tmp_path, F)
+    for _ in range(4):
+        session = door.session()
+        session.ask("door.functions:call", {}, {"x": X})
+        session.close()
+    deadline, left = time.monotonic() + 10, 4
+    while left > 1 and time.monotonic() < deadline:
+        session = door.session()
+        session.ask("door.functions:call", {}, {"x": X})
+        left = ended(door.facts["pid"])
+        session.close()
+    assert left <= 1
+    door.close()
+
+
+def test_code_that_ignores_the_end_of_its_children_ends_all_the_same(road, tmp_path) -> None:
+    ignores = "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    door = opened(tmp_path, f"{ignores}def f(x):\n    os._exit(7)\n")
+    with pytest.raises(Ended, match="your code ended the process"):
+        door.session().ask("door.functions:call", {}, {"x": X})
+    door.close()
+
+
 def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
     (tmp_path / "k.py").write_text("def f(x):\n    return x\n")
     code = (
@@ -264,8 +293,13 @@ def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
     assert not any(alive(pid) for pid in pids)
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> list[str]:
+    """The state of a process and its parent; of none Z and nothing."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:2]
     except OSError:
-        return False
+        return ["Z", ""]
+
+
+def alive(pid: int) -> bool:
+    return state(pid)[0] != "Z"
