@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from ropeaudit.recognition import allowance, rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide
-from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
 
 
@@ -44,15 +43,6 @@ class CallForm(Rotator):
     def calls(self, length: int) -> Iterator[slice]:
         """Yield the rows of each of its calls, of so many."""
         yield slice(0, length)
-
-    @abstractmethod
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return q and k rotated. Shapes: (b, h, s, d) twice, (s,) or (b, s) -> two arrays like q and k."""
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
-        rotated: FloatArray = self.rotate_both(x[None], x[None], at)[int(key)][0]
-        return rotated
 
 
 @dataclass(slots=True)

@@ -304,11 +304,6 @@ class GradientRotator(Rotator):
         """Return one of an instance that has not been called yet."""
         return GradientRotator.of(replace(self.rotator, instance=self.backward.function).afresh())
 
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return the gradient of x, as of q or of k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
-        results: FloatArray = self.rotate_both(x[None], x[None], at)[key][0]
-        return results
-
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return the gradients of q and k, with respect to upstream ones. Shapes: as `Rotator` says."""
         setting, fit = self.rotator.setting, self.rotator.fit

@@ -118,10 +118,6 @@ class ReturnedCall(Rotator):
         q, k = code.given
         self.call, self.given, self.rotated = call, (call.part(q, False), call.part(k, True)), code.rotated
 
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Raise NotAsked: q and k were written back together."""
-        raise NotAsked("a part of a call")
-
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Sides:
         """Return what was written back for the q, k and positions that were given. Raises: NotAsked."""
         asked = np.array_equal(np.broadcast_to(at, (len(q), q.shape[2])), self.call.positions())

@@ -168,11 +168,6 @@ class SameFrequencies(Rotator):
             raise ValueError("a call of this length has other frequencies")
         return self.rotator.rotate_both(q, k, at)
 
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated as q, or as k."""
-        rotated: FloatArray = self.rotate_both(x[None], x[None], at)[int(key)][0]
-        return rotated
-
 
 def check(
     rotator: Rotator,

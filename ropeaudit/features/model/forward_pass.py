@@ -267,7 +267,6 @@ class Capture:
         value: Any,
         attention_mask: Any,
         scaling: float | None = None,
-        dropout: float = 0.0,
         **others: Any,
     ) -> Any:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
@@ -280,7 +279,7 @@ class Capture:
                 attention_mask, query.shape[-2], causal=getattr(module, "is_causal", True) is not False
             )
             self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
-        return self.attend(module, query, key, value, attention_mask, scale, dropout, **others)
+        return self.attend(module, query, key, value, attention_mask, scale, **others)
 
     @staticmethod
     def attend(
@@ -290,13 +289,12 @@ class Capture:
         value: Any,
         attention_mask: Any,
         scaling: float | None = None,
-        dropout: float = 0.0,
         **others: Any,
     ) -> Any:
         """Attend as the model's own function does."""
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
-        return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+        return eager(module, query, key, value, attention_mask, scaling=scale, **others)
 
     def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
         """Return q and k of a layer, and what is known of their rotation.
