@@ -5,12 +5,11 @@ import contextlib
 import os
 import signal
 import sys
-from typing import NoReturn
 
 INTERRUPTED = 130
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line and end the process; a Ctrl-C while it is loaded or interrupted ends it alike.
 
     NumPy's OpenBLAS would start threads when it is loaded, and let them spin; an audit has its own instead.
@@ -37,7 +36,7 @@ def main() -> NoReturn:
     _leave(streams.ended(code))
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int) -> None:
     """End the process with this code: Python's own is another where a signal comes while it shuts down."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

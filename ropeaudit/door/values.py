@@ -24,7 +24,7 @@ _ERRORS = {
     for name, one in vars(errors).items()
     if isinstance(one, type) and issubclass(one, RopeAuditError)
 }
-_NONE = (  # what follows of a message that `packed` did not make
+_FORGED = (  # what follows of a message that `packed` did not make
     *(ArithmeticError, AttributeError, LookupError, RecursionError, RopeAuditError),
     *(StopIteration, TypeError, ValueError),
 )
@@ -72,7 +72,7 @@ class Values:
         """Return the value that JSON tells of. Raises: Malformed where `packed` makes no such thing."""
         try:
             return self._made(told, arrays)
-        except _NONE as error:
+        except _FORGED as error:
             raise Malformed(f"a value that is none: {type(error).__name__}") from None
 
     def _made(self, told: Any, arrays: Arrays) -> Any:

@@ -119,7 +119,7 @@ def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
     assert "| within tolerance | yes |" in text
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
     (here / "m").mkdir()
-    (here / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+    (here / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
     theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
     save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors")
     titles = {
