@@ -18,9 +18,6 @@ def main() -> None:
     _leave_this_folder()
     try:
         _hear_as_ctrl_c()
-        from ropeaudit.runtime import streams
-
-        streams.reserve()
         from ropeaudit.main import main as run
 
         code = run()
@@ -31,9 +28,7 @@ def main() -> None:
         code = INTERRUPTED
     if code == INTERRUPTED:
         _deafen()
-    from ropeaudit.runtime import streams
-
-    _leave(streams.ended(code))
+    _leave(code)
 
 
 def _leave(code: int) -> None:

@@ -51,8 +51,10 @@ class RopeAuditError(Exception):
     """The root: catching it catches everything that ropeaudit raises on purpose.
 
     fault: what was seen and allowed. The message says too what to type, the remedy, behind it, and where that
-    is, such as a file, before it.
+    is, such as a file, before it. after_all: whether all else that was asked for was done before it.
     """
+
+    after_all = False
 
     def __init__(self, fault: str = "", remedy: str = "", where: str = "") -> None:
         super().__init__(": ".join(filter(None, (where, "; ".join(filter(None, (fault, remedy)))))))
@@ -152,6 +154,26 @@ def parser_reason(error: Exception) -> str:
     return str(error)
 
 
+class ForeignError(Exception):
+    """What code that is not ours did instead of returning: a finding of it, not a fault of the audit."""
+
+
+class Raised(ForeignError):
+    """It raised an exception. type: the name of its class. file, line: where, the last of others' code."""
+
+    def __init__(self, type: str, text: str, file: str = "", line: int = 0) -> None:
+        super().__init__(text)
+        self.type, self.text, self.file, self.line = type, text, file, line
+
+
+class Ended(ForeignError):
+    """It ended its process, closed the way to it, or wrote into it what is no message."""
+
+
+class Late(ForeignError):
+    """It did not return in time, and was ended."""
+
+
 def one_line(error: BaseException, longest: int = 200) -> str:
     """Return the type and the message of an exception on one line, without its full stop.
 
@@ -159,7 +181,15 @@ def one_line(error: BaseException, longest: int = 200) -> str:
     """
     text = " ".join((error.typed if isinstance(error, RopeAuditError) else str(error)).split())
     text = text[:longest].rstrip(" .")
+    if isinstance(error, ForeignError):
+        return text  # which says its type, or what happened instead
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def did(error: BaseException) -> str:
+    """Return in a clause, after "it", what code did that did not return."""
+    raised = isinstance(error, Raised) or not isinstance(error, ForeignError)
+    return f"raises {one_line(error)}" if raised else one_line(error)
 
 
 @contextlib.contextmanager

@@ -13,15 +13,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from traceback import walk_tb
-from types import TracebackType
 from typing import TextIO
 
 import click
 
 from ropeaudit import __version__
 from ropeaudit.console.help import NamedCommands, unknown_option
-from ropeaudit.errors import RopeAuditError, unusable
+from ropeaudit.errors import ForeignError, RopeAuditError, did, unusable
 from ropeaudit.runtime import streams
 
 # One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
@@ -100,15 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; no exception leaves this function."""
     stdout, stderr = _streams()
     try:
-        with streams.collapsed():
-            code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
-        streams.report().flush()
+        code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         return _closed_pipe()
     except SystemExit as stop:
-        if stop.__traceback__ is None or not _of_click(stop.__traceback__):
-            return _refuse(f"code that was called ends Python: sys.exit({stop.code})")
         if sys.stdout is stdout:  # after shell completion
             return int(stop.code or 0)
         sys.stdout, sys.stderr = stdout, stderr  # a closed pipe, where click wraps the streams
@@ -124,16 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("interrupted", INTERRUPTED)
     except RopeAuditError as error:
         return _refuse(error.typed)
+    except ForeignError as error:
+        return _refuse(f"code that was called {did(error)}")
     except Exception as error:
         return _unforeseen(error)
-    except BaseException as error:  # of ours each is an Exception
-        return _refuse(f"code that was called raises {type(error).__name__}: {error}".removesuffix(": "))
-
-
-def _of_click(traceback: TracebackType) -> bool:
-    """Return whether click itself raised what has this traceback."""
-    *_, (frame, _) = walk_tb(traceback)
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "click"
 
 
 def _unforeseen(error: Exception) -> int:
@@ -168,7 +157,7 @@ def _refuse(message: str, hint: str = "") -> int:
 
 def _say(text: str, code: int) -> int:
     try:
-        streams.report().flush()
+        sys.stdout.flush()
     except (OSError, ValueError):
         streams.silence()
     with contextlib.suppress(OSError, ValueError):

@@ -26,7 +26,7 @@ from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
 from ropeaudit.engine import kernel, measure
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
-from ropeaudit.errors import RopeAuditError, UsageError, one_line
+from ropeaudit.errors import ForeignError, UsageError, one_line
 from ropeaudit.features.check import answer, code_target
 from ropeaudit.features.check.checked import Checked, CheckOptions
 from ropeaudit.inputs import masks
@@ -40,10 +40,12 @@ from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import conventions, environments, loading
+from ropeaudit.runtime import chance
+from ropeaudit.subjects.calling import conventions, environments
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
+from ropeaudit.subjects.calling.foreign import ForeignOwn, ForeignRotator, in_process
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated
 
 __tracebackhide__ = True  # pytest shows a failure at the line of the test
@@ -100,8 +102,7 @@ def assert_rope(
     its `diagnosis` holds the codes. RopeAuditError: an argument is wrong, or no known way to call it works.
     Returns: the checks, none of which failed.
     """
-    own = OwnCode(_name(function), function, order, device=device)
-    own.source = loading.source_of(function)
+    own = in_process(OwnCode(_name(function), function, order, device=device))
     wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
     options = CheckOptions(
         dtypes=tuple(arguments.formats(dtypes)),
@@ -123,7 +124,8 @@ def assert_rope(
     code_target.check_options(options)
     [case] = arguments.cases_of(None, rope)
     findings: list[str] = []
-    results = list(code_target.of_code(own, own.name, case, options, _SILENT, findings.extend))
+    with chance.put_back():
+        results = list(code_target.of_code(own, own.name, case, options, _SILENT, findings.extend))
     for one in results:
         if one.finding.check == "keys":
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
@@ -182,11 +184,9 @@ def assert_shift_invariant(
     device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
     A module that lies elsewhere is copied, and its copy moved. under: environments in which the rotation is
     tested too, held to the same recipe: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16,
-    default-dtype:fp16, compile, or all; torch's state is put back. Clean calls come first; so that tables
-    cached then do not hide what an environment does, the file of a function, class or object that has a name
-    at the top level of an imported module is executed anew for each. A lambda, a function within a function,
-    what is of an installed package or of the script that runs, and a file whose import raises or takes over
-    half a second are not: what they cached in clean calls is used there, and passes.
+    default-dtype:fp16, compile, or all. Clean calls come first: what a function cached in them is used there,
+    and passes; a class is built anew for each, and `ropeaudit check FILE:NAME` begins each in a new process.
+    What calls change of random numbers, of the default dtype and of whether gradients are on is put back.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
@@ -224,12 +224,13 @@ def assert_shift_invariant(
     if scores is not None:
         _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
-        subject = OwnCode(_name(function), function, order, device=device)
-        subject.source = loading.source_of(function)
-        _test_rotation(test, subject, offsets, whole)
+        subject = in_process(OwnCode(_name(function), function, order, device=device, copied=False))
+        with chance.put_back():
+            _test_rotation(test, subject, offsets, whole)
         for environment in chosen[1:]:
             try:
-                _test_rotation(test, subject.under(environment), offsets, whole)
+                with chance.put_back():
+                    _test_rotation(test, subject.under(environment), offsets, whole)
             except AssertionError as error:
                 found = error.diagnosis if isinstance(error, NotShiftInvariant) else ""
                 label = environment.label(subject.device.name)
@@ -275,11 +276,13 @@ class _Test:
             right = f"{RMS_FACTOR * seen.limit.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
             self.fail(f"RMS score drift {seen.rms:.3g}", right, offset, place, like)
 
-    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, step: int = 0) -> None:
+    def check_places(
+        self, rotator: ForeignRotator, vectors: GivenVectors, offset: int, step: int = 0
+    ) -> None:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=lambda: rotator.own.anew(self.setting, self.dtype),
+            afresh=rotator.afresh,
             rule=self.resolved,
             batch_step=step,
         )
@@ -312,12 +315,12 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _test_rotation(test: _Test, subject: OwnCode, offsets: Sequence[int], whole: bool) -> None:
+def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
     name, setting = subject.name, test.setting
     if reason := subject.refuses(setting, test.dtype):
         raise UsageError(reason)
-    rotator = subject.rotator(setting, test.dtype, subject.thing if subject.lies_there() else None)
+    rotator = subject.rotator(setting, test.dtype)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
@@ -343,9 +346,7 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
     """Turn what own code raises into a failure."""
     try:
         yield
-    except (RopeAuditError, AssertionError):
-        raise
-    except Exception as error:  # whatever it raises is a failure
+    except ForeignError as error:
         raise NotShiftInvariant(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
@@ -362,8 +363,6 @@ def _test_scores(
             results = conventions.scored(
                 function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
-        except RopeAuditError:
-            raise
         except Exception as error:  # whatever it raises is a failure
             raise NotShiftInvariant(
                 f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"

@@ -47,6 +47,12 @@ def pytest_runtest_call() -> Generator[None, object, object]:
         return (yield)
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call code in this process, where faults of libraries are planted."""
+    monkeypatch.setenv("ROPEAUDIT_DOOR", "in-process")
+
+
 def _is_name(value: object) -> bool:
     """Return whether a value of a diagnosis is a number or a name: one word, or one with its parameters."""
     if isinstance(value, tuple):
@@ -90,7 +96,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return pool(size, **rest)
 
     monkeypatch.setattr(threads, "worth", lambda count, *_: count)
-    monkeypatch.setattr(threads, "_alone", False)  # of a test before
     monkeypatch.setattr(plan, "TILE_ROWS", 16)
     monkeypatch.setattr(futures, "ThreadPoolExecutor", started)
     yield sizes

@@ -33,6 +33,7 @@ class Planted(Adapter):
 
 def plant(monkeypatch, kind, name="planted", **entry) -> None:
     """Register an implementation under a name."""
+    monkeypatch.setenv("ROPEAUDIT_DOOR", "in-process")  # no other knows it
     module = types.ModuleType("ropeaudit.subjects.third_party.planted_rope")
     module.adapter = kind
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -33,7 +33,8 @@ NEEDS_TORCH = (
     ("module", "qk.pt"),
 )
 _RUN = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
+os.environ["ROPEAUDIT_DOOR"] = "in-process"  # where the package cannot be used
 sys.path.insert(0, {place!r})
 {before}
 from ropeaudit.main import main

@@ -1,9 +1,5 @@
 """The pytest helper: correct kernels pass in every dtype, each planted fault fails and is named."""
 
-import importlib
-from shutil import copy
-
-import cached_rope
 import faulty_kernels
 import ml_dtypes
 import numpy as np
@@ -250,17 +246,3 @@ def test_scores_that_are_nan_say_so() -> None:
 
     with pytest.raises(AssertionError, match=r"behaves like: nan or inf \[nonfinite\]$"):
         assert_shift_invariant(scores=wrong, dtype="fp32", **SMALL)
-
-
-@pytest.mark.parametrize("name", ["by_dict", "by_lru", "ByClass", "instance"])
-def test_what_clean_calls_cached_hides_no_environment(name, tmp_path, monkeypatch) -> None:
-    package = f"cached_{name}"
-    (tmp_path / package).mkdir()
-    copy(cached_rope.__file__, tmp_path / package / "rope.py")
-    (tmp_path / package / "__init__.py").write_text("from .rope import *\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    given = getattr(importlib.import_module(f"{package}.rope"), name)
-    options = {"offsets": (0, 1000), "head_dim": 32, "heads": 1, "seq_len": 8, "whole": False}
-    assert_shift_invariant(given, **options)
-    with pytest.raises(AssertionError, match=r"under autocast:bf16: a rotated pair is off"):
-        assert_shift_invariant(given, under="autocast:bf16", **options)

@@ -20,6 +20,7 @@ from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -130,11 +131,7 @@ def steps(on_progress: OnProgress, count: int) -> Iterator[OnProgress]:
     >>> shares
     [0.25, 0.75]
     """
-
-    def step(start: int, share: float) -> None:
-        on_progress((start + share) / count)
-
-    return (functools.partial(step, start) for start in range(count))
+    return (doing.part(on_progress, start / count, (start + 1) / count) for start in range(count))
 
 
 def listed(names: Names) -> list[str]:

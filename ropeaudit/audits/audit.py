@@ -103,16 +103,6 @@ class Audit:
         self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
         return self._factories
 
-    def apart(self) -> list[str]:
-        """Return the implementations that are there as some of many, such as "all": none may stop others."""
-        if not any(factories.is_pattern(name) for name in self.implementations):
-            return []
-        from ropeaudit.subjects import third_party  # in-function: most audits do without
-
-        missing = {one.name for one in self.factories() if isinstance(one.code, third_party.Unavailable)}
-        expanded = third_party.expanded(self.implementations)
-        return [name for name, by_itself in expanded if not by_itself and name not in missing]
-
     def _recipes(self) -> list[Recipe]:
         return [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
 

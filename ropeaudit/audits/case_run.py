@@ -21,15 +21,14 @@ from ropeaudit.bounds.attainable import careful, predicted_rms
 from ropeaudit.engine import measure, plan
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
-from ropeaudit.errors import RopeAuditError, UsageError, one_line
+from ropeaudit.errors import Ended, ForeignError, Late, UsageError, did
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import threads
-from ropeaudit.subjects import Subject, scaled_keys
-from ropeaudit.subjects.calling import called
+from ropeaudit.runtime import doing, threads
+from ropeaudit.subjects import Raised, Subject, scaled_keys
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact_rotation import Exact
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from ropeaudit.recognition.verification import GivenVectors, Places
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
+OnProgress: TypeAlias = Callable[[float], None]  # takes the share that is done
 
 _SHORT = 128  # positions up to which threads are of no use to sums step by step and to softmax
 _DRIFT = 0.25  # share of the work where softmax and outputs are measured too
@@ -56,7 +56,7 @@ class CaseRun:
         factories: Sequence[SubjectFactory],
         requested: AttentionOptions | None,
         threads: int,
-        progress: Callable[[float], None],
+        progress: OnProgress,
         tolerance: float = TOLERANCE,
         bounded: bool = True,
     ) -> None:
@@ -76,7 +76,7 @@ class CaseRun:
             at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
         ends = itertools.accumulate((len(some) / len(offsets) for some in groups.values()), initial=0.0)
-        work = itertools.pairwise(ends)
+        work = (doing.part(self.progress, *ends) for ends in itertools.pairwise(ends))
         runs = [self._group(*key, some, next(work)) for key, some in groups.items()]
         results: Iterable[CellResult] = runs[0]
         if len(runs) > 1:
@@ -88,12 +88,9 @@ class CaseRun:
             yield record(self.case, self.loaded, result, self.requested, self.tolerance)
 
     def _group(
-        self, at: RopeSetting, origin: int, offsets: Sequence[int], work: tuple[float, float]
+        self, at: RopeSetting, origin: int, offsets: Sequence[int], progress: OnProgress
     ) -> Iterator[CellResult]:
-        """Measure all subjects at the offsets that share a setting and an origin of the reference.
-
-        work: which shares of all it begins and ends at.
-        """
+        """Measure all subjects at the offsets that share a setting and an origin of the reference."""
         subjects = [self._stored(factory.make(at, self.axes)) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
@@ -104,10 +101,9 @@ class CaseRun:
                 largest = max(largest, subject.bytes_together)
         cached = plan.CACHE_BYTES // largest
         room = max(1, cached - 1) if whole else len(cells)
-        begin, each = work[0], (work[1] - work[0]) / max(1, len(cells))
         for start in range(0, len(cells), room):
             batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
-            part = begin + each * start, begin + each * (start + len(batch))
+            part = doing.part(progress, start / len(cells), (start + len(batch)) / len(cells))
             yield from self._batch(batch, at, origin, part)
 
     def _stored(self, subject: Subject) -> Subject:
@@ -118,21 +114,36 @@ class CaseRun:
         return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
 
     def _batch(
-        self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, part: tuple[float, float]
+        self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, progress: OnProgress
     ) -> Iterator[CellResult]:
-        """Measure some subjects at some offsets, together. part: shares of all where these begin and end."""
-        middle = part[0] + (part[1] - part[0]) * (_DRIFT if self.requested else 1.0)
+        """Measure some subjects at some offsets, together; what ends its process is refused, no other."""
         results = [CellResult(*cell, at, refused=self._refusal(*cell)) for cell in batch]
+        while True:
+            try:
+                yield from list(self._measured(results, at, origin, progress))
+                return
+            except (Ended, Late) as error:
+                ended = [one for one in results if isinstance(one.subject, Called) and one.subject.ended]
+                if not ended:
+                    raise UsageError(f"it {did(error)}") from None
+                for one in ended:
+                    one.refused = one.refused or Raised(did(error))
+
+    def _measured(
+        self, results: Sequence[CellResult], at: RopeSetting, origin: int, progress: OnProgress
+    ) -> Iterator[CellResult]:
+        """Measure the cells that are not refused. Raises: UsageError; Ended, Late: of a subject's process."""
+        drift = _DRIFT if self.requested else 1.0
         cells = [one for one in results if not one.refused]
         offsets: dict[Subject, list[int]] = {}
         for one in cells:
             offsets.setdefault(one.subject, []).append(one.offset)
-        measured = self._measure(offsets, at, origin, (part[0], middle))
+        measured = self._measure(offsets, at, origin, doing.part(progress, 0.0, drift))
         floors = self._measure({subject: [0] for subject in offsets}, at, 0) if origin else measured
         for one in cells:
             one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0]
         self._bound(cells, at)
-        self._attend(cells, offsets, at, origin, (middle, part[1]))
+        self._attend(cells, offsets, at, origin, doing.part(progress, drift, 1.0))
         for one in results:
             if not one.refused:
                 one.structural = self._structural(at, one.offset, one.subject.input)
@@ -212,28 +223,24 @@ class CaseRun:
         offsets: Mapping[Subject, Sequence[int]],
         at: RopeSetting,
         origin: int,
-        part: tuple[float, float] | None = None,
+        progress: OnProgress = lambda share: None,
     ) -> dict[SubjectCell, CellStatistics]:
-        """Measure each subject at its offsets, and at 0 before them. part: as of `_batch`, None for none."""
+        """Measure each subject at its offsets, and at 0 before them."""
         if not offsets:
             return {}
         subjects = list(offsets)
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
 
-        def on_progress(share: float) -> None:
-            if part:
-                self.progress(part[0] + share * (part[1] - part[0]))
-
         rest, loaded = (at, self.case.mask, origin), self.loaded
         with _reported(subjects):
             if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
-                results = measure.measure_sampled(pairs, self.threads, on_progress)
+                results = measure.measure_sampled(pairs, self.threads, progress)
             else:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
                 worth = self._worth(_SHORT if stepwise else threads.SHORT)
-                results = measure.measure(tiles, worth, on_progress)
+                results = measure.measure(tiles, worth, progress)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attend(
@@ -242,7 +249,7 @@ class CaseRun:
         offsets: Mapping[Subject, Sequence[int]],
         at: RopeSetting,
         origin: int,
-        part: tuple[float, float],
+        progress: OnProgress,
     ) -> None:
         """Measure the rows after softmax, if they are requested, in a pass of its own behind the drift's."""
         requested, loaded = self.requested, self.loaded
@@ -258,12 +265,9 @@ class CaseRun:
         roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
         behind = qk.BEHIND.get(loaded.source)
 
-        def on_progress(share: float) -> None:
-            self.progress(part[0] + share * (part[1] - part[0]))
-
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
         with _reported(subjects):
-            seen = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, on_progress)
+            seen = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, progress)
         for one in cells:
             one.attention = seen[subjects.index(one.subject), one.offset]
 
@@ -285,10 +289,10 @@ def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
     """Turn what code raises, though its first calls did not, into an error of it. Raises: UsageError."""
     try:
         yield
-    except RopeAuditError:
+    except (Ended, Late):
+        if len(subjects) == 1 and isinstance(subjects[0], Called):
+            subjects[0].ended = True
         raise
-    except Exception as error:
-        if not called.raised_by_code(error):
-            raise
+    except ForeignError as error:
         names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
-        raise UsageError(f"{names}: a later call raises {one_line(error)}; the first calls did not") from None
+        raise UsageError(f"{names}: a later call {did(error)}; the first calls did not") from None

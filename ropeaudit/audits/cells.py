@@ -17,12 +17,12 @@ from ropeaudit.audits import records
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, Outline, positions_fit
 from ropeaudit.audits.identity import case_of
-from ropeaudit.audits.recording import CellResult, identity, record
+from ropeaudit.audits.recording import identity
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import TILE_COLUMNS
 from ropeaudit.inputs import masks
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Raised
+from ropeaudit.runtime import doing
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
@@ -51,17 +51,13 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some factories at some offsets of a case, measured together. cells: their places in the plan.
-
-    alone: the implementation that has a process of its own; empty where none has.
-    """
+    """Some factories at some offsets of a case, measured together. cells: their places in the plan."""
 
     case: Case
     factories: tuple[int, ...]
     offsets: tuple[int, ...]
     cells: tuple[int, ...]
     seconds: float
-    alone: str = ""
 
 
 def planned(audit: Audit, parts: Sequence[Part], shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
@@ -121,15 +117,6 @@ def _first(cells: int, before: float, seconds: float, whole: float, number: int,
     return bisect.bisect_left(range(cells), number, key=shard) if number <= count else cells
 
 
-def by_implementation(tasks: Iterable[Task]) -> list[tuple[Task, ...]]:
-    """Return the tasks of each implementation that has a process of its own, together."""
-    together: dict[str, list[Task]] = {}
-    for task in tasks:
-        if task.alone:
-            together.setdefault(task.alone, []).append(task)
-    return [tuple(some) for some in together.values()]
-
-
 def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
     """Return the tasks in order, small ones together: what is handed to a worker at once."""
     whole = sum(task.seconds for task in tasks)
@@ -159,35 +146,15 @@ def measured(
             sizes, outlined = case.outline()
             drawn = drawing_share(sizes, outlined.head_dim, case.sample, len(task.cells))
 
-        def drawing(share: float, start: float = before, size: float = drawn * task.seconds) -> None:
-            progress(start + share * size)
-
-        def on_progress(
-            share: float, start: float = before, drawn: float = drawn, size: float = task.seconds
-        ) -> None:
-            progress(start + (drawn + (1 - drawn) * share) * size)
-
+        of_task = doing.part(progress, before, before + task.seconds)
+        drawing, measuring = doing.part(of_task, 0.0, drawn), doing.part(of_task, drawn, 1.0)
         loaded, setting = case.load() if case.sample is None else case.draw(drawing)
         positions_fit(case.reached([*task.offsets, *audit.anchors]), loaded.seq_len)
-        rest = audit.attention, threads, on_progress, audit.tolerance
+        rest = audit.attention, threads, measuring, audit.tolerance
         run = CaseRun(case, loaded, setting, some, *rest)
         yield from zip(task.cells, run.records(task.offsets), strict=True)
         before += task.seconds
         del loaded, run  # q and k, before others are made
-
-
-def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[int, Record]]:
-    """Yield the cells of the tasks, and rows that say why none was measured."""
-    factories = audit.factories()
-    for task in tasks:
-        sizes, setting = task.case.outline()
-        axes, cells = task.case.position_axes(setting), iter(task.cells)
-        for index in task.factories:
-            for offset in task.offsets:
-                at = task.case.setting_at(setting, sizes.seq_len, offset)
-                result = CellResult(factories[index].make(at, axes), offset, at, refused=Raised(reason))
-                row = record(task.case, sizes, result, audit.attention, audit.tolerance)
-                yield next(cells), row
 
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3

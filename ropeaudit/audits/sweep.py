@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -105,23 +105,21 @@ class Sweep:
             "measured again"
         )
 
-    def tasks(self, whole: bool = False, apart: Collection[str] = ()) -> list[Task]:
+    def tasks(self, whole: bool = False) -> list[Task]:
         """Return what is to be measured, in order: all cells but those that are done, as factories x offsets.
 
         whole: a case's factories and offsets stay together, which is fastest and hands over its rows late.
-        apart: implementations whose tasks hold nothing else.
         """
         lines: dict[tuple[int, int], list[int]] = {}  # what is left of a factory in a case
         for number, cell in enumerate(self.cells):
             if number not in self.done:
                 lines.setdefault((cell.case, cell.factory), []).append(number)
-        alike: dict[tuple[int, str, tuple[int, ...]], list[list[int]]] = {}
-        for (case, factory), line in lines.items():
-            name = self.audit.factories()[factory].name
+        alike: dict[tuple[int, tuple[int, ...]], list[list[int]]] = {}
+        for (case, _), line in lines.items():
             offsets = tuple(self.cells[number].offset for number in line)
-            alike.setdefault((case, name if name in apart else "", offsets), []).append(line)
+            alike.setdefault((case, offsets), []).append(line)
         results = []
-        for (case, alone, offsets), some in alike.items():
+        for (case, offsets), some in alike.items():
             most = len(some) * len(offsets)
             if not whole:
                 most = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[some[0][0]].seconds))
@@ -133,7 +131,7 @@ class Sweep:
                     factories = tuple(self.cells[line[0]].factory for line in block)
                     seconds = sum(self.cells[number].seconds for number in numbers)
                     at = offsets[start : start + wide]
-                    results.append(Task(self.parts[case][0], factories, at, numbers, seconds, alone))
+                    results.append(Task(self.parts[case][0], factories, at, numbers, seconds))
         return results
 
     def run(
@@ -144,24 +142,19 @@ class Sweep:
         jobs: int = 1,
         scheduler: str | None = None,
         threads: int | None = None,
-        isolated: bool = False,
         on_plan: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_note: Callable[[str], None] = lambda text: None,
     ) -> Iterator[Record]:
         """Measure what is left, in tasks; yield each row once it is kept.
 
         keep: keeps a row; without it, and in one process, a case is one task. scheduler: an address of Dask,
-        or "local" for one of its own. threads: of this process, all processors by default. isolated: whether
-        each of many implementations (`Audit.apart`) has a process of its own. on_plan: gets the tasks before
-        the first of them. on_note: gets what is worth a note while it runs.
+        or "local" for one of its own. threads: of this process, all processors by default. on_plan: gets the
+        tasks before the first of them. on_note: gets what is worth a note while it runs.
         """
         away = jobs > 1 or scheduler is not None
-        apart = self.audit.apart() if isolated and scheduler is None else []
-        whole = keep is None and not away
-        tasks = self.tasks(whole, apart)
+        tasks = self.tasks(keep is None and not away)
         on_plan(tasks)
-        here = [task for task in tasks if not (away or task.alone)]
-        there = [task for task in tasks if away or task.alone]
+        here, there = ([], tasks) if away else (tasks, [])
         before, total = _seconds(here), _seconds([*here, *there])
         measured = cells.measured(
             self.audit, here, threads or run_metadata.threads(), lambda seconds: on_progress(seconds / total)
@@ -193,47 +186,37 @@ class Sweep:
         on_seconds: Callable[[float], None],
         on_note: Callable[[str], None],
     ) -> Iterator[tuple[int, Record]]:
-        """Measure tasks in other processes; code that fails in one of its own is refused, with the reason."""
+        """Measure tasks in other processes."""
         if not tasks:
             return
         from ropeaudit.audits import workers
 
         audit, seconds = self.audit, 0.0
         loaded = workers.loaded_versions(audit)
-        units = cells.units([task for task in tasks if not task.alone], jobs)
+        units = cells.units(tasks, jobs)
 
         def listen() -> None:
             on_seconds(seconds)
 
         if scheduler is not None:
-            together = workers.on_dask(audit, units, scheduler, jobs, listen, on_note)
+            road = workers.on_dask(audit, units, scheduler, jobs, listen, on_note)
         else:
-            together = workers.processes(audit, units, jobs, listen)
-        for road in (together, workers.alone(audit, cells.by_implementation(tasks), jobs, listen)):
-            with contextlib.closing(road) as finished:  # type: ignore[type-var]
-                for unit, result in finished:
-                    if not isinstance(result, workers.Problem):
-                        numbers = [cell for task in unit for cell in task.cells]
-                        rows: Iterable[tuple[int, Record]] = zip(numbers, result.rows, strict=True)
-                        self._remember(unit, result, loaded)
-                    elif unit[0].alone:
-                        rows = cells.refused(audit, unit, result.text)
-                    else:
-                        result.raised()
-                    yield from rows
-                    seconds += _seconds(unit)
+            road = workers.processes(audit, units, jobs, listen)
+        with contextlib.closing(road) as finished:  # type: ignore[type-var]
+            for unit, result in finished:
+                if isinstance(result, workers.Problem):
+                    result.raised()
+                numbers = [cell for task in unit for cell in task.cells]
+                self._remember(unit, result, loaded)
+                yield from zip(numbers, result.rows, strict=True)
+                seconds += _seconds(unit)
 
     def _remember(self, unit: Sequence[Task], result: Result, loaded: Sequence[str]) -> None:
         """Take what a worker found out about code. Raises: BadInput where it has `loaded` another version."""
-        every, first = self.audit.factories(), 0
-        if unit[0].alone:  # the worker has no other factories
-            first = next(n for n, factory in enumerate(every) if factory.name == unit[0].alone)
-        else:
-            for factory, here, there in zip(every, loaded, result.loaded, strict=True):
-                if here != there:
-                    raise _otherwise(factory.name, there)
-        behind = len(every) - first - len(result.findings)
-        self._reported[unit[0].cells[0]] = [*[()] * first, *result.findings, *[()] * behind]
+        for factory, here, there in zip(self.audit.factories(), loaded, result.loaded, strict=True):
+            if here != there:
+                raise _otherwise(factory.name, there)
+        self._reported[unit[0].cells[0]] = [*result.findings]
 
 
 def _belongs(row: Record, planned: Key) -> bool:

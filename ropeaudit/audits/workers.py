@@ -13,14 +13,11 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ropeaudit import __version__, errors
@@ -29,14 +26,13 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.cells import Task
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
-from ropeaudit.runtime import run_metadata, streams
+from ropeaudit.runtime import run_metadata
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
 
 Unit: TypeAlias = tuple[Task, ...]
 _ISOLATED = "PYTHONSAFEPATH"  # as `python -P`
-PATIENCE = 300.0  # seconds for an implementation in a process of its own
 MOST_DEATHS = 3  # of a worker with the same unit
 _LISTEN_SECONDS = 0.2  # between two looks for a Ctrl-C
 _one_at_a_time = threading.Lock()  # the limit of BLAS threads is a matter of the whole process
@@ -132,86 +128,6 @@ def processes(
             )
 
 
-def alone(
-    audit: Audit, units: Sequence[Unit], jobs: int, listen: Callable[[], None]
-) -> Iterator[tuple[Unit, Result | Problem]]:
-    """Yield units of one implementation each, and what came of them, each from a process of its own.
-
-    A process that dies, or takes longer than `PATIENCE`, is a problem of its unit and of no other.
-    """
-    left, busy = deque(units), dict[Connection, tuple[SpawnProcess, Unit, float]]()
-    threads = max(1, run_metadata.threads() // jobs)
-    try:
-        while left or busy:
-            while left and len(busy) < jobs:
-                unit = left.popleft()
-                here, process = _started(*_by_itself(audit, unit), threads)
-                busy[here] = process, unit, time.monotonic() + PATIENCE
-            answered = connection.wait(list(busy), _LISTEN_SECONDS)
-            listen()
-            for here, (process, unit, end) in list(busy.items()):
-                if here in answered or time.monotonic() > end:
-                    late = Problem("RopeAuditError", f"took longer than {PATIENCE:g} s, and was ended")
-                    yield unit, _answer(here, process) if here in answered else late
-                    del busy[here]
-                    _ended(here, process)
-    finally:
-        for here, (process, _, _) in busy.items():
-            _ended(here, process)
-
-
-def _by_itself(audit: Audit, unit: Unit) -> tuple[Audit, Unit]:
-    """Return an audit of the one implementation of a unit, which loads no other, and its unit."""
-    name, every = unit[0].alone, audit.factories()
-    first = next(index for index, factory in enumerate(every) if factory.name == name)
-    own = replace(
-        without_cases(audit),
-        recipes=(),
-        implementations=(name,),
-        changes={},
-        order=None,
-        backend="numpy",
-    )
-    moved = (tuple(index - first for index in task.factories) for task in unit)
-    return own, tuple(replace(task, factories=some) for task, some in zip(unit, moved, strict=True))
-
-
-def _started(audit: Audit, unit: Unit, threads: int) -> tuple[Connection, SpawnProcess]:
-    """Start the process of a unit; return where its answer comes from, and the process."""
-    context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_result, args=(there, audit, unit, threads, isolated), daemon=True)
-    with deaf_children():
-        process.start()
-    there.close()
-    return here, process
-
-
-def _send_result(there: Connection, audit: Audit, unit: Unit, threads: int, isolated: bool) -> None:
-    """Measure a unit and send what came of it; this is all that its process does."""
-    _begin(isolated)
-    there.send(result_of(audit, unit, threads))
-
-
-def _answer(here: Connection, process: SpawnProcess) -> Result | Problem:
-    """Return what a process sent, or how it ended."""
-    try:
-        result: Result | Problem = here.recv()
-    except (EOFError, OSError):
-        process.join()
-        code = process.exitcode or 0
-        return Problem(
-            "RopeAuditError", f"its process ended with {'signal' if code < 0 else 'code'} {abs(code)}"
-        )
-    return result
-
-
-def _ended(here: Connection, process: SpawnProcess) -> None:
-    process.kill()
-    process.join()
-    here.close()
-
-
 @contextlib.contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Start workers; whatever they are at, they are gone at the end."""
@@ -273,7 +189,6 @@ def _no_interrupts() -> Iterator[None]:
 def _begin(isolated: bool) -> None:
     """Leave Ctrl-C to the parent, and do not outlive it. isolated: whether the parent was told to be."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    streams.guard()
     if not isolated:
         os.environ.pop(_ISOLATED, None)  # for processes that own code starts
 

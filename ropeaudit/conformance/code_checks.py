@@ -19,11 +19,10 @@ from ropeaudit.conformance import (
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty
-from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.errors import ForeignError, RopeAuditError, did
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
 from ropeaudit.runtime import doing
-from ropeaudit.subjects.calling.called import raised_by_code
 
 CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
 
@@ -103,15 +102,16 @@ def findings(
                     yield told
                     if name == "table end" and finding.failed:  # the others see what it takes
                         code = replace(code, up_to=int(finding.measured))
-        except RopeAuditError:
-            raise
         except KeyboardInterrupt:
             names = ", ".join(itertools.chain(*left.values())) or name
             yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {names}")
             raise
-        except Exception as error:  # whatever other people's code raises
-            theirs = raised_by_code(error) or isinstance(error, MemoryError)
-            yield Finding(name, "fail", f"it raises {one_line(error)}") if theirs else faulty(name, error)
+        except (ForeignError, MemoryError) as error:
+            yield Finding(name, "fail", f"it {did(error)}")
+        except RopeAuditError:
+            raise
+        except Exception as error:
+            yield faulty(name, error)
         del left[name]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -22,11 +22,12 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, Rotator
-from ropeaudit.subjects.calling.own_code import OwnCode
 
 if TYPE_CHECKING:
     from ropeaudit.conformance.agreement import WholeCall
     from ropeaudit.subjects.calling.conventions import Answer
+    from ropeaudit.subjects.calling.foreign import ForeignOwn
+    from ropeaudit.subjects.calling.own_code import OwnCode
 
 HEADS = 4
 _KEPT = 2**18  # numbers of q that are kept for other checks
@@ -85,9 +86,9 @@ class CodeUnderTest:
         self.called = Called(self.tested, self.setting, self.dtype)
 
     @property
-    def own(self) -> OwnCode | None:
+    def own(self) -> OwnCode | ForeignOwn | None:
         """The user's own code; None for what an adapter calls."""
-        return self.tested if isinstance(self.tested, OwnCode) else None
+        return cast("OwnCode | ForeignOwn", self.tested) if self.tested.own else None
 
     @property
     def rule(self) -> Resolved:
@@ -103,7 +104,7 @@ class CodeUnderTest:
         return self.called.rotator()
 
     def afresh(self) -> Rotator:
-        """Return an instance without a past: of the file executed anew, where that can be."""
+        """Return an instance without a past, where that can be."""
         return self.called.afresh()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,16 +15,13 @@ from ropeaudit.conformance.agreement import DEAR, Agreement, cost, given_vectors
 from ropeaudit.conformance.answers import answer_of
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, left_out, not_applicable
-from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling import arrays, environments, exposure
+from ropeaudit.subjects.calling import environments, exposure
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.calling.detection import silent
+from ropeaudit.subjects.calling.code import Code, Direct, Rotator
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_code import OwnRotator
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
 _LENGTH, _SHORT = 256, 8
@@ -66,7 +62,9 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
         if reason := placed.refuses(code.setting, code.dtype):
             yield not_applicable(name, reason)
         else:
-            finding = _finding(name, replace(code, claimed=rule(code, environment)), environment, placed)
+            asked = replace(code, claimed=rule(code, environment))
+            asked.seen = replace(code.seen, calls={})  # which are held to another rule
+            finding = _finding(name, asked, environment, placed)
             yield finding if requested or not finding.failed else replace(finding, status="info")
 
 
@@ -90,7 +88,7 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: C
     if agreement.raised:
         return finding
     cause = exposure.cause(placed, code.setting, code.dtype)
-    returned, by_right = _other_dtype(code, environment, called)
+    returned, by_right = _other_dtype(code, environment, agreement.form)
     if finding.failed:
         shown = sorted({offsets[agreement.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
         left = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
@@ -106,10 +104,10 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: C
     return Finding(name, "fail", detail, differing=finding.differing, remedy=_KEEP)
 
 
-def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) -> tuple[str, bool]:
+def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator) -> tuple[str, bool]:
     """Return in a clause what dtype comes back other than clean, and whether it is the environment's own."""
-    clean, rotator = answer_of(code), called.rotator()
-    if clean is None or not isinstance(rotator, OwnRotator):
+    clean = answer_of(code)
+    if clean is None or not isinstance(rotator, Direct):
         return "", True
     q, k = given_vectors(code, min(_SHORT, code.up_to))
     under = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
@@ -124,12 +122,7 @@ def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) 
 
 _COMPILED_LENGTH = 64
 _CORRECTS = "it is right at pairs where the plain call is not"
-# backend -> options; inductor compiles in this process: a pool of others would outlive the check
-_BACKENDS: dict[str, dict[str, Any] | None] = {
-    "inductor": {"compile_threads": 1},
-    "aot_eager": None,
-    "eager": None,
-}
+_BACKENDS = ("inductor", "aot_eager", "eager")
 
 
 def why_not_compiled(code: CodeUnderTest) -> str:
@@ -153,16 +146,10 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = some_offsets(code, length, 5)
     wholes = [whole_call(code, offset, length) for offset in offsets]
     for backend in backends():
-        rotator = own.rotator(code.setting, code.dtype)
-        function = arrays.torch().compile(rotator.instance, backend=backend, options=_BACKENDS[backend])
-        words, form = f"compiled with {backend}", replace(rotator, instance=silent(function))
-        seen = Agreement(code, words, form, right_passes=True)
-        try:
-            with environments.silent(errors=True):
-                seen.take_all(wholes)
-        except UsageError as late:  # it was waited for long enough
-            yield not_applicable("compiled", f"torch.compile with {backend}: {late}")
-            return
+        compiled_so = own.rotator(code.setting, code.dtype).compiled(backend)
+        seen = Agreement(code, f"compiled with {backend}", compiled_so, right_passes=True)
+        with environments.silent(errors=True):
+            seen.take_all(wholes)
         if not seen.raised:
             detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
             corrects = [_CORRECTS] if seen.corrects and not seen.failed else []

@@ -20,7 +20,7 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.agreement import Both, given_vectors
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
-from ropeaudit.errors import RopeAuditError, UsageError, one_line
+from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import variants, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -69,9 +69,7 @@ def _raised(code: CodeUnderTest, position: int) -> str:
     q, k = given_vectors(code, 1)
     try:
         code.rotator().rotate_both(q, k, np.array([position], dtype=np.int64))
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever other people's code raises
+    except ForeignError as error:
         return one_line(error)
     return ""
 
@@ -169,10 +167,8 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
         try:
             right = right_at(fewer, list(dict.fromkeys((offsets[0], offsets[-1]))))
             detail += f"; {HEADS // 2} heads of k to {HEADS} of q"
-        except RopeAuditError:
-            raise
-        except Exception as error:  # whatever other people's code raises: it may take as many heads alone
-            detail += f"; with fewer heads of k than of q it raises {one_line(error)}"
+        except ForeignError as error:
+            detail += f"; with fewer heads of k than of q it {did(error)}"
     rows, heads = _MANY_ROWS if "b" in code.order else 1, _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:
@@ -216,10 +212,8 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         except UsageError as error:
             refused.setdefault(one_line(error), []).append(name)
             continue
-        except RopeAuditError:
-            raise
-        except Exception as error:  # whatever other people's code raises
-            refused.setdefault(f"it raises {one_line(error)}", []).append(name)
+        except ForeignError as error:
+            refused.setdefault(f"it {did(error)}", []).append(name)
             continue
         if not places.excess <= 1:
             detail = f"{name} dims rotate; right before: {', '.join(right) or 'none'}"
@@ -236,8 +230,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
 def _settings(code: CodeUnderTest) -> Iterator[RopeSetting]:
     own = code.own
     roles = set(own.fit(code.setting).convention.signature.roles) if own else set()
-    built = signatures.building(own.thing) if own and own.has_instances else None
-    told = bool(roles & {"dim", *signatures.TABLES}) or "dim" in (built or {}).values()
+    told = bool(roles & {"dim", *signatures.TABLES}) or (own is not None and own.told_dims)
     for dims in _DIMS:
         for quarters in _QUARTERS if told else _QUARTERS[:1]:
             yield replace(code.setting, head_dim=dims, rotary_dim=dims * quarters // 4)
@@ -274,9 +267,7 @@ def followed(code: CodeUnderTest) -> bool:
     first, ends = _around(code, border - min(_AWAY, border // 2), border)
     try:
         given, short, long = _rotated(code, [code.afresh(), code.afresh()], first, ends)
-    except RopeAuditError:
-        raise
-    except Exception:  # whatever other people's code raises: the checks will see it
+    except ForeignError:
         return False
     at = np.arange(first, ends[0], dtype=np.int64)
     expected = [exact_rotation.rotated(given, at, code.setting.for_positions(end)) for end in ends]

@@ -18,7 +18,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import vector_case
 from ropeaudit.conformance.vector_case import RETURNED, CaseCall, CaseSpec, Entry, Key, VectorCase
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, ForeignError
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -31,7 +31,7 @@ from ropeaudit.tensor_files import tensors as tensorfiles
 Sides: TypeAlias = tuple[FloatArray, FloatArray]  # q (b, h, s, d) and k (b, g, s, d)
 
 
-class NotAsked(LookupError):
+class NotAsked(ForeignError):
     """A call that is not one of the case."""
 
 

@@ -20,16 +20,15 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.agreement import DEAR, cost
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
-from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
-from ropeaudit.subjects.calling.arrays import IN_BUFFER, WrongShape, WroteAround
-from ropeaudit.subjects.calling.code import Rotator
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
+from ropeaudit.subjects.calling.code import Direct, Rotator
 
 CHECKS = ("served calls", "memory")
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
@@ -66,7 +65,7 @@ class _Battery:
     """
 
     code: CodeUnderTest
-    rotator: OwnRotator
+    rotator: Direct
     left: dict[str, str] = field(default_factory=dict)
     pool: list[FloatArray] = field(default_factory=list)
 
@@ -170,14 +169,10 @@ class _Battery:
         """Return what a call comes to."""
         try:
             block = self.made(call)
-        except RopeAuditError:
-            raise
         except WroteAround:
             return _Outcome("around")
-        except WrongShape as error:
-            return _Outcome("raises", raised=f"it {error}")
-        except Exception as error:  # whatever other people's code raises
-            return _Outcome("raises", raised=f"it raises {one_line(error)}")
+        except ForeignError as error:
+            return _Outcome("raises", raised=f"it {did(error)}")
         places = self.places(block, call)
         return _Outcome("right" if places.excess <= 1 else "wrong", block, places)
 
@@ -223,7 +218,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     What it refuses by raising is noted: it passes no wrong numbers on.
     """
     rotator = code.rotator()
-    if code.own is None or not isinstance(rotator, OwnRotator):
+    if code.own is None or not isinstance(rotator, Direct):
         reason = "an adapter calls it, with arrays of its own"
         yield from (not_applicable(name, reason) for name in CHECKS)
         return

@@ -33,8 +33,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.code import Rotator
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.code import Direct, Rotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (agreement.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
@@ -54,18 +53,18 @@ class Pieces(CallForm):
     lengths: Sequence[int]
     afresh: Callable[[], Rotator] | None = None
 
+    def over(self, rotator: Rotator) -> Pieces:
+        """Return the same parts, all of one instance."""
+        return Pieces(rotator, self.lengths)
+
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated, piece after piece."""
-
-        def rotated() -> list[Both]:
-            return [
-                (self.afresh() if self.afresh else self.rotator).rotate_both(
-                    q[:, :, part], k[:, :, part], at[..., part]
-                )
-                for part in self.calls(at.shape[-1])
-            ]
-
-        results = rotated() if self.afresh else self.rotator.together(rotated, "a row of calls")
+        results = [
+            (self.afresh() if self.afresh else self.rotator).rotate_both(
+                q[:, :, part], k[:, :, part], at[..., part]
+            )
+            for part in self.calls(at.shape[-1])
+        ]
         first, second = (np.concatenate(parts, axis=2) for parts in zip(*results, strict=True))
         return first, second
 
@@ -205,7 +204,7 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
 
         def of_views(strides: Strides = strides, rotator: Rotator | None = None) -> Rotator:
             used = rotator or code.afresh()
-            return used.lying(strides) if isinstance(used, OwnRotator) else used
+            return used.lying(strides) if isinstance(used, Direct) else used
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)
         wholes = [whole_call(code, offset, length) for offset in offsets]

@@ -29,16 +29,13 @@ from ropeaudit.conformance.agreement import (
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
-from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.errors import ForeignError, did, one_line
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.code import Direct, Rotator
 from ropeaudit.subjects.calling.environments import Environment, chosen
-from ropeaudit.subjects.calling.own_code import OwnRotator
-from ropeaudit.subjects.calling.timeout import at_once
 
 FURTHER = 4096  # tokens to the positions of a call at another offset
 SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
@@ -139,7 +136,7 @@ def earlier_calls(
 
 def _made_anew(code: CodeUnderTest) -> bool:
     """Return whether a new instance has no past: a function that is loaded once may have one."""
-    return code.tested.has_instances or code.tested.uncalled(code.setting, code.dtype) is not code.tested
+    return code.tested.begins_anew
 
 
 def called_before(
@@ -156,7 +153,7 @@ def called_before(
     if reason := placed.refuses(code.setting, before.dtype):
         return reason
     rotator = code.afresh()
-    if earlier.kind == REFILLED and isinstance(rotator, OwnRotator):
+    if earlier.kind == REFILLED and isinstance(rotator, Direct):
         rotator = rotator.refilling()
     rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
     return rotator
@@ -248,9 +245,7 @@ def _after_each(
             continue  # an adapter makes arrays of its own
         try:
             used = called_before(code, earlier, plain.block.given)
-        except RopeAuditError:
-            raise
-        except Exception as error:  # whatever other people's code raises
+        except ForeignError as error:
             used = one_line(error)
         if isinstance(used, str):
             refused.append(f"{earlier} ({earlier.kind}): {used}")
@@ -311,18 +306,17 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
     A call alike follows, for a buffer may be kept for each shape, and one of another length.
     """
     rotator = code.rotator()
-    if not isinstance(rotator, OwnRotator):
+    if not isinstance(rotator, Direct):
         yield not_applicable("results", _ADAPTER)
         return
     both = rotator.fit.convention.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
         q, k = given_vectors(code, length)
         at = np.arange(length, dtype=np.int64) + min(1, code.up_to - length)
-        first = rotator.answer(q, k if both else None, at)
-        before = [arrays.values(x)[0] for x in first.held]
+        before = rotator.kept(q, k if both else None, at)
         for x, other, some in ((k, q, length), (q, k, min(length, _SHORT))):
             rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
-            now = [arrays.values(held)[0] for held in first.held]
+            now = rotator.kept_now()
             differ = sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True))
             if differ:
                 tokens = "1 token" if length == 1 else f"{length} tokens"
@@ -336,7 +330,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether two threads that call one instance at the same time each get what is theirs."""
     rotator = code.rotator()
-    if not isinstance(rotator, OwnRotator):
+    if not isinstance(rotator, Direct):
         yield not_applicable("threads", _ADAPTER)
         return
     calls = [list(_calls(code, number)) for number in range(_THREADS)]
@@ -353,19 +347,15 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
 
     try:
         alone = placed([run(own) for own in calls])
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever other people's code raises
-        yield not_applicable("threads", f"it raises {one_line(error)} from one thread too")
+    except ForeignError as error:
+        yield not_applicable("threads", f"it {did(error)} from one thread too")
         return
     if not alone.excess <= 1:
         yield not_applicable("threads", "calls from one thread are wrong too")
         return
     try:
-        meeting = placed(at_once([functools.partial(run, own) for own in calls], "calls from two threads"))
-    except RopeAuditError:
-        raise
-    except Exception:  # whatever other people's code raises, or returns: it varies from run to run
+        meeting = placed(rotator.at_once([[(*block.given, block.at) for block in own] for own in calls]))
+    except ForeignError:
         meeting = None
     if meeting is not None and meeting.excess <= 1:
         yield of_worst_pair("threads", told, meeting)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -21,40 +23,6 @@ def complete(context: click.Context, flag: str, incomplete: str) -> list[Complet
     return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
 
 
-def recipes() -> list[str]:
-    """Return the recipes that can be emulated."""
-    from ropeaudit.recipes import all_recipes
-
-    return [one.name for one in all_recipes() if not one.refused]
-
-
-def models() -> list[str]:
-    """Return the named models."""
-    from ropeaudit.rope.presets import all_presets
-
-    return [one.name for one in all_presets()]
-
-
-def implementations() -> list[str]:
-    """Return the third-party implementations that are installed."""
-    from ropeaudit.subjects.third_party import ENTRIES
-
-    return [name for name, entry in ENTRIES.items() if entry.installed]
-
-
-def formats() -> list[str]:
-    """Return the number formats, by their first names."""
-    from ropeaudit.arithmetic.formats import FORMATS
-
-    return [one.name for one in FORMATS]
-
-
-def _formats() -> list[str]:
-    from ropeaudit.arithmetic.formats import FORMATS
-
-    return [name for one in FORMATS for name in (one.name, *one.aliases)]
-
-
 def _columns(context: click.Context) -> list[str]:
     """Return the columns of the command's reports; else those of `shift`."""
     from ropeaudit.runtime.columns import table, tables
@@ -70,47 +38,51 @@ def _columns(context: click.Context) -> list[str]:
     return list(dict.fromkeys(own)) or list(table("shift"))
 
 
-def _scalings() -> Iterable[str]:
-    from ropeaudit.rope.scaling import KINDS
-
-    return KINDS
-
-
-def _environments() -> list[str]:
-    from ropeaudit.subjects.calling import environments
-
-    return [*environments.NAMES, environments.ALL]
+def _module(name: str) -> Any:
+    """Return a module of this package, which a shell waits for where its names are asked for alone."""
+    return import_module(f"ropeaudit.{name}")
 
 
-def _axes() -> list[str]:
-    from ropeaudit.rope import axial_presets
+# every name that `all` stands for
+ALL: Mapping[str, Names] = {
+    "--recipe": lambda: [one.name for one in _module("recipes").all_recipes() if not one.refused],
+    "--impl": lambda: [
+        name for name, entry in _module("subjects.third_party").ENTRIES.items() if entry.installed
+    ],
+    "--dtype": lambda: [one.name for one in _module("arithmetic.formats").FORMATS],
+    "--model": lambda: [one.name for one in _module("rope.presets").all_presets()],
+    "--axes": lambda: [one.name for one in _module("rope.axial_presets").all_presets()],
+}
 
-    return ["all", *(rope.name for rope in axial_presets.all_presets())]
+
+def _aliases() -> list[str]:
+    """Return all that a number format may be called besides its first name."""
+    return [alias for one in _module("arithmetic.formats").FORMATS for alias in one.aliases]
 
 
-def _targets() -> list[str]:
-    return [*implementations(), *models()]
+def _sides() -> list[str]:
+    """Return what `parity` compares by name."""
+    return [*ALL["--recipe"](), *ALL["--impl"]()]
 
 
-ALL: Mapping[str, Names] = {"--recipe": recipes, "--impl": implementations, "--dtype": formats}
 NAMES: Mapping[str, Names] = {
-    "--recipe": lambda: ["all", *recipes()],
-    "--impl": lambda: ["all", *implementations()],
-    "--dtype": lambda: ["all", *_formats()],
-    "--model": lambda: ["all", "usual", *models()],
-    "--axes": _axes,
-    "--scaling": _scalings,
+    "--recipe": lambda: ["all", *ALL["--recipe"]()],
+    "--impl": lambda: ["all", *ALL["--impl"]()],
+    "--dtype": lambda: ["all", *ALL["--dtype"](), *_aliases()],
+    "--model": lambda: ["all", "usual", *ALL["--model"]()],
+    "--axes": lambda: ["all", *ALL["--axes"]()],
+    "--under": lambda: [*_module("subjects.calling.environments").NAMES, "all"],
+    "--scaling": lambda: _module("rope.scaling").KINDS,
     "--layout": lambda: ["half", "interleaved"],
     "--mask": lambda: ["causal", "full", "window:"],
     "--qk": lambda: ["gaussian", "randn", "ones", "arange", "diagonal", "previous"],
     "--backend": lambda: ["numpy", "torch"],
     "--device": lambda: ["cpu", "cuda", "mps"],
-    "--under": _environments,
     "--length": lambda: ["unshifted", "shifted"],
     "--softmax": lambda: ["fp64", "recipe"],
     "--layer": lambda: ["all", "full_attention", "sliding_attention"],
-    "TARGETS": _targets,
-    "A": lambda: [*recipes(), *implementations()],
-    "B": lambda: [*recipes(), *implementations()],
+    "TARGETS": lambda: [*ALL["--impl"](), *ALL["--model"]()],
+    "A": _sides,
+    "B": _sides,
 }
 _FILES = ("--config", "--qk", "--recipe", "--impl", "TARGETS", "A", "B")

@@ -62,12 +62,17 @@ def delivered(
     """
     from ropeaudit.console.output_files import opened
 
+    errors, code = list[RopeAuditError](), DONE
+
+    def up_to_an_error(on_progress: OnProgress) -> Iterator[T]:
+        try:
+            yield from analysis(on_progress)
+        except RopeAuditError as error:
+            errors.append(error)
+
     with opened(options.outputs) as files:
-        errors, code = list[RopeAuditError](), DONE
-        results, interrupted = rows.gathered(
-            _up_to_an_error(analysis, errors), options.quiet, proportional=proportional
-        )
-        partial = interrupted or bool(errors)
+        results, interrupted = rows.gathered(up_to_an_error, options.quiet, proportional=proportional)
+        partial = interrupted or any(not error.after_all for error in errors)
         if results or not partial:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, metadata)
@@ -89,20 +94,6 @@ def delivered(
     for error in errors:
         output.say_error(error)
     return worst(code, INTERRUPTED if interrupted else DONE, BAD_USE if errors else DONE)
-
-
-def _up_to_an_error(
-    analysis: Callable[[OnProgress], Iterable[T]], errors: list[RopeAuditError]
-) -> Callable[[OnProgress], Iterator[T]]:
-    """Return an analysis that ends where another one raises, and puts what that raised into `errors`."""
-
-    def run(on_progress: OnProgress) -> Iterator[T]:
-        try:
-            yield from analysis(on_progress)
-        except RopeAuditError as error:
-            errors.append(error)
-
-    return run
 
 
 def delivered_at_once(report: Callable[[Metadata], Report], options: ReportOptions, code: int = DONE) -> int:
@@ -131,6 +122,7 @@ def deliver(
     code = output.print_report(report, options)
     errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
     output.say_notes(report, options)
+    output.say_printed(options)
     code = worst(code, judged(broken()))
     for error in errors:
         output.say_error(error)

@@ -6,12 +6,14 @@ Help shows a group's options under its heading, where it has one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 
+from ropeaudit import door
 from ropeaudit.console.parameters import (
     CHANGES,
     INTEGER,
@@ -319,7 +321,7 @@ impl_option: Decorator = axis(
     "--impl",
     TARGETS,
     "Real code: FILE.py:NAME, PACKAGE.MODULE:NAME, or `list implementations`. It is called as it is, "
-    "instead of recipes or beside them. all, or a pattern of names, calls each in a process of its own. A "
+    "instead of recipes or beside them. Each is called in a process of its own. A "
     f"wrong rotation meets no tolerance. {EXECUTED}",
 )
 order_option: Decorator = click.option(
@@ -333,6 +335,53 @@ device_option: Decorator = click.option(
     help="Where code or torch computes: cpu, cuda, cuda:N or mps. Code is called with q and k that lie "
     "there.  [default: cpu; of a module where it lies]",
 )
+
+
+def _timeout(context: click.Context, param: click.Parameter, seconds: float | None) -> None:
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"--timeout {seconds:g} is no time to wait; give seconds, such as 120")
+    _for_this_run(context, door.TIMEOUT, None if seconds is None else repr(seconds))
+
+
+def _in_process(context: click.Context, param: click.Parameter, here: bool) -> None:
+    _for_this_run(context, door.ROAD, door.IN_PROCESS if here else None)
+
+
+def _for_this_run(context: click.Context, name: str, value: str | None) -> None:
+    """Set a variable for this command and the processes that it starts."""
+    if value is None:
+        return
+    before = os.environ.get(name)
+    os.environ[name] = value
+    context.call_on_close(
+        lambda: os.environ.pop(name, None) if before is None else os.environ.update({name: before})
+    )
+
+
+_TIMEOUT: Decorator = click.option(
+    "--timeout",
+    type=number("120"),
+    metavar="SECONDS",
+    expose_value=False,
+    callback=_timeout,
+    help="Seconds that code may take for its import, and for a call, in its process.  [default: 120]",
+    cls=Rare,
+)
+_IN_PROCESS: Decorator = click.option(
+    "--in-process",
+    is_flag=True,
+    expose_value=False,
+    callback=_in_process,
+    help="Call code in this process, for a debugger. What it changes here stays changed.",
+    cls=Rare,
+)
+
+
+def calling_options(command: Any) -> Any:
+    """Add the options of how code is called in its process."""
+    return _TIMEOUT(_IN_PROCESS(command))
+
+
 length_option: Decorator = click.option(
     "--length",
     type=WORD,

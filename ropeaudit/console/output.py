@@ -44,7 +44,7 @@ def _printed(write: Callable[[TextIO], object]) -> int:
 
     A reader that has seen enough, as `head` has, is no error: the rest goes nowhere.
     """
-    out = streams.report()
+    out = sys.stdout
     try:
         write(out)
         out.flush()
@@ -85,6 +85,14 @@ def say_notes(report: Report, options: ReportOptions) -> None:
         say(f"note: {note}")
     if len(report.notes) > _MOST_NOTES:
         say(f"note: {len(report.notes) - _MOST_NOTES} more notes; -f json has all")
+
+
+def say_printed(options: ScreenOptions) -> None:
+    """Print what code printed in its process to stderr, where -v asks for all."""
+    process = sys.modules.get("ropeaudit.door.process")  # where nothing was called it is not loaded
+    if process is not None and options.verbose:
+        for line in process.printed():
+            say(f"printed by code: {line}")
 
 
 def say(text: str) -> None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
+import itertools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any, NamedTuple
+
+import click
 
 from ropeaudit import reports
 from ropeaudit.console import output
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
-from ropeaudit.runtime import atomic_files, paths, streams
-
-if TYPE_CHECKING:
-    from click import Context
-
-import fnmatch
-import itertools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from ropeaudit.runtime import atomic_files, paths
 
 _READER_SECONDS = 10.0  # that a pipe may wait for somebody who reads it
 
@@ -80,7 +76,12 @@ class OutputFile:
                 with self.files[0] as file:
                     file.write(contents[0])
             else:
-                self._replace(contents)
+                for target, staged, content in zip(self.targets, self.files, contents, strict=True):
+                    atomic_files.fill(staged, content, target)
+                for target, staged in zip(self.targets, self.files, strict=True):
+                    if left := atomic_files.put(staged, target):
+                        where = f"a copy of {str(target)!r} cannot be removed from its folder: {left!r}"
+                        output.say(f"warning: {where}")
         except OSError as error:
             if isinstance(error, BrokenPipeError) and paths.descriptor(self.path) == 1:
                 return  # nobody reads on, as where a report is printed
@@ -91,13 +92,6 @@ class OutputFile:
                 f"{self.flag} {self.path!r} cannot be written: {error.strerror}; {remedy}"
             ) from None
         self.written = True
-
-    def _replace(self, contents: Sequence[bytes]) -> None:
-        for target, file, content in zip(self.targets, self.files, contents, strict=True):
-            atomic_files.fill(file, content, target)
-        for target, file in zip(self.targets, self.files, strict=True):
-            if left := atomic_files.put(file, target):
-                output.say(f"warning: a copy of {str(target)!r} cannot be removed from its folder: {left!r}")
 
     def discard(self) -> None:
         """Leave nothing behind of a file that was not written."""
@@ -152,28 +146,21 @@ def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | 
 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:
+    """Return what a file is to hold.
+
+    Raises: UsageError if a form holds the reports of another command alone, UnknownName.
+    """
+    context = click.get_current_context(silent=True)
     try:
         form = form_of(path)
-        _check_command(path, form)
-        return form
     except UnknownName:
         if form_of is not reports.form_of or not paths.is_stream(path):
             raise
-    context = _context()
-    return str(context.params.get("form", reports.FORMS[0])) if context else reports.FORMS[0]
-
-
-def _context() -> Context | None:
-    import click
-
-    return click.get_current_context(silent=True)
-
-
-def _check_command(path: str, form: str) -> None:
-    """Raise UsageError if a form holds the reports of another command alone."""
+        return str(context.params.get("form", reports.FORMS[0])) if context else reports.FORMS[0]
     command = reports.REGISTRY[form].command if form in reports.REGISTRY else ""
-    if command and (context := _context()) is not None and context.info_name != command:
+    if command and context is not None and context.info_name != command:
         raise UsageError(f"-o {path!r}: {form} holds the report of `ropeaudit {command}` alone; try .json")
+    return form
 
 
 def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
@@ -233,9 +220,8 @@ def _stream(path: str, flag: str) -> IO[bytes]:
     """Open a pipe or a device to write into. Raises: BadOutput, after a while if nobody reads the pipe."""
     until, pipe = time.monotonic() + _READER_SECONDS, False
     try:
-        named = paths.descriptor(path)
-        if named is not None:
-            open_already = streams.descriptor(named)
+        open_already = paths.descriptor(path)
+        if open_already is not None:
             os.write(open_already, b"")  # says so if it is for reading alone
             return os.fdopen(os.dup(open_already), "wb")
         pipe = stat.S_ISFIFO(os.stat(path).st_mode)
@@ -317,7 +303,7 @@ def refuse_meetings(options: Mapping[str, Any]) -> None:
 def _goes_into(number: int, path: str) -> bool:
     """Return whether a descriptor of this process, 1 for stdout or 2 for stderr, leads to a file."""
     try:
-        goes = os.fstat(streams.descriptor(number))
+        goes = os.fstat(number)
         return stat.S_ISREG(goes.st_mode) and os.path.samestat(goes, os.stat(path))
     except (OSError, ValueError):
         return False

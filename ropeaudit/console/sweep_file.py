@@ -160,10 +160,9 @@ def _opened(path: str, flags: int) -> int:
     """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
     for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
         flags |= getattr(os, name, 0)
-    remedy = "move it away, or give another -o"
     try:
         if os.path.islink(path):
-            raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {remedy}")
+            raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
         number = paths.out_of_reach(os.open(path, flags, 0o666))
     except BadOutput:
         raise
@@ -172,7 +171,7 @@ def _opened(path: str, flags: int) -> int:
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise BadOutput(f"{path!r} is no file, and rows go there until a run is over; {remedy}")
+        raise BadOutput(f"{path!r} is no file, and rows go there until a run is over; {_REMEDY}")
     return number
 
 

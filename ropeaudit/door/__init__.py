@@ -1,1 +1,5 @@
-"""Code that is not ours, in a process of its own: what it ends, hangs or floods is a finding of it."""
+"""Code that is not ours runs in a process of its own, behind a door; the variables that say otherwise."""
+
+TIMEOUT = "ROPEAUDIT_TIMEOUT"  # seconds without a call that ends
+ROAD = "ROPEAUDIT_DOOR"  # `SPAWN` or `IN_PROCESS`
+SPAWN, IN_PROCESS = "spawn", "in-process"  # without a fork; without a process

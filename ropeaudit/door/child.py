@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
+import gc
 import importlib
 import os
 import select
@@ -21,16 +21,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ropeaudit.door.messages import Arrays, Message, Reader, encoded, receive, send, write
+from ropeaudit import errors
+from ropeaudit.door import ROAD, SPAWN
+from ropeaudit.door.messages import Arrays, Message, Reader, encoded, write
 from ropeaudit.errors import RopeAuditError, one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _HIGH = 200  # protocol descriptors lie from here on: code that closes the first ones does not meet them
 _PIECE = 2**20  # bytes that are read at once
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads at their first use
+_DEBUGGED = "a debugger has no terminal in this process; give --in-process"
+_REAPED = 0.5  # seconds between two looks at which forks have ended
 _LEFT_FREE = 2**30  # bytes of memory that stay for others
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
 _exit, _fork, _waitpid = os._exit, getattr(os, "fork", None), os.waitpid  # before others patch them
+
+
+def never_forks() -> str:
+    """Return why no process forks here, whatever it imports; empty where some do."""
+    if os.environ.get(ROAD) == SPAWN:
+        return f"{ROAD}={SPAWN}"
+    return "" if sys.platform == "linux" else f"on {sys.platform} a fork is not safe"
 
 
 @dataclass
@@ -38,11 +50,13 @@ class Session:
     """One state of the code: what was opened, what calls before left here, and a voice.
 
     opened: what the door's opener returned. state: what functions of ours keep from call to call.
-    say: tells the parent what begins, from which on its time limit counts.
+    say: tells the parent what begins, from which on its time limit counts. shared: whether the process
+    serves other sessions too.
     """
 
     opened: Any
     say: Callable[[str], None]
+    shared: bool = False
     state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -60,10 +74,8 @@ def named(where: str) -> Any:
 
 def why_no_forks() -> str:
     """Return why this process does not fork; empty where it does."""
-    if os.environ.get("ROPEAUDIT_DOOR") == "spawn":
-        return "ROPEAUDIT_DOOR=spawn"
-    if sys.platform != "linux":
-        return f"on {sys.platform} a fork is not safe"
+    if never := never_forks():
+        return never
     if loaded := [name for name in _NEVER_FORKED if name in sys.modules]:
         return f"{loaded[0]} is loaded"
     torch = sys.modules.get("torch")
@@ -80,7 +92,8 @@ def answered(function: Function | str, session: Session, request: Message, reply
         header, arrays = run(session, request.header.get("arguments", {}), request.arrays)
         whole = b"".join(encoded({"returned": header}, arrays))
     except RopeAuditError as error:
-        whole = b"".join(encoded({"ours": type(error).__name__, "text": error.typed}))
+        kind = next(one.__name__ for one in type(error).__mro__ if hasattr(errors, one.__name__))
+        whole = b"".join(encoded({"ours": kind, "text": error.typed}))
     except BaseException as error:  # whatever code that is not ours raises
         whole = b"".join(encoded({"raised": described(error)}))
     reply(whole)
@@ -98,16 +111,17 @@ def described(error: BaseException) -> dict[str, Any]:
         text = one_line(error)
     except BaseException:  # its __str__ is others' code too
         text = type(error).__name__
+    if type(error).__name__ == "BdbQuit":
+        text = f"BdbQuit: {_DEBUGGED}"
     return {"type": type(error).__name__, "text": text, "file": file, "line": line}
 
 
 class _Child:
     """What the process does: messages of the control socket, one after the other."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
+    def __init__(self, control: socket.socket, opened: Any = None, shares: bool = True) -> None:
+        self.control, self.opened, self.shares = control, opened, shares
         self.reader, self.waiting, self.passed = Reader(), list[Message](), list[int]()
-        self.opened: Any = None
         self.sessions: dict[int, Session] = {}
         self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
 
@@ -118,7 +132,11 @@ class _Child:
             if "open" in header:
                 self._open(message)
             elif "fork" in header:
-                self._fork()
+                self._fork([self.passed.pop(0) for _ in range(header["fork"])])
+            elif "needed" in header:
+                for name in header["needed"]:
+                    imported(name)
+                self._say({"why_no_forks": why_no_forks()})
             elif "ended" in header:
                 self._say({"status": self._status(header["ended"])})
             elif "close" in header:
@@ -126,26 +144,31 @@ class _Child:
             else:
                 number = header["session"]
                 if number not in self.sessions:
-                    self.sessions[number] = Session(self.opened, self._began)
+                    self.sessions[number] = Session(self.opened, self._began, self.shares)
                 answered(header["function"], self.sessions[number], message, self._reply)
 
     def _open(self, message: Message) -> None:
         """Run the opener, whose answer stays here: what it returns is what sessions are of."""
 
         def opened(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+            enter(message.header["here"])
+            for name in message.header["needed"]:
+                imported(name)
             self.opened, facts = named(message.header["open"])(arguments)
             return {"facts": facts, "why_no_forks": why_no_forks()}, {}
 
         answered(opened, Session(None, self._began), message, self._reply)
 
-    def _fork(self) -> None:
-        """Fork: the new process serves one session on the socket that was passed, and ends."""
-        channel = self.passed.pop(0)
-        for one in [one for one, status in self.forks.items() if status is None]:
-            self._status(one, os.WNOHANG)  # else those that have ended stay in the table of processes
+    def _fork(self, passed: list[int]) -> None:
+        """Fork: the new process serves the socket that was passed as this one does, and ends.
+
+        passed: that socket, and its stdout and stderr where it gets such of its own.
+        """
+        gc.freeze()  # a collection in the new process would copy all the memory that both share
         group: int = _fork() if _fork is not None else -1
         if group:
-            os.close(channel)
+            for descriptor in passed:
+                os.close(descriptor)
             self.forks[group] = None
             self._say({"pid": group})
             return
@@ -153,11 +176,11 @@ class _Child:
             os.setpgid(0, 0)
             die_with_parent()
             self.control.close()
-            reader, waiting = Reader(), list[Message]()
-            session = Session(self.opened, lambda what: send(channel, {"began": what}))
-            reply = functools.partial(write, channel)
-            while (request := receive(channel, reader, waiting)) is not None:
-                answered(request.header["function"], session, request, reply)
+            for number, descriptor in enumerate(passed[1:], 1):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                _Child(socket.socket(fileno=passed[0]), self.opened, len(passed) > 1).run()
         finally:
             save_coverage()
             _exit(0)
@@ -182,7 +205,11 @@ class _Child:
     def _next(self) -> Message | None:
         """Return the next message of the parent, None where it is gone; descriptors that came are kept."""
         while not self.waiting:
-            select.select([self.control], [], [])
+            left = [one for one, status in self.forks.items() if status is None]
+            if not select.select([self.control], [], [], _REAPED if left else None)[0]:
+                for one in left:  # else those that have ended stay in the table of processes
+                    self._status(one, os.WNOHANG)
+                continue
             if hasattr(socket, "recv_fds"):
                 data, passed, _, _ = socket.recv_fds(self.control, _PIECE, 8)
                 self.passed += [_moved_high(one) for one in passed]
@@ -192,6 +219,26 @@ class _Child:
                 return None
             self.waiting.extend(self.reader.feed(data))
         return self.waiting.pop(0)
+
+
+def enter(here: Header) -> None:
+    """Become a process of the parent's: with its folder, its environment and where it imports from."""
+    with contextlib.suppress(OSError):  # a folder that is gone
+        os.chdir(here["folder"])
+    os.environ.clear()
+    os.environ.update(here["environment"] | dict.fromkeys(ONE_THREAD, "1"))
+    sys.path[:] = [place for place in here["path"] if place not in ("", here["folder"])]
+
+
+def imported(name: str) -> None:
+    """Import a module; where that fails, whoever needs it says so."""
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+
+
+def nothing(arguments: Header) -> tuple[None, Header]:
+    """Open nothing: what a session calls opens what it needs."""
+    return None, {}
 
 
 def _moved_high(descriptor: int) -> int:
@@ -232,12 +279,17 @@ def save_coverage() -> None:
             running.save()
 
 
+def _no_breakpoint(*_: Any, **__: Any) -> None:
+    raise RuntimeError(_DEBUGGED)
+
+
 def main() -> None:
     """Serve the door at the other end of the socket that was given."""
     descriptor, dies = _moved_high(int(sys.argv[1])), sys.argv[2] == "1"
     if dies:
         die_with_parent()
     limit_memory()
+    sys.breakpointhook = _no_breakpoint
     control = socket.socket(fileno=descriptor)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _Child(control).run()

@@ -116,15 +116,3 @@ def _described(text: bytes) -> tuple[dict[str, Any], list[tuple[str, np.dtype[An
     if sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in described) > _LARGEST:
         raise Malformed("arrays larger than any that are asked for")
     return header, described
-
-
-def receive(descriptor: int, reader: Reader, waiting: list[Message]) -> Message | None:
-    """Return the next message of a descriptor, waiting for it; None where it ends. Raises: Malformed.
-
-    waiting: messages that came with an earlier one; kept by whoever reads on.
-    """
-    while not waiting:
-        if not (data := os.read(descriptor, _PIECE)):
-            return None
-        waiting.extend(reader.feed(data))
-    return waiting.pop(0)

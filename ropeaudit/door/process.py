@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import select
 import selectors
@@ -14,37 +15,22 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 from ropeaudit import errors
+from ropeaudit.door import IN_PROCESS, ROAD, TIMEOUT, child
+from ropeaudit.door.child import ONE_THREAD, never_forks
 from ropeaudit.door.messages import Arrays, Malformed, Message, Reader, encoded, send
+from ropeaudit.errors import Ended, ForeignError, Late, Raised
 
 LIMIT = 120.0  # seconds without a call that ends
+_LONGEST_WAIT = 3600.0  # seconds, after which it is waited again
 _PIECE = 2**20  # bytes that are read at once
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _KEPT = 2**16  # bytes of prints that are kept
 _ENDING = 2.0  # seconds in which the rest of what an ended process printed is read
-
-
-class ForeignError(Exception):
-    """What code that is not ours did instead of returning: a finding of it, not a fault of the audit."""
-
-
-class Raised(ForeignError):
-    """It raised an exception. type: the name of its class. file, line: where, the last of others' code."""
-
-    def __init__(self, type: str, text: str, file: str = "", line: int = 0) -> None:
-        super().__init__(text)
-        self.type, self.text, self.file, self.line = type, text, file, line
-
-
-class Ended(ForeignError):
-    """It ended its process, closed the way to it, or wrote into it what is no message."""
-
-
-class Late(ForeignError):
-    """It did not return in time, and was ended."""
 
 
 class Output:
@@ -68,6 +54,19 @@ class Output:
         return [*lines, f"... and {left} bytes more"] if left else lines
 
 
+_outputs: deque[Output] = deque(maxlen=100)  # of the last doors, in the order in which they were opened
+_doors: weakref.WeakSet[Door] = weakref.WeakSet()
+
+
+def printed() -> list[str]:
+    """Return what the children of all doors printed so far, and forget it."""
+    for one in list(_doors):
+        one.printed()
+    lines = [line for output in _outputs for line in output.lines()]
+    _outputs.clear()
+    return lines
+
+
 class Door:
     """A child process that opened something of others once, and the sessions in which it is called.
 
@@ -75,29 +74,32 @@ class Door:
     own. output: what it printed.
     """
 
-    def __init__(self, opener: str, arguments: Mapping[str, Any], limit: float = LIMIT) -> None:
+    def __init__(
+        self,
+        opener: str,
+        arguments: Mapping[str, Any],
+        limit: float = LIMIT,
+        needed: Sequence[str] = (),
+        what: str = "its import",
+    ) -> None:
         """Start the process. opener: a function of ours, `ropeaudit.module:name`, arguments -> opened, facts.
 
+        needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
         Raises: RopeAuditError of the opener; ForeignError.
         """
         self.limit, self.output = limit, Output()
-        self._numbers, self.forks = itertools.count(1), 0
+        self._numbers, self.forks, self.lock = itertools.count(1), 0, threading.RLock()
         ours, theirs = socket.socketpair()
-        dies = threading.current_thread() is threading.main_thread()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ropeaudit.door.child", str(theirs.fileno()), str(int(dies))],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | dict.fromkeys(_ONE_THREAD, "1"),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            self._process = _started(theirs, needed)
+        _outputs.append(self.output)
+        _doors.add(self)
         self._control = _Channel(ours, self)
         self.close = weakref.finalize(self, _ended, self._process, ours)
+        here = {"environment": dict(os.environ), "folder": _folder(), "path": sys.path}
         try:
-            said = self._control.ask({"open": opener, "arguments": dict(arguments)}, "importing it").header
+            asked = {"open": opener, "arguments": dict(arguments), "here": here, "needed": list(needed)}
+            said = self._control.ask(asked, what).header
         except BaseException:
             self.close()
             raise
@@ -110,16 +112,25 @@ class Door:
         if self.why_no_forks:
             return Session(self, self._control, number, 0)
         ours, theirs = socket.socketpair()
-        with theirs:
-            pid = self._control.fork(theirs)
+        with theirs, self.lock:
+            pid = self._control.fork([theirs.fileno()])
         self.forks += 1
         return Session(self, _Channel(ours, self), number, pid)
+
+    def first_session(self) -> Session:
+        """Return a session of the process that is forked from: what it does, all later ones begin with."""
+        return Session(self, self._control, 0, 0)
+
+    def look_again(self) -> None:
+        """Ask whether the child still forks. Raises: Ended."""
+        with self.lock:
+            told = self._control.ask({"needed": []}, "a look at its threads")
+        self.why_no_forks = told.header["why_no_forks"]
 
     @property
     def streams(self) -> list[IO[bytes]]:
         """The child's stdout and stderr, as far as they are open."""
-        both = (self._process.stdout, self._process.stderr)
-        return [stream for stream in both if stream is not None and not stream.closed]
+        return [stream for stream in self._process.streams if not stream.closed]
 
     def printed(self) -> list[str]:
         """Return what the child printed so far, as `Output.lines` does."""
@@ -129,14 +140,130 @@ class Door:
         return self.output.lines()
 
     def how_it_ended(self, pid: int) -> str:
-        """Return how a process ended that is gone: by which signal, or with which exit code."""
-        if pid and self._process.poll() is None:
+        """Return how a process ended that is gone: by which signal, or with which exit code.
+
+        pid: of a session; 0 for the child itself.
+        """
+        if pid:
             with contextlib.suppress(ForeignError):
-                status = self._control.ask({"ended": pid}, "its end").header["status"]
-                return "nobody says how" if status is None else _words(os.waitstatus_to_exitcode(status))
+                return self._control.how(pid)
+        return self._process.how()
+
+
+@dataclass(frozen=True, slots=True)
+class _Spawned:
+    """A process of its own."""
+
+    process: subprocess.Popen[bytes]
+    streams: tuple[IO[bytes], ...]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def how(self) -> str:
+        """Return how it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return _words(self._process.wait(_ENDING))
+            return _words(self.process.wait(_ENDING))
         return "it closed the way to it"
+
+    def reap(self) -> None:
+        """Wait for its end."""
+        self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Forked:
+    """A process that the root forked."""
+
+    root: Door
+    pid: int
+    streams: tuple[IO[bytes], ...]
+
+    def how(self) -> str:
+        """Return how it ended."""
+        with contextlib.suppress(ForeignError), self.root.lock:
+            return self.root._control.how(self.pid)
+        return "with what it was started from"
+
+    def reap(self) -> None:
+        """Leave it to the root, which takes note of its end at the next fork."""
+
+
+class _Root(Door):
+    """A process that has imported what is ours and torch, and forks the child of each door."""
+
+    def __init__(self) -> None:
+        self.limit, self.output, self.forks, self.why_no_forks = LIMIT, Output(), 0, ""
+        self.owner, self.lock = os.getpid(), threading.RLock()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = _spawned(theirs)
+        self._control = _Channel(ours, self)
+        self.close = weakref.finalize(self, _ended, self._process, ours)
+
+    def child(self, theirs: socket.socket, needed: Sequence[str]) -> _Forked:
+        """Fork a process that serves the other end of a socket. Raises: ForeignError."""
+        with self.lock:
+            ready = self._control.ask({"needed": list(needed)}, "the import of what is needed")
+            if ready.header["why_no_forks"]:
+                raise Ended(f"does not fork: {ready.header['why_no_forks']}")
+            (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+            try:
+                pid = self._control.fork([theirs.fileno(), out_end, err_end])
+            except BaseException:
+                os.close(out)
+                os.close(err)
+                raise
+            finally:
+                os.close(out_end)
+                os.close(err_end)
+        return _Forked(self, pid, (os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)))
+
+
+_root: _Root | None = None
+_starting = threading.Lock()
+
+
+def _started(theirs: socket.socket, needed: Sequence[str]) -> _Spawned | _Forked:
+    """Return the process of a door: forked from the root, which is started, or one of its own."""
+    global _root
+    if never_forks():
+        return _spawned(theirs)
+    for _ in range(2):  # a root may have been ended, for want of memory say
+        with _starting:
+            if _root is None or _root.owner != os.getpid():
+                _root = _Root()
+            root = _root
+        try:
+            return root.child(theirs, needed)
+        except ForeignError:
+            with _starting:
+                _root = None if _root is root else _root
+    return _spawned(theirs)
+
+
+def _spawned(theirs: socket.socket) -> _Spawned:
+    dies = threading.current_thread() is threading.main_thread()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "ropeaudit.door.child", str(theirs.fileno()), str(int(dies))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | dict.fromkeys(ONE_THREAD, "1"),
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+    )
+    streams = tuple(one for one in (process.stdout, process.stderr) if one is not None)
+    return _Spawned(process, streams)
+
+
+def _folder() -> str:
+    """Return this folder; empty where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 class Session:
@@ -152,14 +279,17 @@ class Session:
         arguments: Mapping[str, Any] | None = None,
         arrays: Arrays | None = None,
         what: str = "a call",
+        heard: Callable[[str], None] = lambda text: None,
     ) -> tuple[Any, Arrays]:
         """Return what a function of ours returned in the child: values of JSON, and arrays by name.
 
         function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. what: its
-        words in an error. Raises: RopeAuditError that the function raised; ForeignError.
+        words in an error. heard: gets what the function says meanwhile.
+        Raises: RopeAuditError that the function raised; ForeignError.
         """
         header = {"session": self._number, "function": function, "arguments": dict(arguments or {})}
-        reply = self._channel.ask(header, what, arrays, self._pid)
+        with self.door.lock:
+            reply = self._channel.ask(header, what, arrays, self._pid, heard)
         return reply.header["returned"], reply.arrays
 
 
@@ -167,28 +297,34 @@ class _Channel:
     """A socket to the child, on which one answer follows one question."""
 
     def __init__(self, ends: socket.socket, door: Door) -> None:
-        self.socket, self.reader = ends, Reader()
+        self.socket, self.reader, self._what = ends, Reader(), ""
         self._door = weakref.ref(door)
 
     def _opened(self) -> Door:
         """Return the door, which whoever asks holds."""
         if (door := self._door()) is None:
-            raise Ended("the door is closed")
+            raise Ended("ended its process")
         return door
 
     def ask(
-        self, header: Mapping[str, Any], what: str, arrays: Arrays | None = None, pid: int = 0
+        self,
+        header: Mapping[str, Any],
+        what: str,
+        arrays: Arrays | None = None,
+        pid: int = 0,
+        heard: Callable[[str], None] = lambda text: None,
     ) -> Message:
         """Send a question and return its answer. pid: of the process there; 0 for the child itself."""
         door = self._opened()
         try:
+            self._what = what
             send(self.socket.fileno(), header, arrays)
-            message = self._answer(door, what, pid)
+            message = self._answer(door, what, pid, heard)
         except OSError:
-            raise Ended(f"your code ended the process in {what}: {door.how_it_ended(pid)}") from None
+            raise Ended(f"ended its process in {self._what}: {door.how_it_ended(pid)}") from None
         except Malformed as error:
             _kill(pid or door._process.pid)
-            raise Ended(f"your code wrote where ropeaudit reads, in {what}: {error}") from None
+            raise Ended(f"wrote where ropeaudit reads, in {self._what}: {error}") from None
         except KeyboardInterrupt:  # its answer would come to the next question
             _kill(pid or door._process.pid)
             raise
@@ -201,24 +337,29 @@ class _Channel:
             raise Raised(**message.header["raised"])
         return message
 
-    def fork(self, theirs: socket.socket) -> int:
-        """Let the child fork a process that serves the other end of a socket; return its number."""
+    def how(self, pid: int) -> str:
+        """Return how a process ended that the child forked. Raises: ForeignError."""
+        status = self.ask({"ended": pid}, "its end").header["status"]
+        return "nobody says how" if status is None else _words(os.waitstatus_to_exitcode(status))
+
+    def fork(self, passed: Sequence[int]) -> int:
+        """Let the child fork a process, and return its number. passed: its socket, its stdout and stderr."""
         door = self._opened()
         try:
-            socket.send_fds(self.socket, [b"".join(encoded({"fork": 1}))], [theirs.fileno()])
-            return int(self._answer(door, "a fork", 0).header["pid"])
+            socket.send_fds(self.socket, [b"".join(encoded({"fork": len(passed)}))], list(passed))
+            return int(self._answer(door, "a fork", 0, lambda text: None).header["pid"])
         except OSError:
-            raise Ended(f"your code ended the process: {door.how_it_ended(0)}") from None
+            raise Ended(f"ended its process: {door.how_it_ended(0)}") from None
 
-    def _answer(self, door: Door, what: str, pid: int) -> Message:
+    def _answer(self, door: Door, what: str, pid: int, heard: Callable[[str], None]) -> Message:
         """Wait for the answer, and read what the child prints meanwhile. Raises: Late, OSError, Malformed."""
-        deadline = time.monotonic() + door.limit
+        self._what, deadline = what, time.monotonic() + door.limit
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
             for stream in door.streams:
                 selector.register(stream, selectors.EVENT_READ)
             while (left := deadline - time.monotonic()) > 0:
-                for key, _ in selector.select(left):
+                for key, _ in selector.select(min(left, _LONGEST_WAIT)):
                     data = os.read(key.fd, _PIECE)
                     if key.fileobj is not self.socket:
                         door.output.feed(data)
@@ -230,9 +371,95 @@ class _Channel:
                     for message in self.reader.feed(data):
                         if "began" not in message.header:
                             return message
-                        what, deadline = str(message.header["began"]), time.monotonic() + door.limit
+                        self._what, deadline = str(message.header["began"]), time.monotonic() + door.limit
+                        heard(self._what)
         _kill(pid or door._process.pid)
-        raise Late(f"{what} has not returned after {door.limit:g} s")
+        raise Late(f"has not returned after {door.limit:g} s, in {self._what}")
+
+
+class Here(Door):
+    """A door without a process, for a debugger: what it opens is opened and called in this one."""
+
+    def __init__(self, opened: Any, facts: Any) -> None:
+        """Keep what was opened, and what is said of it."""
+        self.output, self.why_no_forks, self.forks = Output(), IN_PROCESS, 0
+        self.opened, self.facts = opened, facts
+
+    def session(self) -> Session:
+        """Return a new state of what was opened."""
+        return _SessionHere(self)
+
+    def first_session(self) -> Session:
+        """Return the same: nothing is forked."""
+        return self.session()
+
+    def look_again(self) -> None:
+        """Do nothing: nothing is forked."""
+
+
+class _SessionHere(Session):
+    """A session in this process."""
+
+    def __init__(self, door: Here) -> None:
+        self.door = door
+        self.heard: Callable[[str], None] = lambda text: None
+        self.inside = child.Session(door.opened, lambda what: self.heard(what), shared=True)
+
+    def ask(
+        self,
+        function: str,
+        arguments: Mapping[str, Any] | None = None,
+        arrays: Arrays | None = None,
+        what: str = "a call",
+        heard: Callable[[str], None] = lambda text: None,
+    ) -> tuple[Any, Arrays]:
+        """Return what a function of ours returns. Raises: RopeAuditError, Raised."""
+        self.heard = heard
+        with _told():
+            run: child.Function = child.named(function)
+            return run(self.inside, dict(arguments or {}), arrays or {})
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Raise what others' code raises as it comes out of a process."""
+    try:
+        yield
+    except errors.RopeAuditError:
+        raise
+    except Exception as error:
+        raise Raised(**child.described(error)) from error
+
+
+def limit(otherwise: float = LIMIT) -> float:
+    """Return the seconds without a call that ends after which a process is ended."""
+    return float(os.environ.get(TIMEOUT) or otherwise)
+
+
+def door(opener: str, arguments: Mapping[str, Any], needed: Sequence[str] = ()) -> Door:
+    """Return the door of an opener, as `Door` takes it: of a process, or in this one where that is asked for.
+
+    Raises: RopeAuditError of the opener; ForeignError.
+    """
+    if os.environ.get(ROAD) == IN_PROCESS:
+        with _told():
+            return Here(*child.named(opener)(dict(arguments)))
+    return Door(opener, arguments, limit(), needed)
+
+
+def here() -> Session:
+    """Return a session in this process."""
+    return Here(None, {}).session()
+
+
+def alone(needed: Sequence[str] = ()) -> Session:
+    """Return a session in which nothing of others was opened: it waits for ever, unless a limit is asked for.
+
+    Raises: ForeignError.
+    """
+    if os.environ.get(ROAD) == IN_PROCESS:
+        return here()
+    return Door("ropeaudit.door.child:nothing", {}, limit(math.inf), needed).session()
 
 
 def _kill(group: int) -> None:
@@ -241,14 +468,13 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _ended(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+def _ended(process: _Spawned | _Forked, control: socket.socket) -> None:
     """End a child; processes that it forked end with it."""
     control.close()
     _kill(process.pid)
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
+    process.reap()
+    for stream in process.streams:
+        stream.close()
 
 
 def _left(channel: _Channel, number: int, pid: int) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, ROUNDINGS, SETTING, Fault
@@ -64,10 +64,12 @@ class MisplacedSide:
 class Searches:
     """What was looked for in other calls of the same code. in_vain: how often two faults were, and not found.
 
-    A search takes seconds; what none found at some offsets is not looked for at all of them.
+    A search takes seconds; what none found at some offsets is not looked for at all of them. steady: kinds of
+    calls that gave the same with other random numbers.
     """
 
     in_vain: int = 0
+    steady: set[tuple[str, int]] = field(default_factory=set)
 
 
 def explained(
@@ -314,9 +316,7 @@ class _Side:
         moved = replace(self.block, at=self.block.at - self.block.first + start)
         try:
             rotated = self.rotator.rotate_both(*self.block.given, moved.at)
-        except RopeAuditError:
-            raise
-        except Exception:  # whatever other people's code raises; then it decides nothing
+        except ForeignError:
             return None
         return replace(moved, rotated=rotated)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, rotation
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -26,7 +26,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide, Searches
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import process_state
+from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
 
@@ -163,9 +163,9 @@ class SameFrequencies(Rotator):
     setting: RopeSetting
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated. Raises: ValueError for a call that has other frequencies by right."""
+        """Return q and k rotated. Raises: ForeignError for a call that has other frequencies by right."""
         if self.setting.for_positions(int(at.max()) + 1) != self.setting:
-            raise ValueError("a call of this length has other frequencies")
+            raise ForeignError("a call of this length has other frequencies")
         return self.rotator.rotate_both(q, k, at)
 
 
@@ -195,7 +195,9 @@ def check(
     def blocks() -> Iterator[CalledBlock]:
         for q, k, before in vectors.blocks(dtype):
             if warm and offset and before[0] == vectors.positions[0]:
-                with contextlib.suppress(Exception):  # of interest is only what the code stores of the call
+                with contextlib.suppress(
+                    ForeignError
+                ):  # of interest is only what the code stores of the call
                     rotator.rotate_both(q, k, before)
             at = before + offset
             rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
@@ -252,7 +254,9 @@ def judged(
         def over_own(x: FloatArray, y: FloatArray) -> Array:
             return excess(x, y, block.rows(), own, dtype, rule)
 
-        found = unstable(rotator, block, afresh) or (state(afresh(), block, over_own) if afresh else None)
+        found = unstable(rotator, block, afresh, searches) or (
+            state(afresh(), block, over_own) if afresh else None
+        )
         found = found or _explained(sides, held_to, dtype, rotator, searches, each_call)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     batch, head, position, pair = seen[worst].place
@@ -292,9 +296,7 @@ def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) ->
     if by_batch:
         try:
             results.append(check_at(BATCH_STEP))
-        except RopeAuditError:
-            raise
-        except Exception:  # whatever other people's code raises
+        except ForeignError:
             if offset >= BATCH_STEP:
                 results.append(check_at(-BATCH_STEP))
     return worst(results)
@@ -308,7 +310,7 @@ def with_other_side(wrong: Places, judge: Callable[[_Call, bool], Places], other
     """
     if not _one_side(wrong):
         return wrong
-    with contextlib.suppress(Exception):  # whatever other people's code raises
+    with contextlib.suppress(ForeignError):
         for call in others:
             if set(judge(call, False).off) - set(wrong.off):
                 return beside(wrong, [judge(call, True)])
@@ -419,18 +421,29 @@ def state(
     return Diagnosis("state-left", {"how": how}) if right else None
 
 
-def unstable(rotator: Rotator, block: CalledBlock, afresh: Callable[[], Rotator] | None) -> Diagnosis | None:
+def unstable(
+    rotator: Rotator,
+    block: CalledBlock,
+    afresh: Callable[[], Rotator] | None,
+    searches: Searches | None = None,
+) -> Diagnosis | None:
     """Return that it is random, where calls alike give different numbers with other seeds.
 
     What counts its calls, or stores something, does the same once more of another instance without a past:
-    each seed gets one, where `afresh` makes them.
+    each seed gets one, where `afresh` makes them. Calls of a kind that was steady are not made again.
     """
-    results = []
-    with contextlib.suppress(Exception):  # whatever other people's code raises: then it decides nothing
+    results, kind = [], (type(rotator).__name__, min(block.length, 2))
+    if searches is not None and kind in searches.steady:
+        return None
+    with contextlib.suppress(ForeignError):  # then it decides nothing
         for number in range(_REPEATED):
             called = afresh() if afresh else rotator
-            with process_state.other_chance(number):
+            with chance.other(number):
                 sides = [called.rotate_both(*block.given, block.at) for _ in range(1 + bool(afresh))]
             results.append([x.tobytes() for pair in sides for x in pair])
     seen = results if afresh else results[1:]  # the first may still see what was called before
-    return Diagnosis("random") if any(one != seen[0] for one in seen[1:]) else None
+    if any(one != seen[0] for one in seen[1:]):
+        return Diagnosis("random")
+    if searches is not None:
+        searches.steady.add(kind)
+    return None

@@ -155,6 +155,13 @@ class Report:
         return numbers.styled(value, column.style if column is not None else "short")
 
 
+def with_metadata(report: Report, metadata: Mapping[str, Any]) -> Report:
+    """Return a report, and its further tables, with the metadata of a run beside their own."""
+    further = {name: with_metadata(one, metadata) for name, one in report.further.items() if one.metadata}
+    about = {**metadata, **report.metadata}
+    return replace(report, metadata=about, further={**report.further, **further})
+
+
 def tabulated(
     declared: Columns,
     schema: int,

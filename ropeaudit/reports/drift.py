@@ -55,7 +55,7 @@ def report(
         screen=columns if chosen else seen,
         verbose_screen=() if chosen else wide,
         declared=_declared(results, named),
-        folded=None if chosen else [one.as_dict() | _for_readers(one) for one in results],
+        folded=None if chosen else list(map(_for_readers, results)),
         answers=[answered],
         headline=answered.headline,
         notes=notes,
@@ -80,9 +80,9 @@ def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
 
 
 def _for_readers(record: Record) -> dict[str, Any]:
-    """Return what people see of a row beside its columns."""
+    """Return the columns of a row as people see them."""
     growth = math.nan if record.verdict == "refused" else judging.ratio(record.drift_rms, record.floor_rms)
-    return {"growth": growth, "note": _note(record), "dtype": verdicts.dtype(record)}
+    return record.as_dict() | {"growth": growth, "note": _note(record), "dtype": verdicts.dtype(record)}
 
 
 def _note(record: Record) -> str:

@@ -91,12 +91,20 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
         stages = about.get("stages", {}).get(f"{row['implementation']} {row.get('dtype')}")
         if isinstance(stages, dict) and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
-        missing = [name for name in _SETTINGS if _lacking(name, whole)]
+        missing = [  # not there, or empty though it may not be
+            name
+            for name in _SETTINGS
+            if name not in whole or (whole[name] is None and not records.COLUMNS[name].optional)
+        ]
         whole |= {name: records.implied(name, whole) for name in missing}
         if not _proved(whole):
             recipe = bool(records.implied("stages", whole))  # its version is that of ropeaudit
             unsaid = [name for name in missing if name != "version" or not recipe]
-            whole |= {name: _unknown(records.COLUMNS[name]) for name in unsaid}
+            columns = {name: records.COLUMNS[name] for name in unsaid}
+            whole |= {
+                name: UNKNOWN if column.kind is str and not column.optional else None
+                for name, column in columns.items()
+            }
         results.append(whole)
     return results
 
@@ -116,10 +124,6 @@ def _proved(row: Row) -> bool:
     return bool(case_of(row) == row["case"])
 
 
-def _unknown(column: Column) -> Any:
-    return UNKNOWN if column.kind is str and not column.optional else None
-
-
 def told(rows: Sequence[Row]) -> list[str]:
     """Return the columns of which rows of files say something, but those that hold what absence implies."""
 
@@ -128,11 +132,6 @@ def told(rows: Sequence[Row]) -> list[str]:
 
     said = [name for name in records.EVERY if any(name in row for row in rows)]
     return [name for name in said if name not in _SETTINGS or (name != "stages" and says_more(name))]
-
-
-def _lacking(name: str, row: Row) -> bool:
-    """Return whether a row does not say a setting: the column is not there, or empty though it may not be."""
-    return name not in row or (row[name] is None and not records.COLUMNS[name].optional)
 
 
 _SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
@@ -145,12 +144,8 @@ def _about(path: str) -> dict[str, Any]:
         about = metadata(path)
         if not reports.form_named(name).about and about.get(name) != digests.of_bytes(content_of(path)):
             about = {}
-        known = about if isinstance(about, dict) else {}
-        return (
-            known
-            if all(isinstance(known.get(name, {}), dict) for name in ("constants", "stages", "by_case"))
-            else {}
-        )
+        parts = [about.get(part, {}) for part in ("constants", "stages", "by_case")]
+        return about if all(isinstance(part, dict) for part in (about, *parts)) else {}
     except _DAMAGED:
         return {}
 

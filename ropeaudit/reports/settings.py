@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.recording import setting_columns
-from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reports.numbers import counted, setting
 from ropeaudit.rope.scaling_names import short_name, short_names
 from ropeaudit.rope.setting import RopeSetting
@@ -17,27 +15,6 @@ from ropeaudit.rope.setting import RopeSetting
 NAMES = records.COLUMNS.having("setting")
 _MOST_LINES = 6  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
-
-
-class WithSetting(Protocol):
-    """A result, as far as it says of which q and k and under which setting it is."""
-
-    @property
-    def case(self) -> Case:
-        """The case without its subject and offset."""
-
-    @property
-    def setting(self) -> RopeSetting:
-        """The RoPE setting."""
-
-    @property
-    def inputs(self) -> Inputs:
-        """q and k."""
-
-
-def values(result: WithSetting) -> dict[str, Any]:
-    """Return the columns of `NAMES` of a result."""
-    return dict(setting_columns(result.case, result.inputs, result.setting))
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -139,15 +139,6 @@ def wrong_pair(record: Record) -> str:
     return f"{place}{rest} wrongly: {by}"
 
 
-def words(verdict: str) -> str:
-    """Return a verdict as people read it.
-
-    >>> words("wrong_rotation")
-    'wrong rotation'
-    """
-    return verdict.replace("_", " ")
-
-
 def columns(record: Record) -> Row:
     """Return the columns that `severity`, `quality` and `bad` read."""
     return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}

@@ -6,11 +6,25 @@ import contextlib
 import os
 import re
 import stat
+from pathlib import Path
 
 _DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/(?:self|\d+)/fd/(\d+)")
 _NAMED = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _MOST_LINKS = 40
 _LARGE = (512, 128)
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
+
+
+def shown_path(path: str | Path) -> str:
+    """Return how reports name a file: from this folder, from where packages are installed, else whole."""
+    whole = Path(os.path.abspath(path))
+    for at, part in enumerate(whole.parts):
+        if part in INSTALLED:
+            return "/".join(whole.parts[at + 1 :])
+    try:
+        return whole.resolve().relative_to(Path.cwd().resolve()).as_posix()
+    except (OSError, ValueError):
+        return str(whole)
 
 
 def out_of_reach(number: int) -> int:

@@ -17,7 +17,6 @@ Map: TypeAlias = Callable[..., Iterator[Any]]
 SHORT = 512  # positions
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of options in glibc's malloc.h
-_alone = False
 _here = threading.local()
 _KEPT, _LARGE = 2**26, 2**22  # bytes: arrays of a tile are kept, those of a panel go back
 
@@ -31,22 +30,15 @@ def worth(threads: int, seq_len: int, short: int = SHORT) -> int:
     return 1 if seq_len <= short else threads
 
 
-def alone() -> None:
-    """Let no thread work beside other people's code from here on: it replaces functions while it runs."""
-    global _alone
-    _alone = True
-
-
 @contextlib.contextmanager
 def mapping(threads: int) -> Iterator[Map]:
     """Yield a `map` that works on so many threads; on one it is Python's own, which hands nothing over.
 
-    BLAS has one thread meanwhile. What has not begun when an error comes is dropped. After `alone` it works
-    on one thread, whatever is given.
+    BLAS has one thread meanwhile. What has not begun when an error comes is dropped.
     """
     _keep_memory()
     with _blas().limit(limits=1, user_api="blas"):
-        if threads == 1 or _alone:
+        if threads == 1:
             yield map
             return
         from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging

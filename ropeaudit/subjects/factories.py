@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import ForeignError, UnknownName, UsageError, did
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -121,7 +121,10 @@ def called(code: Code, dtype: Format) -> SubjectFactory:
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
             raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
-        code.fit(setting)  # what computes is known then
+        try:
+            code.fit(setting)  # what computes is known then
+        except ForeignError as error:
+            raise UsageError(f"{code.name} {did(error)}, however it is called") from None
         return Called(code, setting, dtype)
 
     return SubjectFactory(

@@ -1,7 +1,6 @@
 """Other ways to call the same code: each fault shows in its own check, right code passes all of them."""
 
 import logging
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +21,8 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition import verification
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.verification import Places
-from ropeaudit.runtime import process_state
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import anew, arrays, timeout
+from ropeaudit.subjects.calling import arrays
 from ropeaudit.subjects.calling.code import Alike
 
 KERNELS = Path(faulty_calls.__file__)
@@ -60,53 +58,14 @@ def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None
         assert replace(one.diagnosis, where=Where()) == Diagnosis("state-left", {"how": "afresh"})
 
 
-def test_a_function_of_a_package_is_not_called_afresh(monkeypatch) -> None:
+def test_a_function_of_a_module_is_called_afresh(monkeypatch) -> None:
     monkeypatch.syspath_prepend(KERNELS.parent)
     own = factories.implementation("faulty_calls:stale_positions")
     code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
     [state] = code_checks.CHECKS["state"](code)
-    assert state.detail.endswith(
-        "; it is loaded once: each call has all those before it in its past, and state left by the very "
-        "first call cannot be detected"
-    )
-    assert state.remedy == "compute what is stored anew where dtype, length or positions change"
+    assert "loaded once" not in state.detail
     [places] = code_checks.CHECKS["rotation"](code)
-    assert places.failed
-    assert "afresh" not in places.resembles + state.resembles
-
-
-def test_a_file_is_executed_anew_with_what_it_imports_from_its_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(anew, "DEAR", 60.0)  # a machine that is busy with other tests
-    (tmp_path / "helper_of_kernel.py").write_text("SEEN = []\n")
-    (tmp_path / "kernel.py").write_text(
-        "import helper_of_kernel as helper, numpy as np\n"
-        "def rope(x, positions):\n"
-        "    helper.SEEN.append(len(positions))\n"
-        "    angles = positions[:, None] * 1e4 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])\n"
-        "    a, b = np.split(x, 2, -1)\n"
-        "    cos, sin = np.cos(angles), np.sin(angles)\n"
-        "    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)\n"
-    )
-    own, setting = factories.implementation(f"{tmp_path}/kernel.py:rope"), RopeSetting.of(32)
-    own.fit(setting)
-    first, second = (own.anew(setting, parse("fp32")) for _ in "ab")
-    assert len({id(one.instance.__globals__["helper"]) for one in (first, second)}) == 2
-    assert own.thing.__globals__["helper"].SEEN
-    assert not first.instance.__globals__["helper"].SEEN
-    assert "helper_of_kernel" not in sys.modules
-    for code, instance in ((own, own.thing), (first.own, first.instance), (second.own, second.instance)):
-        with process_state.foreign(code.home):
-            assert sys.modules["helper_of_kernel"] is instance.__globals__["helper"]
-
-
-def test_what_is_dear_or_cannot_be_executed_again_is_loaded_once(tmp_path, monkeypatch) -> None:
-    setting, once = RopeSetting.of(32), KERNELS.read_text() + "\nimport os\nos.mkdir(__file__ + '.lock')\n"
-    (tmp_path / "once.py").write_text(once)
-    once, again = factories.implementation(f"{tmp_path}/once.py:right"), code_of("right").own
-    assert once.uncalled(setting, parse("fp32")) is once
-    assert again.uncalled(setting, parse("fp32")) is not again
-    monkeypatch.setattr(anew, "DEAR", 0.0)
-    assert (dear := code_of("right").own).uncalled(setting, parse("fp32")) is dear
+    assert places.diagnosis == Diagnosis("state-left", {"how": "afresh"})
 
 
 @pytest.mark.parametrize(
@@ -190,7 +149,7 @@ def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_w
         f"{KERNELS}:by_tables: tables are given in {spelled}: with float32 ones it returns float32."
     ]
     changed = factories.implementation(f"{KERNELS}:by_tables", None, {"table": "fp32"})
-    assert not changed.narrow_tables(changed.fit(code.setting), code.setting, code.dtype)
+    assert not changed.narrow_tables(code.setting, code.dtype)
 
 
 @pytest.mark.slow  # a whole check
@@ -273,7 +232,7 @@ def test_inductor() -> None:
     assert found("compiled_otherwise", "compiled")["compiled"].failed
 
 
-def test_a_backend_that_fails_gives_way_to_the_next(monkeypatch) -> None:
+def test_a_backend_that_fails_gives_way_to_the_next(monkeypatch, in_process) -> None:
     def broken(function, backend, options):
         if backend == "inductor":
             raise RuntimeError("no compiler")
@@ -365,28 +324,8 @@ def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
     assert agreement.cost(code_of("no_single_token")) == 0
 
 
-def test_instances_are_copies_of_one_that_was_not_called() -> None:
-    code = code_of("KeepsLength")
-    first, second = code.rotator(), code.rotator()
-    agreement.called(code, first, agreement.given_vectors(code, 8), np.arange(8))
-    assert first.instance.positions is not None
-    assert second.instance.positions is code.rotator().instance.positions is None
-
-
 def test_what_cannot_be_copied_is_built_anew() -> None:
-    code = code_of("Locked")
-    assert code.rotator().instance is not code.rotator().instance
     assert found("Locked", "decode")["decode"].status == "pass"
-
-
-def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
-    def changing():
-        timeout.patiently(lambda: torch.set_default_dtype(torch.float64), "a call")
-        return timeout.patiently(torch.get_default_dtype, "a call")
-
-    assert timeout.together(changing, "calls") == torch.float64
-    assert torch.get_default_dtype() == torch.float32
-    assert timeout.patiently(changing, "calls in a call") == torch.float32
 
 
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
@@ -397,7 +336,6 @@ def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
         [one] = code_checks.CHECKS["short calls"](code)
         assert one.status == "pass"
         assert any("called in eval mode; training mode is not" in text for text in code.own.findings)
-    assert code.own.thing.training
 
 
 def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> None:
@@ -414,7 +352,7 @@ def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> N
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_tables_are_never_given_narrower_to_code_in_float32_and_float64(dtype) -> None:
     code = code_of("by_tables", dtype)
-    assert not code.own.narrow_tables(code.own.fit(code.setting), code.setting, code.dtype)
+    assert not code.own.narrow_tables(code.setting, code.dtype)
 
 
 @pytest.mark.parametrize("check", first_fast(["short calls", "gradient", "served calls", "drift"]))

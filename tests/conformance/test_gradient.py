@@ -14,7 +14,8 @@ from ropeaudit.recognition import allowance
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling import backward, loading
+from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 KERNELS = Path(gradient_kernels.__file__)
@@ -54,7 +55,7 @@ def test_the_gradient_is_multiplied_by_the_attention_factor():
         return tuple(x.detach() + (y - y.detach()) for x, y in zip(found, plain, strict=True))
 
     for function, status in ((yarn, "pass"), (without, "fail")):
-        tested = CodeUnderTest(OwnCode("yarn", function), setting, parse("fp32"), UP_TO)
+        tested = CodeUnderTest(in_process(OwnCode("yarn", function)), setting, parse("fp32"), UP_TO)
         assert [one.status for one in gradient.gradient(tested)] == [status]
 
 
@@ -81,9 +82,9 @@ def test_an_implementation_of_torch_is_called_too():
 
 def test_of_code_that_takes_k_and_returns_q_alone_there_is_the_gradient_of_q() -> None:
     signature = SimpleNamespace(arguments=[(None, "q"), (None, "k"), (None, "positions")])
-    backward = gradient.Backward(lambda q, k, positions: 2 * q, signature)
+    called = backward.Backward(lambda q, k, positions: 2 * q, signature)
     q, k = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 5.0)
-    assert torch.equal(backward(q, k, torch.arange(3)), 2 * q)
+    assert torch.equal(called(q, k, torch.arange(3)), 2 * q)
 
 
 @pytest.mark.parametrize("name", ["inference", "inference_in_place", "inference_mode"])

@@ -19,6 +19,7 @@ from ropeaudit.conformance.served import AXES, ServedCall, calls_of
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
+from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 ROWS, JOINT = "each row at positions of its own", "q and k as views of one packed qkv"
@@ -35,7 +36,7 @@ TAKES = {
 
 
 def under_test(function, dtype="fp32", up_to=2**17, head_dim=32, **rest) -> CodeUnderTest:
-    own = OwnCode(function.__name__, function)
+    own = in_process(OwnCode(function.__name__, function))
     return CodeUnderTest(own, RopeSetting.of(head_dim), parse(dtype), up_to, **rest)
 
 

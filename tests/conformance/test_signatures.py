@@ -9,6 +9,7 @@ from ropeaudit import RopeSetting, UsageError, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.main import main
 from ropeaudit.rope import scaling
+from ropeaudit.subjects.calling.foreign import ForeignOwn, in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.exact_rotation import rotated
 
@@ -22,10 +23,10 @@ def setting_of(name: str, head_dim: int = 16) -> RopeSetting:
     )
 
 
-def own_code(name: str, wrong: bool = False) -> OwnCode:
+def own_code(name: str, wrong: bool = False) -> ForeignOwn:
     if name == "a_config_of_transformers":
         pytest.importorskip("transformers")
-    return OwnCode(name, KERNELS[name].build(wrong))
+    return in_process(OwnCode(name, KERNELS[name].build(wrong)))
 
 
 @pytest.mark.slow  # a whole check
@@ -159,5 +160,5 @@ def sums_and_differences(x):
 def test_code_without_positions_that_may_be_meant_otherwise_is_refused(code, reason) -> None:
     """In another order of axes a head counts as a position: "no rotation" would be said of what rotates."""
     with pytest.raises(UsageError, match="could not be called in any way that is known") as refused:
-        OwnCode("own", code).fit(RopeSetting.of(16))
+        in_process(OwnCode("own", code)).fit(RopeSetting.of(16))
     assert reason in str(refused.value)

@@ -104,16 +104,6 @@ def test_two_runs_give_the_same_bytes(out) -> None:
     assert first.count("\n") == 17
 
 
-def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
-    names = ["drift.csv", "drift.json", "drift.jsonl", "ticket.md", "drift.txt"]
-    flags = [word for name in names for word in ("-o", str(tmp_path / name))]
-    text = out(*SMALL, "-f", "csv", *flags)
-    assert (tmp_path / "drift.csv").read_text() == text
-    assert json.loads((tmp_path / "drift.csv.meta.json").read_text())["schema"] == records.SCHEMA
-    assert (tmp_path / "ticket.md").read_text().startswith("```text\nFAIL  uniform   out of tolerance in ")
-    assert sorted(os.listdir(tmp_path)) == sorted([*names, "drift.csv.meta.json"])
-
-
 def test_a_broken_gate_gives_1_and_says_which(capsys) -> None:
     assert main([*SMALL, "--fail-if", "drift_rms>1e-9", "--fail-if", "nonfinite>0", "-q"]) == 1
     message = capsys.readouterr().err

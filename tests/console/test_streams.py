@@ -1,6 +1,5 @@
 """Own code may write, close, fork, leave and set whatever it likes: the report and the other rows stand."""
 
-import contextlib
 import io
 import os
 import re
@@ -64,7 +63,7 @@ loud()
 """
 HARMLESS = {
     "writes": (WRITES, "loud()"),
-    "closes": ("", "sys.stdout.close(); sys.stderr.close(); os.close(1); os.close(2)"),
+    "closes": ("", "sys.stdout.close(); sys.stderr.close(); os.closerange(1, 3)"),
     "closes Python's": ("sys.__stdout__.close(); sys.__stderr__.close()", "pass"),
     "replaces": ("sys.stdout = sys.stderr = open(os.devnull, 'w')", "pass"),
     "forks": ("", "os.fork()"),
@@ -161,20 +160,15 @@ def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
 
 def test_tries_to_call_code_give_no_warnings(tmp_path) -> None:
     message = "warnings.warn('of a try' if len(positions) == 7 else 'of a call', stacklevel=1)"
-    result = shifted(tmp_path, "import warnings", message)
+    result = shifted(tmp_path, "import warnings", message, "-v")
     assert result.returncode == 0, result.stderr
     assert "UserWarning: of a call" in result.stderr
     assert "UserWarning: of a try" not in result.stderr
 
 
-def test_code_that_writes_is_told_how_much_it_wrote() -> None:
-    with streams.aside(), contextlib.redirect_stderr(io.StringIO()):
-        assert sys.stdout.write("four") == 4
-
-
 @posix
 def test_workers_stand_code_that_closes_stdout(tmp_path) -> None:
-    result = shifted(tmp_path, "", "os.close(1)", "--jobs", "2")
+    result = shifted(tmp_path, "", "os.closerange(1, 2)", "--jobs", "2")
     assert result.returncode == 0, result.stderr
 
 

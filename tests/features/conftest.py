@@ -59,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def loads(monkeypatch: pytest.MonkeyPatch, in_process: None) -> Callable[..., None]:
     """Return a function that lets each loading go on with what it does to, or makes of, the loaded model."""
     from ropeaudit.features.model import load
 

@@ -1,19 +1,17 @@
 """Decay: the golden values of the literature, the search, recipes beside the exact curves, the command."""
 
-import json
 import math
 from dataclasses import replace
 
 import mpmath
 import numpy as np
 import pytest
-from command_line import Printed, ran
+from command_line import ran
 
 from ropeaudit import decay
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import analysis
 from ropeaudit.features.decay import analysis as reports_decay
-from ropeaudit.features.decay.analysis import round_values
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.reference import exact_scores
@@ -228,34 +226,11 @@ def test_the_command_gives_the_golden_values(capsys) -> None:
     assert list(results[0]) == list(reports_decay.COLUMNS)
 
 
-def test_the_answer_says_what_the_literature_says(capsys) -> None:
-    assert main(["decay", "--base", "10000", "--distance", "0-50000"]) == 0
-    first, scores, bound, blank, *_ = capsys.readouterr().out.splitlines()
-    assert first == "OK  base=10000   the sum of Men et al. is first negative at 1,707"
-    assert scores.endswith("from distance 25,000 on, RMS relative to distance 0: ones 8.1 %, gaussian 100 %")
-    assert "not monotone" in bound
-    assert blank == ""
-    assert main(["decay", "--base", "10000,500000", "--distance", "0-50000", "-f", "json"]) == 0
-    distances = [row["distance"] for row in json.loads(capsys.readouterr().out)["records"]]
-    assert len(distances) == 4 * 16
-    assert distances[:16] == round_values(0, 50000)
-
-
 def test_distances_are_lists_and_ranges(capsys) -> None:
     words = "3,0-128+64,1-8*2,1000-1008"
     rows = ran(capsys, ["decay", "--distance", words, "--qk", "ones", "-f", "csv"]).rows
     results = [int(row["distance"]) for row in rows]
     assert results == [3, 0, 64, 128, 1, 2, 4, 8, *range(1000, 1009)]
-
-
-def test_recipes_in_the_command(capsys) -> None:
-    some = ["decay", "--distance", "0,5000", "--qk", "ones", "--dtype", "bf16", "--recipe", "uniform,hf"]
-    result = ran(capsys, [*some, "-f", "csv"]).rows
-    assert [(row["implementation"], row["dtype"]) for row in result[::2]] == [
-        ("uniform", "bfloat16"),
-        ("hf", "bfloat16"),
-    ]
-    assert float(result[1]["drift_rms"]) > 10 * float(result[3]["drift_rms"])
 
 
 def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
@@ -269,15 +244,6 @@ def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
         ("64", "1", "1"),
     ]
     assert "give --head-dim 64" in ran(capsys, [*command, "--head-dim", "32"], 2).err
-
-
-def test_files_hold_what_was_asked_for(tmp_path, capsys) -> None:
-    table, data = tmp_path / "a.txt", tmp_path / "b.csv"
-    assert main(["decay", "--distance", "0-64", "-q", "-o", f"{table}", "-o", f"{data}"]) == 0
-    assert table.read_text(encoding="utf-8") == capsys.readouterr().out
-    assert len(Printed(data.read_text(encoding="utf-8"), "").rows) == 2 * len(round_values(0, 64))
-    stages = json.loads((tmp_path / "b.csv.meta.json").read_text(encoding="utf-8"))
-    assert stages["stages"] == {}
 
 
 def test_nothing_rotated_is_no_fault(capsys) -> None:

@@ -18,6 +18,7 @@ from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.features.explain.tracing import Stage
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 IMITATIONS = [
@@ -39,7 +40,7 @@ OFFSETS = (0, 32768)
 
 def traced(thing, dtype="bf16", offsets=OFFSETS):
     thing = getattr(imitations, thing) if isinstance(thing, str) else thing
-    return tracing.trace(OwnCode(thing.__name__, thing), parse(dtype), offsets=offsets)
+    return tracing.trace(in_process(OwnCode(thing.__name__, thing)), parse(dtype), offsets=offsets)
 
 
 def names(trace):

@@ -1,6 +1,5 @@
 """Frequencies: where formats merge positions, and what recipes store."""
 
-import itertools
 from decimal import Decimal
 from fractions import Fraction
 
@@ -10,10 +9,8 @@ from test_module_tables import BF16, FP16, FP32, PLAIN, cast, inv, yarn
 
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
-from ropeaudit.features.list.command import frequencies as command
 from ropeaudit.features.list.frequencies import (
     COLUMNS,
-    _first_residue,
     first_shared_angle,
     first_shared_position,
     headline,
@@ -68,13 +65,6 @@ def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() 
         assert np.flatnonzero(np.diff(angles) == 0).tolist() == [200_000]
 
 
-def test_the_first_multiple_in_a_range_is_the_one_that_trying_finds() -> None:
-    for m in range(1, 14):
-        for a, low, width in itertools.product(range(2 * m), range(m), range(m)):
-            tried = (x for x in range(m) if (a * x - low) % m <= width)
-            assert _first_residue(a, m, low, width) == next(tried, None), (a, m, low, width)
-
-
 def test_positions_themselves() -> None:
     for fmt in FORMATS:
         assert first_shared_position(fmt) == 2**fmt.precision
@@ -124,24 +114,3 @@ def test_pairs_that_do_not_turn() -> None:
     last = rows("x", setting, 4096, [FP16], [recipes.named("hf")])[-1]
     assert (last["theta"], last["wavelength"], last["shared_fp16"], last["hf_error"]) == (0.0, np.inf, 0, 0.0)
     assert headline([], [FP16]) == "No pair is rotated."
-
-
-# --- the command
-
-
-def run(*arguments: str) -> int:
-    code = command.main(args=list(arguments), standalone_mode=False)
-    assert isinstance(code, int)
-    return code
-
-
-def test_the_command_shows_pairs(capsys) -> None:
-    assert run("--head-dim", "8", "--recipe", "hf", "--dtype", "bf16") == 0
-    shown = capsys.readouterr()
-    assert "shared bf16" in shown.out
-    assert "256 in bf16" in shown.out
-    assert len([line for line in shown.out.splitlines() if line.startswith(("   0", "   3"))]) == 2
-    assert run("--head-dim", "8", "-f", "csv", "--max-position", "4k") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("setting,pair,theta,wavelength,maximum,angle_at_maximum,")
-    assert lines[2].split(",")[2:6] == ["0.1", "62.83185307179586", "4096", "409.6"]

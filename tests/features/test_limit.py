@@ -317,33 +317,6 @@ def test_the_order_of_tolerances_does_not_matter() -> None:
     assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
 
 
-ANSWERS = [
-    (
-        "--dtype fp64 --recipe uniform --tolerance drift_max=1e-9",
-        "OK",
-        "within tolerance at every offset to 300",
-    ),
-    ("--recipe hf --tolerance drift_max=0", "FAIL", " at offset 0 (tolerance drift_max ≤ 0)"),
-    ("--recipe uniform --tolerance distinct_positions=16", "WARN", "at every offset to 241; fails at 242"),
-    (
-        "--recipe hf,uniform --tolerance distinct_positions=16",
-        "WARN",
-        "1 WARN, 1 OK; worst: uniform, fails at 242",
-    ),
-    ("--recipe hf,meta --tolerance drift_rms=1", "OK", "2 OK"),
-    ("--recipe hf --set angle=fp8_e4m3 --tolerance nonfinite=0 --up-to 500", "WARN", "fails at 450"),
-]
-
-
-@pytest.mark.parametrize(("options", "status", "decides"), ANSWERS)
-def test_the_answer_says_what_is_known(options, status, decides, capsys) -> None:
-    first, *others = ran(capsys, ["limit", *SMALL, "--up-to", "300", *options.split()]).out.splitlines()
-    assert first.startswith(f"{status}  ")
-    assert decides in first
-    assert len(others) < 15
-    assert any(line.startswith("  not checked") for line in others)
-
-
 def test_many_cases_are_15_lines(capsys) -> None:
     line = [*SMALL[:4], "--head-dim", "8,16,32", "--up-to", "20"]
     line += ["--recipe", "hf,uniform", "--dtype", "bf16,fp16"]

@@ -22,9 +22,9 @@ from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import UNSEEN, ModelAudit, verdict_of
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.forward_pass import Lookup, Lookups, check_reach
-from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, listed, longer_queries
+from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
 from ropeaudit.features.model.logits import Change, compare
-from ropeaudit.features.model.report import COLUMNS, answer, notes, unchecked
+from ropeaudit.features.model.report import COLUMNS, answer
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
@@ -396,12 +396,12 @@ def test_what_is_done_with_positions_is_heard() -> None:
     assert (name, one.rows, one.learned, one.indices.tolist()) == ("at", 8, True, [[0, 1, 2]])
 
 
-def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, capsys) -> None:
+def test_without_transformers_it_says_what_to_install(monkeypatch, in_process, tmp_path, capsys) -> None:
     monkeypatch.setattr(model_load.util, "find_spec", lambda name: None)
     assert "pip install 'ropeaudit[model]'" in refused(capsys, tmp_path)
 
 
-def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> None:
+def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, in_process, capsys) -> None:
     real, calls = ModelAudit._compared, []
 
     def broken(self, *arguments):
@@ -458,42 +458,6 @@ def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_change
     assert overflow.causes[0].title == "some logits are nan or infinite in fp16 at offset 7"
     same = answer(audit, [one], [summary_row()])
     assert same.headline == "OK m: shifting the positions by 1,000 changes the logits by 0 (float64: 0)"
-
-
-def test_the_notes_of_a_model_say_what_may_mislead() -> None:
-    uncompared = "decode with a cache was not compared: too few"
-    folder = SimpleNamespace(notes=["the folder's own", uncompared], dropped=[], path="model", maximum=4096)
-    tokens = SimpleNamespace(source="random")
-    pairs = {0: NO_PAIRS, 1: RotatedPairs(0, "half", np.ones(2))}
-    audit = SimpleNamespace(
-        folder=folder,
-        narrow=["a: fp32"],
-        tokens=tokens,
-        saved=["q and k before RoPE of"],
-        pairs=pairs,
-        decoded=None,
-    )
-    audit.tokens.ids = [1] * 24
-    row = summary_row(offset=2**24, score_drift_max=None)
-    heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (0, 1, 7)], places={1: None})]
-    begins = (
-        "the folder's own",
-        uncompared,
-        "the float64 run still holds narrower numbers (a: fp32)",
-        "random tokens",
-        f"at offset {2**24} neighbouring positions share a number in float32",
-        f"offset {2**24} is past the 4,096 positions that the model declares",
-        "q and k of layer 0 stay when positions move",
-        "q and k before RoPE of",
-    )
-    assert listed([0, 1, 2, 5]) == "layers 0 to 2, 5"
-    said = notes(audit, [row])
-    assert [text for text, begin in zip(said, begins, strict=True) if not text.startswith(begin)] == []
-    assert unchecked(audit, heads) == [
-        "layer 7 beside config.json (a shift sees no fault that is alike at all positions)",
-        "pairs of dims of layer 7",
-        "decode with a cache (too few)",
-    ]
 
 
 @pytest.mark.parametrize(

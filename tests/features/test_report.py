@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import ran, refused
+from command_line import ran
 
 import ropeaudit
 from ropeaudit.main import main
@@ -29,25 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def there(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            "--by implementation --against whole.json",
-            "--by summarises and --against compares, each in a report",
-        ),
-        ("--column drift_max", "--column goes with --by COLUMNS, which is not there; add it, or leave out"),
-        ("--worst", "--worst goes with --by COLUMNS"),
-        ("--ratio 2", "--ratio goes with --against FILE"),
-        ("--all", "--all goes with --against FILE"),
-        ("--fail-if drift_rms>1.1x", "--fail-if goes with --against FILE, which is not there; add it, or"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(options, message, capsys) -> None:
-    assert message in refused(capsys, ["report", "whole.json", *options.split(), "-o", "new.csv"])
-    assert not Path("new.csv").exists()
 
 
 def test_several_files_are_one_in_every_report(capsys) -> None:

@@ -12,7 +12,6 @@ from command_line import ran
 from ropeaudit import shift
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
-from ropeaudit.subjects.calling import timeout
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(kernels_environments.__file__)
@@ -129,4 +128,4 @@ def test_the_helper_tests_each_environment_and_names_the_one_that_fails() -> Non
         assert_shift_invariant(kernels_environments.by_mm, under="autocast:bf16", **few)
     with pytest.raises(UsageError, match="under goes with a function that rotates"):
         assert_shift_invariant(scores=lambda q, k, at: q @ k, under="tf32")
-    assert timeout.patiently(lambda: __import__("torch").is_autocast_enabled("cpu"), "a test") is False
+    assert not __import__("torch").is_autocast_enabled("cpu")

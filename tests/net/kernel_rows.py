@@ -19,13 +19,13 @@ import re
 import shlex
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ropeaudit.main import main
+from ropeaudit.subjects.calling.code import Rotator
 
 NET = Path(__file__).parent
 TABLE = NET / "kernels.toml"
@@ -161,9 +161,11 @@ def spelled(given: Answer) -> str:
     return json.dumps([given[0], *sorted(given[1])])
 
 
-def clock(row: Row, dtype: str) -> dict[str, SimpleNamespace]:
-    """Return clocks by module: how often code is called is said by them, not by how busy a machine is."""
-    ticks, seconds = itertools.count(), FEW_CALLS if dtype == row.fast else ALL_CALLS
-    still = SimpleNamespace(process_time=lambda: 0.0, perf_counter=lambda: 0.0)
-    even = SimpleNamespace(process_time=lambda: seconds * next(ticks))
-    return {"ropeaudit.conformance.agreement": even, "ropeaudit.subjects.calling.anew": still}
+def seconds(row: Row, dtype: str) -> Callable[..., float]:
+    """Return what says how long a call takes, and so how often code is called: not how busy a machine is."""
+
+    def of_a_call(rotator: Rotator, given: Any, at: Any) -> float:
+        rotator.seconds(*given, at, 1)
+        return FEW_CALLS if dtype == row.fast else ALL_CALLS
+
+    return of_a_call

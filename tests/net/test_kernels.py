@@ -5,7 +5,6 @@ A row fails whose answer is neither right nor today's; one whose answer is right
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import tomllib
 import warnings
@@ -17,6 +16,7 @@ import torch
 
 from net import kernel_rows
 from net.kernel_rows import KERNELS, Row
+from ropeaudit.conformance import agreement
 
 ROWS = kernel_rows.read()
 AT_ONCE = 8  # rows of a test
@@ -46,8 +46,7 @@ def wrong(cells: list[tuple[Row, str]], monkeypatch: pytest.MonkeyPatch) -> list
     lines = []
     for row, dtype in cells:
         with monkeypatch.context() as patch:
-            for name, clock in kernel_rows.clock(row, dtype).items():
-                patch.setattr(importlib.import_module(name), "time", clock)
+            patch.setattr(agreement, "seconds_of_a_call", kernel_rows.seconds(row, dtype))
             given = kernel_rows.answer(row.words(dtype))
         stated = row.stated[dtype]
         told = f"{row.name} {dtype}: says {kernel_rows.spelled(given)}"

@@ -14,6 +14,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
+from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.testing import assert_shift_invariant
 
@@ -39,7 +40,7 @@ def test_warnings_of_trial_calls_are_silent(recwarn) -> None:
             warnings.warn("nonsense", stacklevel=1)
         return misnamed_kernels.right(x, positions)
 
-    OwnCode("rotate", rotate).fit(RopeSetting.of(8))
+    in_process(OwnCode("rotate", rotate)).fit(RopeSetting.of(8))
     assert not [one for one in recwarn if "nonsense" in str(one.message)]
 
 

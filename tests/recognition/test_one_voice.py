@@ -43,7 +43,7 @@ def test_every_command_says_the_same(name: str) -> None:
     assert codes(finding.diagnosis) == FOUND[name], finding.resembles
     if not more:  # the helper has no scaling
         with pytest.raises(AssertionError, match=re.escape(f"[{FOUND[name]}]")):
-            assert_shift_invariant(own.thing, head_dim=80, offsets=(4000,), whole=False)
+            assert_shift_invariant(loading.here(spec)[0].thing, head_dim=80, offsets=(4000,), whole=False)
 
 
 @pytest.mark.parametrize(

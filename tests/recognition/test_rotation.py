@@ -25,6 +25,7 @@ from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
 from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.testing import assert_shift_invariant
@@ -41,7 +42,7 @@ def audited(name, dtype="bf16", offsets=OFFSETS, **more):
 
 def judged(rotate, setting=RopeSetting.of(64), dtype=FP32, first=100, size=32, heads=2, **how):  # noqa: B008
     """Return what is found of a function at `size` positions from the first on, and how it is called."""
-    own = OwnCode("own", rotate, **how)
+    own = in_process(OwnCode("own", rotate, **how))
     q, k = np.random.default_rng(0).standard_normal((2, heads, size, setting.head_dim))
     vectors = verification.GivenVectors(q, k, np.arange(size))
     return verification.check(own.rotator(setting, dtype), setting, dtype, vectors, first), own
@@ -305,7 +306,7 @@ def test_code_that_is_no_rotation_fails_where_names_say_how_it_is_called() -> No
     assert found.diagnosis == Diagnosis("not-a-rotation")
     assert "does not rotate pairs of dims by angles" in own.findings[0]
     with pytest.raises(UsageError, match="does not rotate pairs"):
-        OwnCode("unnamed", lambda a, b: rotate(a, b)).fit(RopeSetting.of(64))
+        in_process(OwnCode("unnamed", lambda a, b: rotate(a, b))).fit(RopeSetting.of(64))
 
 
 def test_angles_are_given_where_complex_numbers_do_not_fit() -> None:
@@ -313,7 +314,7 @@ def test_angles_are_given_where_complex_numbers_do_not_fit() -> None:
         assert freqs.ndim == 2
         return rotate(x, freqs.real.float() if freqs.is_complex() else freqs.float())
 
-    fit = OwnCode("angled", angled).fit(RopeSetting.of(64))
+    fit = in_process(OwnCode("angled", angled)).fit(RopeSetting.of(64))
     assert fit.sure
     assert fit.convention.signature.roles == ("x", "angles")
 
@@ -407,7 +408,7 @@ def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_
     (tmp_path / "rows.py").write_text(ROWS)
     kernel = f"{tmp_path / 'rows.py'}:{name}"
     (one,) = shift((1000,), "bf16", implementations=kernel, **SIZES)
-    function = loading.load(kernel).thing
+    function = loading.here(kernel)[0].thing
     assert (loading.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
     if name == "first_row":
         assert one.verdict == "wrong_rotation"
@@ -516,7 +517,7 @@ def test_faults_that_explain_nothing_are_not_tried_beside_every_rounding(monkeyp
 
 
 def test_what_was_looked_for_in_vain_is_not_looked_for_at_every_offset() -> None:
-    own, setting = OwnCode("own", turned, "bhsd"), RopeSetting.of(64)
+    own, setting = in_process(OwnCode("own", turned, "bhsd")), RopeSetting.of(64)
     vectors = verification.GivenVectors(
         *np.random.default_rng(0).standard_normal((2, 2, 32, 64)), np.arange(32)
     )

@@ -295,20 +295,6 @@ def test_table(tmp_path: Path, monkeypatch, capsys, snapshot) -> None:
     assert capsys.readouterr().out.splitlines()[:2] == ["implementation,offset", "uniform,0"]
 
 
-SMALL = "--seq-len 9 --heads 1"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [f"shift --attention {SMALL}", f"parity hf uniform {SMALL}", "decay --distance 0-9", "list models"],
-)
-def test_commands_make_pages(command: str, capsys) -> None:
-    assert main(f"{command} -f html".split()) == 0
-    result = Page(capsys.readouterr().out)
-    assert [tag[0] for tag in result.tags].count("script") == 1
-    assert ("h1",) in result.tags
-
-
 def test_first_inexact_positions() -> None:
     for fmt in FORMATS:
         for stored in (fmt.name, f"float64/{fmt.name}"):

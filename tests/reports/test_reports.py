@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import reports, shift
 from ropeaudit.errors import UnknownName
-from ropeaudit.reports import Report, answers, drift, numbers
-from ropeaudit.reports.answers import Answer
+from ropeaudit.reports import Report, drift, numbers
 from ropeaudit.reports.forms import table
 
 HOSTILE = "a|b\n\x1b[31m<script>*x*"
@@ -69,13 +68,3 @@ def test_the_plain_table_has_the_lines_of_the_coloured_one(header) -> None:
     bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     assert bare != coloured
     assert table.render(report).splitlines() == [line.rstrip() for line in bare.splitlines()]
-
-
-def test_facts_of_an_answer_stand_in_a_column() -> None:
-    facts = [("assumed", "a " * 40), ("drift_relative, worst", "b " * 40)]
-    texts = [
-        "".join(text for text, _ in line) for line in answers.lines([Answer("OK", "x", "y", (), facts)], 60)
-    ]
-    assert [line[:18] for line in texts[1:3]] == ["  assumed         ", " " * 18]
-    assert texts[3].startswith("  drift_relative, worst  b")
-    assert all(line[18:].startswith("b") for line in texts[4:])

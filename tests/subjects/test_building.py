@@ -15,7 +15,8 @@ from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import code_target
 from ropeaudit.features.check.checked import CheckOptions
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling.foreign import ForeignOwn
 
 PLAIN: dict[str, Any] = {"max_position_embeddings": 300}
 # declared, original and served differ
@@ -26,13 +27,12 @@ YARN = {
 DYNAMIC = {"max_position_embeddings": 128, "rope_scaling": {"rope_type": "dynamic", "factor": 4}}
 
 
-def checked(name: str, config: dict[str, Any], folder: Path) -> tuple[OwnCode, Case, Finding]:
+def checked(name: str, config: dict[str, Any], folder: Path) -> tuple[ForeignOwn, Case, Finding]:
     """Return a class that was checked by a config, and whether its table ends."""
     shape = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10000.0}
     path = folder / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **shape, **config}))
     own, case = factories.implementation(f"{kernels_tables.__file__}:{name}"), Case(config=str(path))
-    assert isinstance(own, OwnCode)
     options = CheckOptions(dtypes=(FP32,), environments=("none",))
     results = code_target.of_code(own, name, case, options, lambda share: None, lambda texts: None)
     return own, case, next(one.finding for one in results if one.finding.check == "table end")
@@ -61,4 +61,6 @@ def test_a_config_says_what_is_declared_and_a_length_is_what_is_served(
 ) -> None:
     own, case, _ = checked(name, config, tmp_path)
     assert case.maximum == 512
-    assert own.instance(case.setting(512)).rows == rows
+    inside, _ = loading.here(own.name)
+    inside.declared, inside.served = own.declared, own.served
+    assert inside.instance(case.setting(512)).rows == rows

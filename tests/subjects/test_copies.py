@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling.anew import can_be_copied, copied
+from ropeaudit.subjects.calling.building import can_be_copied, copied
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 

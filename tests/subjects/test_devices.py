@@ -33,7 +33,7 @@ TWO = ["--offset", "0,100", "--dtype", "bf16"]
 
 
 @pytest.fixture(autouse=True)
-def _pretended(monkeypatch):
+def _pretended(monkeypatch, in_process):
     pretended_device.install(monkeypatch)
 
 

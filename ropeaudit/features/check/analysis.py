@@ -13,14 +13,13 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
-from ropeaudit.errors import RopeAuditError, UsageError, one_line, unusable
+from ropeaudit.errors import ForeignError, RopeAuditError, UsageError, did, unusable
 from ropeaudit.features.check import code_target, waivers
 from ropeaudit.features.check.checked import NONE, interrupted
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
 from ropeaudit.features.check.targets import Kind, kind
 from ropeaudit.runtime import doing
-from ropeaudit.subjects.calling.called import raised_by_code
 
 
 @arguments.checked
@@ -87,8 +86,11 @@ def run(
     progress: Callable[[float], None],
     note: Callable[[Sequence[str]], None] = lambda findings: None,
 ) -> Iterator[Checked]:
-    """Yield what was checked, target by target. note gets how code is called. Raises: see `check`."""
-    kinds = [kind(target) for target in targets]
+    """Yield what was checked, target by target. note gets how code is called.
+
+    Raises: see `check`; of code that cannot be called once the other targets are checked.
+    """
+    kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
     for done, (target, which) in enumerate(zip(targets, kinds, strict=True)):
         doing.begin(target)
@@ -113,7 +115,15 @@ def run(
 
             alone = replace(case, model=None, config=None)
             results = config_target.checks(target, which, alone, options, on_progress)
-        yield from _answered(target, which, results, targets[done + 1 :], alone=done == 0)
+        try:
+            yield from _answered(target, which, results, targets[done + 1 :], alone=len(targets) == 1)
+        except RopeAuditError as error:
+            if which != "code":
+                raise
+            errors.append(error)
+    if errors:  # each has a row
+        errors[0].after_all = len(targets) > 1
+        raise errors[0]
 
 
 def _answered(
@@ -121,8 +131,8 @@ def _answered(
 ) -> Iterator[Checked]:
     """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
 
-    A question without an answer is no pass, nor is one that the user or an error broke off: later targets are
-    named then. alone: whether no row comes before these; an error that is all there is has no row.
+    A question without an answer is no pass, nor is one that the user or an error broke off: what is later and
+    not begun is named then. alone: whether it is the one target; an error that is all there is has no row.
     """
 
     def failed(finding: Finding) -> Checked:
@@ -135,15 +145,18 @@ def _answered(
             said = checked.finding.check == INTERRUPTED
             yield replace(checked, finding=interrupted(checked.finding, later, "target"))
     except (KeyboardInterrupt, RopeAuditError) as stop:
+        ours = isinstance(stop, RopeAuditError)
         why = stop.typed if isinstance(stop, RopeAuditError) else "it was not checked to its end"
-        if not said and (isinstance(stop, KeyboardInterrupt) or reasons or not alone):
-            yield failed(interrupted(Finding(INTERRUPTED, "fail", f"no pass: {why}"), later, "target"))
+        if not said and (not ours or reasons or not alone):
+            goes_on = ours and which == "code"
+            stopped = Finding(INTERRUPTED, "fail", f"no pass: {why}")
+            yield failed(stopped if goes_on else interrupted(stopped, later, "target"))
         raise
     except Exception as error:
-        theirs = raised_by_code(error)
+        theirs = isinstance(error, ForeignError)
         if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
             raise
-        raised = Finding(which, "fail", f"it raises {one_line(error)}")
+        raised = Finding(which, "fail", f"it {did(error)}")
         yield failed(raised if theirs else faulty(which, error))
         return
     if not reasons.keys() & {*JUDGED, "nothing to check"}:

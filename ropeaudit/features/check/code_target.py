@@ -20,7 +20,6 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
-from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
@@ -61,7 +60,7 @@ def of_code(
     """Yield the same of code that was loaded; target: its name."""
     note(notes_beside(case))
     up_to = options.up_to or min(case.maximum or UP_TO, _LARGEST)
-    if isinstance(code, OwnCode) and case.maximum and up_to <= case.maximum:
+    if code.own and case.maximum and up_to <= case.maximum:
         model = case.declared()
         code.declared, code.served = model.declared if model else None, case.maximum
     if options.up_to is None and case.maximum and case.maximum > up_to:

@@ -55,6 +55,7 @@ class CheckReportOptions(options.ReportOptions):
 )
 @options.order_option
 @options.device_option
+@options.calling_options
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]", cls=Rare)
 @click.option(
     "--thorough",

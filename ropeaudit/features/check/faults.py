@@ -11,8 +11,8 @@ from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.reports.faults import Fault
 from ropeaudit.reports.numbers import printable
-from ropeaudit.runtime import own_modules
-from ropeaudit.runtime.own_modules import shown_path
+from ropeaudit.runtime.paths import shown_path
+from ropeaudit.subjects.calling import own_files
 
 _CONFIG = "config.json"
 
@@ -51,7 +51,7 @@ def _of_code(target: str) -> tuple[str, int]:
     """Return the place of code: the target begins with a file's path, or with a module's name."""
     where, _, name = target.rpartition(":")
     files = [Path(where)] if where.endswith(".py") else []
-    if not files and (own := own_modules.of_module(where, "")):
+    if not files and (own := own_files.of_module(where, "")):
         module = Path(own.folder).joinpath(*where.split("."))
         files = [module / "__init__.py", module.with_name(f"{module.name}.py")]
     path = next((path for path in files if path.is_file()), None)

@@ -30,7 +30,7 @@ from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample, Scene
 from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Moments, Statistics
-from ropeaudit.errors import RopeAuditError, UsageError, one_line
+from ropeaudit.errors import ForeignError, UsageError, one_line
 from ropeaudit.features.explain import blames, remedies, tracing
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
@@ -409,9 +409,7 @@ def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGr
     try:
         block = CalledBlock(at + offset, (q, k), subject.rotator().rotate_both(q, k, at + offset))
         group = explaining_recipe(block, subject.setting, subject.dtype)
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever other people's code raises is a finding
+    except ForeignError as error:
         raise UsageError(f"{code.name} cannot be called {where}: {one_line(error)}") from None
     if group is None:
         raise UsageError(f"{code.name} {where} does what no known recipe does")

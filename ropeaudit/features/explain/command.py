@@ -30,6 +30,7 @@ _KINDS = ("dtypes", "stage", "pair", "remedy")
 @options.recipe_option
 @options.order_option
 @options.device_option
+@options.calling_options
 @options.under_option
 @click.option(
     "--tolerance",

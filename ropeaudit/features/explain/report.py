@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits.judging import ratio
+from ropeaudit.audits.recording import setting_columns
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.answer import answer, changes
@@ -33,7 +34,7 @@ def _common(one: Explanation) -> Row:
         "implementation": one.implementation,
         "dtype": one.recipe.dtype.name,
         "offset": one.offset,
-        **settings.values(one),
+        **setting_columns(one.case, one.inputs, one.setting),
         "sampled_positions": int(one.sample.positions.size),
         "sampled_heads": len(one.sample.heads),
         "scores": one.drift.count,

@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
-from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.errors import ForeignError, RopeAuditError, one_line
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -344,13 +344,9 @@ def _stages(implementation: Code, dtype: Format, setting: RopeSetting, inputs: I
     """Return the stages that torch's operations show in one run; none where it does not run in torch."""
     if implementation.engine != "torch":
         return ()
-    from ropeaudit.subjects.calling import dispatch_log
-
     x = np.ascontiguousarray(round_to(inputs.q[:1], dtype), dtype=dtype.carrier)
     try:
-        stages = dispatch_log.logged(implementation, setting, dtype, x, COMPARED)
-    except RopeAuditError:
-        raise
-    except Exception as error:  # a log that cannot be had is no reason to stop
+        stages = implementation.logged(setting, dtype, x, COMPARED)
+    except ForeignError as error:  # a log that cannot be had is no reason to stop
         return (Stage("input", (f"not traced: {one_line(error)}",), ()),)
     return tuple(Stage(name, tuple(stage.dtypes), tuple(stage.operations)) for name, stage in stages.items())

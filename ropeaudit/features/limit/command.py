@@ -59,6 +59,7 @@ _EXAMPLE = "first_failure_seen<100000"
 @options.recipe_option
 @options.impl_option
 @options.device_option
+@options.calling_options
 @options.length_option
 @options.changes_option
 @options.qk_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, axis, report_options
+from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, Rare, number, one_of
 
 _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --help
@@ -52,6 +52,7 @@ _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --he
 @click.option(
     "--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.", cls=Rare
 )
+@calling_options
 @report_options
 def model(
     folder: str,
@@ -74,26 +75,30 @@ def model(
     loaded. What it holds is compared with what its config builds, and each layer's rotation with config.json.
     """
     from ropeaudit.console import delivery
-    from ropeaudit.features.model import analysis
-    from ropeaudit.features.model.report import COLUMNS, report
+    from ropeaudit.features.model.analysis import WRONG
+    from ropeaudit.features.model.inside import ModelRun
+    from ropeaudit.features.model.report import COLUMNS
+    from ropeaudit.reports import Report, with_metadata
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
-    audit = analysis.model(
-        folder,
-        offset,
-        dtype,
-        text=text,
-        tokens=tokens,
-        seed=seed,
-        save_qk=save_qk,
-        trust_remote_code=trust_remote_code,
-        device=device,
-    )
+    asked = {
+        "folder": folder,
+        "offsets": list(offset),
+        "dtypes": list(dtype),
+        "text": text,
+        "tokens": tokens,
+        "seed": seed,
+        "save_qk": save_qk,
+        "trust_remote_code": trust_remote_code,
+        "device": device,
+    }
+    run = ModelRun.of(asked, columns, by, threshold)
+    nothing = Report([], list(COLUMNS[by]), [])
     return delivery.delivered(
-        audit.run,
-        lambda results, metadata: report([audit], columns, metadata, by, results, threshold),
+        run.steps,
+        lambda results, metadata: with_metadata(results[-1].report if results else nothing, metadata),
         output,
         done=lambda results: counted(len(results), "case"),
-        broken=lambda results: [f"failed: {one.word}" for one in results if one.word in analysis.WRONG][:1],
+        broken=lambda results: [f"failed: {one.word}" for one in results if one.word in WRONG][:1],
     )

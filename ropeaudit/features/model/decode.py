@@ -25,7 +25,6 @@ from ropeaudit.features.model.layers import NEAR, LayerVectors, RotatedPairs, as
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
-from ropeaudit.runtime import process_state, streams
 from ropeaudit.runtime.streams import quiet_transformers
 
 _Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
@@ -160,8 +159,6 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
         torch.no_grad(),
         runner.arithmetic(),
         quiet_transformers(),
-        streams.aside(),
-        process_state.foreign(),
         mock.patch.object(runner.model, "generation_config", make()),  # its values would fill ours
     ):
         result = runner.model.generate(

@@ -25,7 +25,6 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model import held, load
 from ropeaudit.features.model.layers import Called, LayerVectors, as_array
-from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
@@ -103,8 +102,7 @@ class Runner:
         listening = capture.calls.listening(self.model) if rotations else contextlib.nullcontext()
         with torch.no_grad(), self.arithmetic(), listening, products, lookups:
             try:
-                with streams.aside(), process_state.foreign():
-                    logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
+                logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
                 beyond = self.maximum is not None and offset + len(ids) > self.maximum
                 past = f", past the {self.maximum:,} positions that it declares" if beyond else ""

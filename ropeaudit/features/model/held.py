@@ -25,7 +25,6 @@ from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import process_state
 from ropeaudit.tensor_files.rope_values import Dump
 
 _NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
@@ -260,7 +259,7 @@ def rebuilt(module: Any, config: Any) -> Any:
     """Return a second module of the same class and config, built in float64; None where it takes more."""
     numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
     try:
-        with wide(), process_state.foreign():
+        with wide():
             return type(module)(getattr(module, "config", config), **numbered)
     except Exception:  # a constructor of the model's own that takes something else
         return None

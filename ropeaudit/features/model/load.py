@@ -14,7 +14,6 @@ from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.errors import BadInput, MissingPackage, RopeAuditError, UsageError, one_line
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.runtime import process_state, streams
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
@@ -128,13 +127,11 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         }
         try:
             try:
-                with streams.aside(), process_state.foreign():
-                    model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
+                model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
             except (ValueError, KeyError) as error:  # a KeyError where a class has a dict of attentions
                 if "attention" not in str(error).lower() and ATTENTION not in str(error):
                     raise
-                with streams.aside(), process_state.foreign():
-                    model, info = make(str(folder.path), **given)
+                model, info = make(str(folder.path), **given)
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
             raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {one_line(error, 300)}") from None
     missing = sorted(info["missing_keys"]) + [str(mismatch[0]) for mismatch in info["mismatched_keys"]]
@@ -148,8 +145,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         tensors = "1 tensor is" if len(unused) == 1 else f"{len(unused)} tensors are"
         folder.note(f"{tensors} not used by the model ({unused[0]})")
     try:
-        with streams.aside(), process_state.foreign():
-            return device.moved(model.eval())
+        return device.moved(model.eval())
     except Exception as error:  # such as a model that is larger than the device's memory
         if left := left_on_meta(model):
             raise BadInput(f"{str(folder.path)!r}: {left[0]}: {LEFT}") from None

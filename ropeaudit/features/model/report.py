@@ -20,7 +20,6 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import Answer, Cause, headline
 from ropeaudit.reports.numbers import counted, short
-from ropeaudit.reports.verdicts import words
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
@@ -93,7 +92,7 @@ def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapp
     found, facts = [*causes.values(), *warnings], _facts(audit, results, summary)
     if causes:
         verdict = next(row["verdict"] for row in summary if row["verdict"] in _FAILS)
-        return Answer("FAIL", audit.folder.name, words(verdict), found, facts)
+        return Answer("FAIL", audit.folder.name, verdict.replace("_", " "), found, facts)
     shift, change = f"shifting the positions by {worst['offset']:,}", short(worst["change_rms"])
     decides = f"{shift} changes the logits by {change} (float64: {short(worst['structural_rms'])})"
     return Answer("WARN" if warnings else "OK", audit.folder.name, decides, found, facts)

@@ -15,7 +15,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.conformance.returned_subject import CaseVectors
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import ForeignError, RopeAuditError
 from ropeaudit.features.model.held import UNKNOWN
 from ropeaudit.features.model.layers import LayerVectors
 from ropeaudit.features.model.load import Folder, known_type
@@ -35,7 +35,7 @@ _MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them
 _LEAST = 3  # positions: two tell no frequency from another
 
 
-class _Unanswered(LookupError):
+class _Unanswered(ForeignError):
     """A call that the model cannot be asked for, or in which the layer gets other vectors."""
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.results import Result
@@ -102,7 +101,16 @@ def module(
     """
     if config is not None and model is not None:
         raise UsageError("--model and --config both name a model; give one of them")
-    ways, formats = _options(loaded, dtypes, up_to)
+    ways = None if loaded is None else arguments.listed(loaded)
+    for name in ways or ():
+        if name not in WAYS:
+            raise UnknownName("way of loading", name, WAYS)
+    formats = arguments.formats(dtypes)
+    for fmt in formats:
+        if fmt.name not in _LOADED:
+            raise UnknownName("dtype of a module", fmt.name, _LOADED)
+    if up_to < PROBE:
+        raise UsageError(f"--up-to {up_to}: a module is known by {PROBE} positions; try --up-to {UP_TO}")
     named = None if model is None else presets.named(model)
     if config is not None:
         named = hf_config.read(config, base)
@@ -169,20 +177,3 @@ def _of_runs(
         )
         runs = [one for one in runs if one.measured is not None]
     return ModuleAudit(opened, buffers, runs, ways, unjudged)
-
-
-def _options(
-    loaded: Names | None, dtypes: Names, up_to: int
-) -> tuple[tuple[str, ...] | None, tuple[Format, ...]]:
-    """Return the ways of loading and the dtypes, checked. Raises: UnknownName, UsageError."""
-    names = None if loaded is None else (loaded,) if isinstance(loaded, str) else tuple(loaded)
-    for name in names or ():
-        if name not in WAYS:
-            raise UnknownName("way of loading", name, WAYS)
-    formats = tuple(parse(name) for name in ((dtypes,) if isinstance(dtypes, str) else dtypes))
-    for fmt in formats:
-        if fmt.name not in _LOADED:
-            raise UnknownName("dtype of a module", fmt.name, _LOADED)
-    if up_to < PROBE:
-        raise UsageError(f"--up-to {up_to}: a module is known by {PROBE} positions; try --up-to {UP_TO}")
-    return names, formats

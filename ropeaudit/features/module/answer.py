@@ -19,7 +19,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent, short
-from ropeaudit.runtime.own_modules import shown_path
+from ropeaudit.runtime.paths import shown_path
 
 _MODES = dict(zip(WAYS, ("as built", ".to(dtype)", "default dtype", "from_pretrained(dtype)"), strict=True))
 _GIVE = "--config, --model or --base"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,15 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module import expected
-from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
+from ropeaudit.features.module.expected import (
+    Expected,
+    Guess,
+    drifts,
+    fits,
+    guessed,
+    of_float32,
+    pairs_of,
+)
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
@@ -34,32 +40,6 @@ _AGREES = "within float32 rounding"
 _TURNED = ("pairs", "positions")
 CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
-
-
-class Compared(NamedTuple):
-    """What was found of a table, the label and the setting of what it was compared with, and its effect.
-
-    guessed: whether the setting was guessed from the values. error: the largest, relative for frequencies, in
-    radians for tables. drift_near, drift_far: expected RMS drift of scores, see `drifts`. None is unknown.
-    """
-
-    table: TableFinding
-    label: str
-    setting: RopeSetting
-    guessed: bool = False
-    error: float | None = None
-    drift_near: float | None = None
-    drift_far: float | None = None
-
-    def with_effect(self, dump: Dump) -> Compared:
-        """Return it with the largest error and the drift of scores, of a table of the setting's dims."""
-        if self.table.other_dims:
-            return self
-        if (best := self.table.best) and self.guessed and best.another_setting:
-            return self._replace(error=best.residual_max)  # the setting was guessed too: what it leaves
-        near, far = expected.drifts(dump.folded(self.setting.pairs), self.setting)
-        error = abs(self.table.worst[self.table.size])
-        return self._replace(error=error, drift_near=near, drift_far=far)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +87,7 @@ class Buffer(RopeBuffer):
         """Of frequencies of a graph, `drift_near` over that of the same rounded once to float32."""
         if self.stored.use is None or self.what not in FREQUENCIES or self.setting is None:
             return None
-        least = expected.of_float32(self.setting)
+        least = of_float32(self.setting)
         return self.drift_near / least if least and self.drift_near is not None else None
 
     @property
@@ -182,7 +162,7 @@ class Buffer(RopeBuffer):
         if self.drift_far is None or self.setting is None:
             return None
         dump = dump_of([self])
-        return expected.drifts(dump.folded(self.setting.pairs), self.setting, distance)[1] if dump else None
+        return drifts(dump.folded(self.setting.pairs), self.setting, distance)[1] if dump else None
 
     def remedy(self, expected: Expected) -> str:
         """Return what to do where a checkpoint stores a table of another setting than its config's; else "".
@@ -284,32 +264,39 @@ def run(source: Source) -> Iterator[Buffer]:
             f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    compared: dict[bytes, Compared | None] = {}
+    compared: dict[bytes, Buffer] = {}
     for parts, dump in zip(groups, dumps, strict=True):
-        comparison = None
+        comparison = Buffer(parts[0].stored, parts[0].what)
         if dump is not None:  # layers share their tables
             arrays = [array for array in (dump.frequencies, dump.cos, dump.sin) if array is not None]
             key = b"".join(str(array.shape).encode() + array.tobytes() for array in arrays)
             if key not in compared:
-                compared[key] = _compare(dump, source.expected, misfit)
+                compared[key] = _compared(comparison, dump, source.expected, misfit)
             comparison = compared[key]
         for buffer in parts:
-            yield _judged(buffer, parts, comparison, rows)
+            yield _judged(buffer, len(parts) == 1, comparison, rows)
 
 
-def _compare(dump: Dump, expected: Expected, misfit: bool) -> Compared | None:
-    """Return a table compared with the expected setting that fits best, else with a guess."""
-    if misfit and (of_other_dims := _of_other_dims(dump, expected)) is not None:
-        return of_other_dims
-    fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
-    tried = [Compared(check(dump, setting, label), label, setting) for label, setting in fitting]
-    best = min(tried, key=lambda comparison: comparison.table.preference, default=None)
-    if best is None and (guess := guessed(dump, expected)):
-        best = Compared(*guess, guessed=True)
-    return None if best is None else best.with_effect(dump)
+def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool) -> Buffer:
+    """Return a buffer with its table compared with the expected setting that fits best, else with a guess."""
+    found = _of_other_dims(dump, expected) if misfit else None
+    if found is None:
+        fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
+        tried = [(check(dump, setting, label), label, setting) for label, setting in fitting]
+        found = min(tried, key=lambda one: one[0].preference, default=None)
+    if (chosen := found or guessed(dump, expected)) is None:
+        return buffer
+    table, label, setting = chosen
+    one = replace(buffer, table=table, label=label, setting=setting, guessed=found is None)
+    if table.other_dims:
+        return one
+    if (best := table.best) and one.guessed and best.another_setting:
+        return replace(one, error=best.residual_max)  # the setting was guessed too: what it leaves
+    near, far = drifts(dump.folded(setting.pairs), setting)
+    return replace(one, error=abs(table.worst[table.size]), drift_near=near, drift_far=far)
 
 
-def _of_other_dims(dump: Dump, expected: Expected) -> Compared | None:
+def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
     """Return a table that is that of other dims of the head, where part of them is to be rotated."""
     dims = 2 * pairs_of(dump)
     for label, asked in expected.settings(None):
@@ -320,34 +307,30 @@ def _of_other_dims(dump: Dump, expected: Expected) -> Compared | None:
                 values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": asked.head_dim}
                 beside = () if found.diagnosis is None else (found.diagnosis,)
                 diagnosis = Diagnosis("partial-rotation", values, also=beside)
-                off = replace(found, agrees=False, diagnosis=diagnosis)
-                return Compared(off, label, setting).with_effect(dump)
+                return replace(found, agrees=False, diagnosis=diagnosis), label, setting
     return None
 
 
-def _judged(
-    buffer: RopeBuffer, table: Sequence[RopeBuffer], comparison: Compared | None, most: int | None
-) -> Buffer:
+def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer, most: int | None) -> Buffer:
     """Return what is wrong with a buffer of a table. most: the rows that are compared, all if None."""
-    values = buffer.values
-    side = comparison.table.side if comparison else ""
-    spared = len(table) == 2 and side not in ("", buffer.what)
-    cast, how = _cast(buffer.stored, spared or bool(comparison and comparison.table.agrees))
+    values, table = buffer.values, comparison.table
+    spared = not alone and table is not None and table.side not in ("", buffer.what)
+    cast, how = _cast(buffer.stored, spared or (table is not None and table.agrees))
     count = values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
-    if comparison and spared:
-        comparison = comparison._replace(error=None, drift_near=None, drift_far=None)
-    return Buffer(
-        buffer.stored,
-        buffer.what,
-        buffer.device,
-        buffer.transposed,
-        cast,
-        how,
+    if spared:
+        comparison = replace(comparison, error=None, drift_near=None, drift_far=None)
+    return replace(
+        comparison,
+        stored=buffer.stored,
+        what=buffer.what,
+        device=buffer.device,
+        transposed=buffer.transposed,
+        cast=cast,
+        how=how,
         nonfinite=values.size - int(np.count_nonzero(np.isfinite(values))),
         unseen=0 if most is None else max(0, count - most),
-        lone=len(table) == 1 and buffer.what in ("cos", "sin"),
+        lone=alone and buffer.what in ("cos", "sin"),
         spared=spared,
-        **(comparison._asdict() if comparison else {}),
     )
 
 

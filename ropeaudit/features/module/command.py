@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, axis, device_option, report_options
+from ropeaudit.console.options import ReportOptions, axis, calling_options, device_option, report_options
 from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, Rare, merged, number
 from ropeaudit.console.tickets import ticket_option
 
@@ -51,6 +51,7 @@ from ropeaudit.console.tickets import ticket_option
     cls=Rare,
 )
 @device_option
+@calling_options
 @report_options
 @ticket_option
 def module(
@@ -83,28 +84,30 @@ def module(
     """
     from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import columns_of, module_ticket, report
+    from ropeaudit.features.module.inside import ModuleRun
+    from ropeaudit.reports import with_metadata
 
-    audit = analysis.module(
-        source,
-        config=config,
-        model=model,
-        base=base,
-        scaling=scaling,
-        head_dim=head_dim,
-        rotary_dim=rotary_dim,
-        loaded=loaded or None,
-        dtypes=dtype,
-        up_to=analysis.UP_TO if up_to is None else up_to,
-        build=build,
-        device=device,
-    )
-    columns = output.chosen_columns(*columns_of(audit))
+    asked = {
+        "source": source,
+        "config": config,
+        "model": model,
+        "base": base,
+        "scaling": scaling,
+        "head_dim": head_dim,
+        "rotary_dim": rotary_dim,
+        "loaded": list(loaded) or None,
+        "dtypes": list(dtype),
+        "up_to": analysis.UP_TO if up_to is None else up_to,
+        "build": build,
+        "device": device,
+    }
+    run = ModuleRun(asked)
+    columns = output.chosen_columns(*run.columns)
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
         code = delivery.delivered_at_once(
-            lambda metadata: report([audit], columns, metadata),
+            lambda metadata: with_metadata(run.report(columns), metadata),
             output,
-            delivery.BROKEN if audit.wrong or not audit.judged else delivery.DONE,
+            delivery.BROKEN if run.broken else delivery.DONE,
         )
-        written = tickets.write(file, lambda: module_ticket(audit))
+        written = tickets.write(file, run.ticket)
     return delivery.worst(code, written)

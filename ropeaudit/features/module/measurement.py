@@ -105,41 +105,24 @@ def of_positions(
     return max(results, key=lambda measured: math.inf if math.isnan(measured.excess) else measured.excess)
 
 
-@dataclass(slots=True)
-class Errors:
-    """The largest errors of points seen so far, against what is allowed."""
+def _errors(points: Any, should: Any, of_angle: Any, factor: Any, usual: str, held: str) -> tuple[int, Array]:
+    """Return the row of the largest error of cos, and the largest errors of points (n, c).
 
-    usual: str
-    cos: float = 0.0
-    sin: float = 0.0
-    worst: int = 0  # row of the largest of cos
-    excess: float = 0.0
-    allowed: float = 0.0
-    once: float = 0.0
-    nonfinite: int = 0
-
-    def add(self, points: Any, should: Any, of_angle: Any, factor: Any, held: str, start: int) -> None:
-        """Take in points and what they should be, (n, c). of_angle: what float32 angles explain of them."""
-        fine = np.isfinite(points)
-        off = np.where(fine, points - should, 0)
-        may = np.broadcast_to(of_angle + factor * _RETURNED * _unit(self.usual), off.shape)
-        cos, sin = np.abs(off.real), np.abs(off.imag)
-        if cos.max() > self.cos:
-            self.worst = start + int(np.unravel_index(cos.argmax(), cos.shape)[0])
-        self.cos, self.sin = max(self.cos, float(cos.max())), max(self.sin, float(sin.max()))
-        for error, exact in ((cos, should.real), (sin, should.imag)):
-            self.excess = max(self.excess, float((error / may).max()))
-            size = np.abs(exact) + of_angle
-            self.once = max(self.once, float((error / (of_angle + _unit(held) * size)).max()))
-        self.allowed = max(self.allowed, float(may.max()))
-        if held == self.usual or _unit(held) <= _unit(self.usual) or held.startswith("complex"):
-            self.once = math.inf
-
-    def count(self, planes: Sequence[Any]) -> None:
-        """Count values that are nan or infinite, cos and sin each for itself."""
-        for plane in planes:
-            for part in (plane.real, plane.imag) if plane.dtype.kind == "c" else (plane,):
-                self.nonfinite += part.size - int(np.count_nonzero(np.isfinite(part)))
+    Those are of cos, of sin, over what is allowed, over what one rounding to `held` explains, and what is
+    allowed at most. of_angle: what float32 angles explain of points.
+    """
+    off = np.where(np.isfinite(points), points - should, 0)
+    may = np.broadcast_to(of_angle + factor * _RETURNED * _unit(usual), off.shape)
+    cos, sin = np.abs(off.real), np.abs(off.imag)
+    once = math.inf
+    if _unit(held) > _unit(usual):
+        sizes = np.abs(should.real) + of_angle, np.abs(should.imag) + of_angle
+        narrow = [
+            error / (of_angle + _unit(held) * size) for error, size in zip((cos, sin), sizes, strict=True)
+        ]
+        once = np.max(narrow)
+    row = int(np.unravel_index(cos.argmax(), cos.shape)[0])
+    return row, np.array([cos.max(), sin.max(), np.max([cos / may, sin / may]), once, may.max()])
 
 
 def _unit(held: str) -> float:
@@ -157,11 +140,12 @@ def _of_call(
     """Return what a call returns at positions 0 to n - 1, in chunks, compared with the exact values."""
     rows: set[bytes] = set()
     angles, returned = places.what == "angles", ""
-    errors = Errors("" if angles else usual)
+    parts, nonfinite = list[tuple[int, Array]](), 0
     first, last = np.zeros((0, 0), np.complex128), list[NDArray[np.complex128]]()
     for start, planes, returned in chunks:
         rows.update(row.tobytes() for row in np.concatenate(planes, axis=1))
-        errors.count(planes)
+        for part in (part for plane in planes for part in (plane.real, plane.imag)):
+            nonfinite += int(np.count_nonzero(~np.isfinite(part)))
         points = places.points(planes)
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         should = reference.factor * np.exp(1j * at * reference.theta)
@@ -169,20 +153,23 @@ def _of_call(
         turned = at * np.abs(reference.theta)
         may = turned * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
         of_angle = np.asarray(reference.factor * (may + 4 * _UNIT))
-        errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
+        dtypes = ("", "") if angles else (usual, returned)
+        row, largest = _errors(points, should, of_angle, reference.factor, *dtypes)
+        parts.append((start + row, largest))
         first, last = first if first.size else points, [*last, points][-2:]
+    cos, sin, excess, once, allowed = (float(size) for size in np.max([sizes for _, sizes in parts], axis=0))
     measured = Measurement(
-        cos_error=errors.cos,
-        sin_error=errors.sin,
-        excess=math.nan if errors.nonfinite else errors.excess,
-        once=errors.once,
-        allowed=errors.allowed,
-        nonfinite=errors.nonfinite,
+        cos_error=cos,
+        sin_error=sin,
+        excess=math.nan if nonfinite else excess,
+        once=once,
+        allowed=allowed,
+        nonfinite=nonfinite,
         returns=places.what,
         returned=returned,
         positions=n,
         distinct=len(rows),
-        worst=errors.worst,
+        worst=max(parts, key=lambda part: part[1][0])[0],
         drift=_drift(np.concatenate(last)[-LAST:], reference, n),
         usual=usual,
         of_frequencies=bool(reference.tolerance.any()),

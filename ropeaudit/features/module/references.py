@@ -8,6 +8,7 @@ Letters: n positions, c columns; theta in radians per token.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +88,8 @@ def shown(module: Any, fitted: Fitted[TensorPlaces], n: int, dtype: Any) -> list
         points = fitted.places.points(fitted.places.planes(returned, rows))
         factor = np.median(np.abs(points[:PROBE]), axis=0)
         factor[np.abs(factor - 1) < _ONE] = 1.0
-        unit = unit_of(fitted.places, returned)
+        # of angles cos is formed here
+        unit = _unit("complex" if fitted.places.what == "angles" else fitted.places.dtype(returned))
         inference = Inference.of(points[:CHUNK] / factor, unit)
         for start in range(CHUNK, rows, CHUNK):
             inference.take(points[start : start + CHUNK] / factor, start)
@@ -256,10 +258,14 @@ def _frequencies(what: str, values: NDArray[Any], dtype: str) -> _Held | None:
     return theta, np.zeros_like(theta)
 
 
+def _unit(dtype: str) -> float:
+    """Return the unit roundoff of a dtype; of complex ones that of float32."""
+    return FP32.unit_roundoff if dtype.startswith("complex") else parse(dtype).unit_roundoff
+
+
 def _inferred(points: NDArray[np.complex128], dtype: str) -> _Held:
     """Return the frequencies that a table of a dtype shows, and how far off each may be, relative."""
-    unit = FP32.unit_roundoff if dtype.startswith("complex") else parse(dtype).unit_roundoff
-    seen = Inference.of(points, unit)
+    seen = Inference.of(points, _unit(dtype))
     return seen.theta, seen.uncertain / np.where(seen.theta == 0, 1.0, np.abs(seen.theta))
 
 
@@ -345,13 +351,6 @@ class TensorPlaces:
         return str(tensors_of(returned)[self.tensors[0]].dtype).removeprefix("torch.")
 
 
-def unit_of(where: TensorPlaces, returned: Any) -> float:
-    """Return the unit roundoff of what is returned; of angles that of float32, whose cos is formed here."""
-    held = where.dtype(returned)
-    wide = held.startswith("complex") or where.what == "angles"
-    return FP32.unit_roundoff if wide else parse(held).unit_roundoff
-
-
 def tensors_of(returned: Any) -> list[Any]:
     """Return all tensors of nested lists, tuples and dicts, in order."""
     import torch
@@ -366,13 +365,8 @@ def tensors_of(returned: Any) -> list[Any]:
 
 def places(returned: Any, rows: int) -> TensorPlaces | None:
     """Return where cos and sin, or angles, of positions 0 to `rows` - 1 stand; None where they do not."""
-    tensors = tensors_of(returned)
-    for candidate in _candidates(tensors, rows):
-        try:
-            points = candidate.points(planes := candidate.planes(returned, rows))
-        except (LookupError, ValueError):
-            continue
-        if _rotates(points) and (candidate.what != "angles" or _grows(planes[0])):
+    for candidate, planes in _candidates(returned, rows):
+        if _rotates(candidate.points(planes)) and (candidate.what != "angles" or _grows(planes[0])):
             return candidate
     return None
 
@@ -382,13 +376,10 @@ def misplaced(known: Sequence[Planes], returned: Any, rows: int) -> TensorPlaces
 
     known: frequencies (p,) that they may have, each in one column or in two.
     """
-    for candidate in _candidates(tensors_of(returned), rows):
+    for candidate, planes in _candidates(returned, rows):
         if candidate.what == "angles":  # zeros are those of position 0
             continue
-        try:
-            points = candidate.points(candidate.planes(returned, rows))
-        except (LookupError, ValueError):
-            continue
+        points = candidate.points(planes)
         for theta in known:
             for columns in (theta, np.tile(theta, 2), np.repeat(theta, 2)):
                 if columns.size == points.shape[1] and _of_whole_positions(points, columns):
@@ -407,7 +398,14 @@ def _of_whole_positions(points: NDArray[np.complex128], theta: Planes) -> bool:
     return bool(even and np.all(off.min(axis=1) <= _OFF))
 
 
-def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[TensorPlaces]:
+def _candidates(returned: Any, rows: int) -> Iterator[tuple[TensorPlaces, list[Planes]]]:
+    """Yield where cos and sin may stand, with the planes there."""
+    for candidate in _places(tensors_of(returned), rows):
+        with contextlib.suppress(LookupError, ValueError):
+            yield candidate, candidate.planes(returned, rows)
+
+
+def _places(tensors: Sequence[Any], rows: int) -> Iterator[TensorPlaces]:
     for index, tensor in enumerate(tensors):
         for axis in (axis for axis, size in enumerate(tensor.shape) if size == rows):
             if tensor.is_complex():

@@ -90,9 +90,9 @@ def run_row(one: Run) -> dict[str, Any]:
     }
 
 
-def columns_of(audit: ModuleAudit) -> tuple[Columns, str]:
-    """Return the columns of an audit's rows, and what they are of, for a message."""
-    return (RUNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
+def columns_of(ways: bool) -> tuple[Columns, str]:
+    """Return the columns of an audit's rows, of runs or of buffers, and what they are of, for a message."""
+    return (RUNS, "(of runs)") if ways else (COLUMNS, "(of buffers)")
 
 
 def report(

@@ -25,13 +25,11 @@ from ropeaudit.features.module.references import Known, Reference, TensorPlaces,
 from ropeaudit.features.module.source import Source, moved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.runtime import process_state
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects.calling import devices, forwards
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.forwards import Fitted, NotFitted
-from ropeaudit.subjects.calling.timeout import patiently
 
 _SAME = 2.0**-20  # relative: what float32 arithmetic on another road leaves of frequencies
 
@@ -82,8 +80,13 @@ class Run:
 
     @property
     def way(self) -> str:
-        """How it was loaded, in words."""
-        return words(self.loaded, self.dtype)
+        """How it was loaded, in words: as built, after .to(torch.bfloat16), ..."""
+        return {
+            BUILT: "as built",
+            "to": f"after .to(torch.{self.dtype})",
+            "default-dtype": f"built under the default dtype {self.dtype}",
+            "from-pretrained": f"after from_pretrained in {self.dtype}",
+        }[self.loaded]
 
 
 def run(
@@ -101,22 +104,23 @@ def run(
     """
     builder, results = source.builder, list[Run]()
     assert builder is not None  # noqa: S101
-    with process_state.at_home(builder.home):
-        named = list(_candidates(source, known))
-        found = [_rope_module(name, module, source, known, expected, up_to) for name, module in named]
-        shown = [built for built in found if built.pairs]
-        sizes = source.expected.pairs()
-        wanted = {count for _, count in sizes}
-        if shown and sizes and not known and not any(built.pairs & wanted for built in shown):
-            label, count = sizes[0]
-            raise BadInput(
-                f"{source.spec!r}: what {shown[0].kind} returns is of {min(shown[0].pairs)} pairs and "
-                f"{label} has {count}; give what belongs to it with --config, --model, --head-dim or "
-                "--rotary-dim"
-            )
-        for way in (ways or usual(builder)) if found else ():
-            for fmt in dtypes if way != BUILT else dtypes[:1]:
-                results += _loaded(source, builder, way, fmt, found)
+    named = list(_candidates(source, known))
+    found = [_rope_module(name, module, source, known, expected, up_to) for name, module in named]
+    shown = [built for built in found if built.pairs]
+    sizes = source.expected.pairs()
+    wanted = {count for _, count in sizes}
+    if shown and sizes and not known and not any(built.pairs & wanted for built in shown):
+        label, count = sizes[0]
+        raise BadInput(
+            f"{source.spec!r}: what {shown[0].kind} returns is of {min(shown[0].pairs)} pairs and "
+            f"{label} has {count}; give what belongs to it with --config, --model, --head-dim or "
+            "--rotary-dim"
+        )
+    if ways is None:  # of a class all that it has
+        ways = (BUILT,) if builder.cls is None else WAYS if _library(builder.cls) else WAYS[:3]
+    for way in ways if found else ():
+        for fmt in dtypes if way != BUILT else dtypes[:1]:
+            results += _loaded(source, builder, way, fmt, found)
     return results
 
 
@@ -141,9 +145,8 @@ def _loaded(
         try:
             loaded, holder = loaded_by(builder, way, dtype)
             loaded = moved(builder.spec, loaded, _device(source))
-        except (NotLoadable, BadInput) as error:
-            text = error.typed if isinstance(error, BadInput) else str(error)
-            source.notes.append(f"{way} was not tried: {text}")
+        except BadInput as error:
+            source.notes.append(f"{way} was not tried: {error.typed}")
             return
     if holder:
         source.notes.append(f"from_pretrained loaded a model of one parameter that holds the {found[0].kind}")
@@ -236,16 +239,15 @@ class RopeModule:
 
     def imaginary_lost(self, module: Any) -> bool:
         """Return whether a complex table of the module is real now."""
-        before = {name: one for name, one in vars_of(self.module) if one.is_complex()}
-        return any(name in before and not one.is_complex() for name, one in vars_of(module))
-
-
-def vars_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a module's own tensors, registered or not, with their names."""
-    import torch
-
-    yield from module.named_buffers(recurse=False)
-    yield from ((name, one) for name, one in vars(module).items() if isinstance(one, torch.Tensor))
+        was, now = (
+            {
+                name: one.is_complex()
+                for name, one in {**vars(part), **part._buffers}.items()
+                if hasattr(one, "is_complex")
+            }
+            for part in (self.module, module)
+        )
+        return any(was.get(name) and not still for name, still in now.items())
 
 
 def _candidates(source: Source, known: Sequence[Known]) -> Iterator[tuple[str, Any]]:
@@ -350,21 +352,10 @@ _IMAGINARY = "discards the imaginary part"
 HELD = "held"  # the name of a module in the model that is built around it
 
 
-class NotLoadable(Exception):
-    """A module that cannot be loaded in a way, with the reason in words."""
-
-
-def usual(builder: Builder) -> tuple[str, ...]:
-    """Return the ways that are tried unless some are named: of a class all that it has, of a factory one."""
-    if builder.cls is None:
-        return (BUILT,)
-    return WAYS if _library(builder.cls) else WAYS[:3]
-
-
 def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
     """Return a fresh module that was loaded in a way, in eval mode, and where it stands in what was loaded.
 
-    Raises: NotLoadable, BadInput.
+    Raises: BadInput.
     """
     import torch
 
@@ -380,16 +371,13 @@ def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
                 torch.set_default_dtype(before)
         module = builder.build()
         if way == "to":
-            return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
+            return module.to(dtype), ""
         try:
-            found: tuple[Any, str] = patiently(
-                lambda: _from_pretrained(builder, module, dtype), f"{builder.spec} from-pretrained"
-            )
-            return found
-        except (RopeAuditError, NotLoadable):
+            return _from_pretrained(builder, module, dtype)
+        except RopeAuditError:
             raise
         except Exception as error:  # whatever other people's code raises
-            raise NotLoadable(f"raised {one_line(error)}") from None
+            raise BadInput(f"raised {one_line(error)}") from None
 
 
 @contextlib.contextmanager
@@ -397,31 +385,26 @@ def imaginary_parts() -> Iterator[list[str]]:
     """Within the block, list torch's warnings that imaginary parts are discarded instead of showing them."""
     import torch
 
-    discarded: list[str] = []
-    always = torch.is_warn_always_enabled()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=f".*{_IMAGINARY}")
-        show = warnings.showwarning
-
-        def listed(message: Warning | str, *more: Any, **named: Any) -> None:
-            if _IMAGINARY in str(message):
-                discarded.append(str(message))
-            else:
-                show(message, *more, **named)
-
-        warnings.showwarning = listed
-        torch.set_warn_always(True)  # else once in a process
-        try:
+    discarded, always = list[str](), torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else once in a process
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", message=f".*{_IMAGINARY}")
             yield discarded
-        finally:
-            torch.set_warn_always(always)
+    finally:
+        torch.set_warn_always(always)
+        for one in caught:
+            if _IMAGINARY in str(one.message):
+                discarded.append(str(one.message))
+            else:
+                warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 
 def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, str]:
-    """Return a model that was saved and loaded, or what it holds. Raises: NotLoadable."""
+    """Return a model that was saved and loaded, or what it holds. Raises: BadInput."""
     library = _library(type(module))
     if not library:
-        raise NotLoadable("neither transformers nor diffusers loads it")
+        raise BadInput("neither transformers nor diffusers loads it")
     model, place = (module, "") if hasattr(module, "save_pretrained") else (_holder(library, builder), HELD)
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
@@ -478,7 +461,7 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
     kinds = [one for one in own if one.__name__.endswith("PreTrainedModel")]
     config = next((value for value in arguments.values() if hasattr(value, "to_dict")), None)
     if not kinds or config is None:
-        raise NotLoadable("it is no PreTrainedModel, nor is there one of its kind to hold it")
+        raise BadInput("it is no PreTrainedModel, nor is there one of its kind to hold it")
     base: Any = kinds[0]
 
     class Holder(base):  # type: ignore[misc,unused-ignore]
@@ -490,13 +473,3 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
             self.post_init()
 
     return Holder(config)
-
-
-def words(way: str, dtype: str) -> str:
-    """Return a way in words: as built, after .to(torch.bfloat16), ..."""
-    return {
-        BUILT: "as built",
-        "to": f"after .to(torch.{dtype})",
-        "default-dtype": f"built under the default dtype {dtype}",
-        "from-pretrained": f"after from_pretrained in {dtype}",
-    }[way]

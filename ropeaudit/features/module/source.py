@@ -20,11 +20,9 @@ from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import gguf_metadata, hf_config, hf_json
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import building, devices, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, gguf_files, rope_values
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.checkpoints import StoredTensor
@@ -111,9 +109,7 @@ def load(
     place = None if device is None else devices.of_torch(device)
     factory = _factory(spec)
     if factory is not None:
-        with process_state.at_home(factory[1]):
-            builder = replace(building.builder(spec, factory[0], arguments, length), home=factory[1])
-            return _from_factory(spec, builder, expected, place)
+        return _from_factory(spec, building.builder(spec, factory, arguments, length), expected, place)
     if device is not None:
         raise UsageError(
             f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
@@ -230,15 +226,21 @@ def _kind_by_shape(values: NDArray[Any]) -> str:
     return "both" if halves and (len(sizes) == 2 or (len(sizes) == 3 and sizes[-1] == 2)) else ""
 
 
-def _factory(spec: str) -> tuple[Callable[[], Any], process_state.State] | None:
-    """Return the function that a spec names, and the modules that its calls need; None of a path."""
-    place, colon, name = spec.rpartition(":")
-    if not colon or not name.isidentifier() or Path(spec).exists():
+def is_code(spec: str) -> bool:
+    """Return whether a spec names what is executed, FILE.py:NAME or PACKAGE.MODULE:NAME, and no file."""
+    _, colon, name = spec.rpartition(":")
+    return bool(colon) and name.isidentifier() and not Path(spec).exists()
+
+
+def _factory(spec: str) -> Callable[[], Any] | None:
+    """Return the function that a spec names; None of a path."""
+    if not is_code(spec):
         return None
+    place, _, name = spec.rpartition(":")
     try:
         if place.endswith(".py") and not Path(place).is_file():
             raise BadInput(f"{place!r}: no such file; {_GIVE}")
-        module, state = loading.imported(place, endless=True)
+        module, _ = loading.imported(place)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
@@ -247,7 +249,7 @@ def _factory(spec: str) -> tuple[Callable[[], Any], process_state.State] | None:
     if not callable(function):
         raise BadInput(f"{spec!r}: {place} has no function {name}; {_GIVE}")
     factory: Callable[[], Any] = function
-    return factory, {"modules": state["modules"]}
+    return factory
 
 
 def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device | None) -> Source:
@@ -294,8 +296,6 @@ def moved(spec: str, module: Any, place: Device | None) -> Any:
     if place is None:
         return module
     try:
-        return patiently(lambda: place.moved(module), spec, endless=True)
-    except RopeAuditError:
-        raise
+        return place.moved(module)
     except Exception as error:  # a module on the meta device, or too large
         raise BadInput(f"{spec!r}: cannot be moved to {place.name}: {one_line(error)}") from None

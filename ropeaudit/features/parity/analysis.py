@@ -23,11 +23,12 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.cases import Case, fits, loaded
 from ropeaudit.audits.judging import TOLERANCE, ratio
+from ropeaudit.audits.recording import setting_columns
 from ropeaudit.audits.results import Result
 from ropeaudit.engine import kernel
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
-from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, one_line
+from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe
 from ropeaudit.reports import Report, settings, tabulated
@@ -206,11 +207,7 @@ def _reported(subject: Subject) -> Iterator[None]:
     """Turn whatever other people's code raises into `CallFailed`."""
     try:
         yield
-    except RopeAuditError:
-        raise
-    except Exception as error:  # a fault of a recipe would be ours
-        if not isinstance(subject, Called):
-            raise
+    except ForeignError as error:
         raise CallFailed(one_line(error)) from None
 
 
@@ -365,7 +362,7 @@ def row(one: Parity) -> dict[str, Any]:
         values |= {f"{side}_nonfinite": drift.nonfinite, f"{side}_drift_max": drift.max}
         values[f"{side}_drift_rms"] = drift.rms
         values[f"{side}_nearer"] = ratio(statistics.nearer[index], difference.count)
-    values |= settings.values(one) | {
+    values |= setting_columns(one.case, one.inputs, one.setting) | {
         "schema": SCHEMA,
         "dtype": one.dtype.name,
         "offset": one.offset,

@@ -22,6 +22,7 @@ from ropeaudit.console.parameters import INTEGERS, WORD
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
 @options.dtype_option
 @options.device_option
+@options.calling_options
 @options.changes_option
 @options.qk_options
 @options.rope_options

@@ -105,7 +105,6 @@ def run(
         keep=store.append if store else None,
         jobs=options.jobs,
         scheduler=options.scheduler,
-        isolated=True,
         on_plan=warn,
         on_note=note,
     )

@@ -6,7 +6,6 @@ says, and prints the RMS of scores minus exact ones.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,11 +25,9 @@ from ropeaudit.reports.tickets.ticket import (
 )
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.subjects import Subject, third_party
-from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.anew import is_module
 from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
-from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.third_party import rows
 
@@ -77,7 +74,7 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
     off = f"drift {percent(record.drift_relative)} of the scores' RMS"
     if record.nonfinite:
         off = f"{record.nonfinite} of {record.scores} scores nan or infinite"
-    verdict = f"{verdicts.words(record.verdict)}, {off}{by_code(record.diagnosis)}"
+    verdict = f"{record.verdict.replace('_', ' ')}, {off}{by_code(record.diagnosis)}"
     title = f"RoPE of {name} in {record.dtype} at offset {record.offset}: {verdict}"
     said = replace(report, headline=single.headline, notes=[*single.notes, called])
     facts = {name: getattr(record, name) for name in single.columns}
@@ -118,7 +115,7 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
         (record.mask.partition(":")[0] not in _MASKS, f"its mask is {record.mask}"),
     )
     called, name, file = None, "", ""
-    if isinstance(code, OwnCode):
+    if code.own:
         called = _convention(record, code)
         place, _, name = code.name.rpartition(":")
         lines, file = _imported(place)
@@ -159,18 +156,20 @@ def _third_party(record: Record, subject: Called) -> list[str]:
     return rows.snippet(entry, record.setting, subject.dtype, end).splitlines()
 
 
-def _convention(record: Record, code: OwnCode) -> Convention:
+def _convention(record: Record, code: Code) -> Convention:
     """Return how own code is called. Raises: NoSnippet where that takes more than a few lines."""
-    convention = code.fit(record.setting).convention
+    fit = code.fit(record.setting)
+    if fit is None:
+        raise NoSnippet("how it is called was not found out")
+    convention = fit.convention
     signature, order = convention.signature, convention.order
-    built = inspect.isclass(code.thing) or (not is_module(code.thing) and signatures.is_factory(code.thing))
     unknown = signature.whole or not set(signature.roles) <= _KNOWN
     tables = not {"cos", "sin", "freqs"}.isdisjoint(signature.roles)
     _refuse(
         (convention.engine == "jax", "the code takes jax arrays"),
         (convention.engine == "numpy", "the code takes NumPy arrays"),
         (code.changes, "--set changes the tables that the code is given"),
-        (built, "a class is built before it is called"),
+        (code.built, "a class is built before it is called"),
         (order not in _ORDERS, f"the code takes axes {order}"),
         (convention.composed, "the code returns cos and sin"),
         (convention.headless, "the code takes k without an axis of heads"),

@@ -18,6 +18,7 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.errors import ForeignError
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
@@ -37,11 +38,11 @@ _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 _COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
 
-class WrongShape(ValueError):
+class WrongShape(ForeignError):
     """What came back is no rotated array."""
 
 
-class WroteAround(RuntimeError):
+class WroteAround(ForeignError):
     """A call changed what lies around the vectors that it was given."""
 
 

@@ -6,24 +6,23 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.errors import Ended, ForeignError, Late, one_line
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, Raised
+from ropeaudit.subjects.calling.arrays import WrongShape
 from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.devices import advice
 
-_HERE = Path(__file__).parent
-_CALLERS = (_HERE, _HERE.parent / "third_party")  # what calls code lies there
 _LARGEST = 2**24  # numbers of q and k together that are rotated by one call: of float32 64 MiB
 _OF_NUMPY = ("float16", "float32", "float64")
 
@@ -62,6 +61,7 @@ class Called:
         self.narrowed: Format = code.environment.narrowed(dtype)
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
+        self.ended = False  # whether the process that calls it ended in a call
         self.given: tuple[FloatArray, FloatArray] | None = None
         self.wanted: Positions | None = None
 
@@ -98,9 +98,7 @@ class Called:
         for start in ends:
             try:
                 self.rotate(np.ones((1, self.setting.head_dim)), self.table(ends[ends == start], offset))
-            except RopeAuditError:
-                raise
-            except Exception as error:  # whatever other people's code raises is a finding
+            except ForeignError as error:
                 return Raised(one_line(error) + self._hint(error))
         return ""
 
@@ -110,7 +108,8 @@ class Called:
             return f"; {places}"
         if self.code.engine != "numpy" or self.dtype.name in _OF_NUMPY:
             return ""
-        if not (isinstance(error, TypeError) or "dtype" in str(error) or self.dtype.name in str(error)):
+        typed = getattr(error, "type", "") == "TypeError"
+        if not (typed or "dtype" in str(error) or self.dtype.name in str(error)):
             return ""  # another reason: the end of a table
         return (
             f"; NumPy itself has no {self.dtype}: a wrapper that takes x.astype(numpy.float32) and returns "
@@ -127,8 +126,8 @@ class Called:
         return self.code.rotator(self.setting, self.dtype)
 
     def afresh(self) -> Rotator:
-        """Return a new instance, of own code with its file executed anew where that can be."""
-        return self.code.anew(self.setting, self.dtype)
+        """Return an instance without a past, where that can be."""
+        return self.code.rotator(self.setting, self.dtype)
 
     def by_batch(self) -> bool:
         """Return whether it takes positions of each batch element."""
@@ -160,28 +159,32 @@ class Called:
         """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
             rounded = [round_to(x, self.dtype).astype(self.dtype.carrier)[None] for x in given]
-        results = rotator.rotate_whole(rounded[0], rounded[1], at)
+        with self._noted():
+            results = rotator.rotate_whole(rounded[0], rounded[1], at)
         for x, rotated in zip(rounded, results, strict=True):
             if rotated.shape != x.shape:
-                raise ValueError(f"it returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
+                raise WrongShape(f"returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
         return results[0][0], results[1][0]
 
     def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
-        with table.lock:
+        with table.lock, self._noted():
             rotated = table.rotator.rotate_one(given, table.positions, key)
         if rotated.shape != given.shape:
-            raise ValueError(f"it returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
+            raise WrongShape(f"returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
         return np.ascontiguousarray(rotated[0])
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Note that the process of the code ended, which is raised."""
+        try:
+            yield
+        except (Ended, Late):
+            self.ended = True
+            raise
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions rotate a vector of ones differently, and to finite numbers."""
         rotated = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
         finite = rotated[np.isfinite(rotated).all(axis=1)]
         return int(np.unique(finite, axis=0).shape[0])
-
-
-def raised_by_code(error: BaseException) -> bool:
-    """Return whether an exception comes out of a call of code, and is no fault of the audit."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(Path(frame.f_code.co_filename).parent in _CALLERS for frame, _ in frames)

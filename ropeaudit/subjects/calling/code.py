@@ -5,12 +5,13 @@ Letters: b batch, h heads of q, g heads of k, s positions, d head_dim.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -21,13 +22,27 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.environments import CLEAN, Environment
 
 if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.arrays import Strides
+    from ropeaudit.subjects.calling.conventions import Answer
     from ropeaudit.subjects.calling.detection import Fit
 
-T = TypeVar("T")
 Changes: TypeAlias = Mapping[str, str]
 NO_CHANGES: Changes = MappingProxyType({})
 # x (h, s, d), numbers of a dtype in its carrier, positions (s,), that dtype -> (h, s, d), which may be wider
 Rotation: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
+CallOf: TypeAlias = "tuple[FloatArray, FloatArray, Positions]"  # q, k and positions of a call
+
+
+@dataclass(slots=True)
+class StageLog:
+    """What torch did in one stage: dtypes in the order in which numbers took them, and the operations.
+
+    products: those that are matrix products, with the dtype of their factors.
+    """
+
+    dtypes: list[str] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)
+    products: dict[str, str] = field(default_factory=dict)
 
 
 class Rotator(ABC):
@@ -54,9 +69,14 @@ class Rotator(ABC):
         """Return the same with dims in the order in which the code returns them."""
         return self.rotate_both(q, k, at)
 
-    def together(self, calls: Callable[[], T], what: str) -> T:
-        """Return what `calls` returns, which calls this instance many times in a row, in one state."""
-        return calls()
+    def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
+        """Return the seconds of CPU of a call, the least of some. Raises: whatever the code raises."""
+        taken = []
+        for _ in range(times):
+            began = time.process_time()
+            self.rotate_both(q, k, at)
+            taken.append(time.process_time() - began)
+        return min(taken)
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Rotator:
         """Return the same instance, called in another dtype, and in an environment where one is given.
@@ -64,6 +84,61 @@ class Rotator(ABC):
         Raises: NotImplementedError where nothing is called, or in one way alone.
         """
         raise NotImplementedError  # what is looked up, and a way to call an instance, have no other dtype
+
+
+class Direct(Rotator):
+    """An instance of own code, which is given arrays as its users give them: here or in another process.
+
+    fit: how it is called.
+    """
+
+    fit: Fit
+    setting: RopeSetting
+    dtype: Format
+
+    @property
+    @abstractmethod
+    def in_place(self) -> bool:
+        """Whether a backward pass changed its leaves where they lay."""
+
+    @abstractmethod
+    def afresh(self) -> Direct:
+        """Return a rotator of an instance that has not been called yet."""
+
+    @abstractmethod
+    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+        """Return what one call gives, with what it did beside; k is q where it is None.
+
+        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
+        """
+
+    @abstractmethod
+    def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
+        """Call, keep what is returned, and return its values."""
+
+    @abstractmethod
+    def kept_now(self) -> list[FloatArray]:
+        """Return the values that what `kept` keeps has now."""
+
+    @abstractmethod
+    def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[tuple[FloatArray, FloatArray]]]:
+        """Return what calls of several threads give that run at the same time: q, k and positions of each."""
+
+    @abstractmethod
+    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> Direct:
+        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
+
+    @abstractmethod
+    def refilling(self) -> Direct:
+        """Return the same instance, given positions in one tensor that each call fills anew."""
+
+    @abstractmethod
+    def compiled(self, backend: str) -> Direct:
+        """Return the same instance, compiled by torch."""
+
+    @abstractmethod
+    def backward(self) -> Direct:
+        """Return the same instance, whose backward pass is called: see `backward.Backward`."""
 
 
 @dataclass(slots=True)
@@ -97,7 +172,7 @@ class Code(ABC):
     engine: what computes, such as torch. layouts: those that can be requested. environment: in which it is
     called; clean: the same without it, None for itself. order: of axes that was requested. changes: of the
     stages of tables that it is given. findings: what is worth knowing of how it is called and what it does,
-    in the order it was seen.
+    in the order it was seen. own: whether it is the user's, given arrays as its users give them.
     """
 
     name: str
@@ -109,6 +184,10 @@ class Code(ABC):
     order: str | None = None
     changes: Changes = NO_CHANGES
     findings: Sequence[str] = ()
+    own = False
+    differentiable = False  # whether autograd runs through what an adapter calls
+    declared: int | None = None  # the largest position + 1 by its config; None where nothing says it
+    served: int | None = None  # up to where its setting serves; None where nothing says it
 
     @property
     @abstractmethod
@@ -121,8 +200,13 @@ class Code(ABC):
         return ""
 
     @property
-    def has_instances(self) -> bool:
-        """Whether it is more than a function, which is its own instance."""
+    def built(self) -> bool:
+        """Whether it is a class or a factory, which makes what is called."""
+        return False
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a new instance has no past: a function that is loaded once has one."""
         return True
 
     @property
@@ -156,13 +240,11 @@ class Code(ABC):
     def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
         """Return a new instance, which has seen no other dtype and no other positions."""
 
-    def anew(self, setting: RopeSetting, dtype: Format) -> Rotator:
-        """Return an instance without a past: of own code with its file executed anew, where that can be."""
-        return self.uncalled(setting, dtype).rotator(setting, dtype)
+    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+        """Return what torch does in one call of a new instance: see `dispatch_log.logged`."""
+        from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
-    def uncalled(self, setting: RopeSetting, dtype: Format) -> Code:
-        """Return the same code as nothing has called it; itself where that cannot be or is dear."""
-        return self
+        return dispatch_log.logged(self, setting, dtype, x, length)
 
     def under(self, environment: Environment) -> Code:
         """Return the same code as it is called in an environment; itself in the clean one."""

@@ -5,7 +5,8 @@ Letters: b batch, h heads, g heads of k, s positions, t tokens of all sequences,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import process_state
+from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays, shapes
 from ropeaudit.subjects.calling.arrays import Engine, Strides
@@ -24,7 +25,6 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import TABLES as _TABLES
 from ropeaudit.subjects.calling.signatures import Signature
-from ropeaudit.subjects.calling.timeout import patiently
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
@@ -32,6 +32,27 @@ _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others
 TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
 _BESIDE = ("v", "positions", "cu_seqlens", *_TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
+
+
+# who is told of each call as it begins: a process waits for a call so long, and for many of them longer
+begins: Callable[[str], None] = lambda what: None  # noqa: E731
+
+
+@contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """Turn sys.exit and whatever else leaves the block into an exception whose text can be read."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        try:
+            str(error)
+        except BaseException:
+            raise RuntimeError(f"it raises {type(error).__name__}, whose text cannot be read") from None
+        raise
+    except SystemExit as stop:
+        raise RuntimeError(f"it calls sys.exit({'' if stop.code is None else stop.code})") from None
+    except BaseException as stop:
+        raise RuntimeError(f"it raises {type(stop).__name__}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +269,7 @@ class Convention:
             for array in (x, k.repeat(group, 1))
         ]
         rows = np.broadcast_to(positions, (len(flat[0]), *positions.shape[-1:])) if missing else [positions]
-        with process_state.contained():  # what it returns may be an object of its own
+        with contained():  # what it returns may be an object of its own
             answers = [self._call_once(call, a, b, at, letters) for a, b, at in zip(*flat, rows, strict=True)]
         keys = [answer.keys for answer in answers if answer.keys is not None]
         repeated = (*k.shape[:1], k.shape[1] * group, *k.shape[2:])
@@ -358,9 +379,9 @@ class Convention:
         }
         positional = [given_as[role] for name, role in self.signature.arguments if name is None]
         named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
-        return arrays.known(
-            patiently(lambda: arrays.quietly(call.function, positional, named, self.device), "a call")
-        )
+        begins("call")
+        chance.begin(chance.number())
+        return arrays.known(arrays.quietly(call.function, positional, named, self.device))
 
     def _rotated(
         self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
@@ -451,5 +472,6 @@ def scored(
     arguments.append(arrays.tensor(at, device) if engine == "torch" else at.copy())
     if engine == "jax":
         arguments = [device.put(one) for one in arguments]
-    returned = patiently(lambda: arrays.quietly(function, arguments, {}, device), "a call")
+    with contained():
+        returned = arrays.quietly(function, arguments, {}, device)
     return arrays.values(arrays.known(returned))[0]

@@ -16,13 +16,14 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageError, one_line, unusable
+from ropeaudit.errors import Ended, ForeignError, Late, MissingPackage, UnknownName, UsageError, one_line
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, environments, shapes, signatures
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import TUPLES, Convention
+from ropeaudit.subjects.calling.conventions import TUPLES, Answer, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
@@ -30,6 +31,7 @@ from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
 _HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may have no axis of heads
+_MOST_ENDS = 3  # calls that end their process: then all may
 _SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings of its dtype
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the other, until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
@@ -94,23 +96,32 @@ class Fit:
         return self.error <= NEAR
 
 
-def fit(
-    make: Callable[[], Any],
-    name: str,
-    setting: RopeSetting,
-    order: str | None,
-    device: Callable[[], Device] = lambda: CPU,
-) -> Fit:
-    """Return how to call what `make` makes: in float32, or where it fits no call then, in 16 bits.
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is tried: code of a name on a setting.
 
-    device: where what it is given lies, known once one was made.
+    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. signatures: in which
+    it may be called, likeliest first. engines: what may make its arrays, likeliest first. device: where.
+    """
 
-    Raises: UsageError, UnknownName, where no call works.
+    call: Callable[[Convention, FloatArray, Positions, Format], Answer]
+    name: str
+    setting: RopeSetting
+    signatures: Sequence[Signature]
+    engines: Sequence[Engine]
+    device: Device = CPU
+    order: str | None = None
+
+
+def fit(trial: Trial) -> Fit:
+    """Return how to call code: in float32, or where it fits no call then, in 16 bits.
+
+    Raises: UsageError, UnknownName, where no call works; Ended where each ends its process, Late.
     """
     unfit: list[NoFit] = []
     for dtype in _DTYPES:
         try:
-            found = _fit_in(dtype, make, name, setting, order, device)
+            found = _fit_in(dtype, trial)
         except NoFit as error:
             unfit.append(error)
         else:
@@ -121,45 +132,38 @@ def fit(
     raise unfit[0]
 
 
-def _fit_in(
-    dtype: Format,
-    make: Callable[[], Any],
-    name: str,
-    setting: RopeSetting,
-    order: str | None,
-    place: Callable[[], Device],
-) -> Fit:
+def _fit_in(dtype: Format, trial: Trial) -> Fit:
     """Return how to call it in a dtype: the nearest fit with the first engine that has one."""
     known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
+    order, device = trial.order, trial.device
     if order is not None and order.lower() not in known:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
-    function = make()
-    device = place()
     orders = (known[order.lower()],) if order else None
     sure = _SURE + dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
     failed: list[tuple[Signature, Exception]] = []
     best: Fit | None = None
-    for engine in _engines(function, device):
-        possible = signatures.possible_signatures(function, name)
-        for convention in _conventions(possible, orders, engine, device, failed):
+    for engine in trial.engines:
+        for convention in _conventions(trial.signatures, orders, engine, device, failed):
             if convention.headless and best is not None:
                 break  # k has heads
-            tried = _try(convention, make, setting, dtype, best)
+            tried = _try(convention, trial, dtype, best)
             if isinstance(tried, Exception):
                 failed.append((convention.signature, tried))
+                if sum(isinstance(error, Ended) for _, error in failed) > _MOST_ENDS:
+                    raise tried
                 continue
             best = tried
             if best.error < sure and not best.joined_wrongly:
                 break
         if best is not None and not best.misfit:
-            rows = _by_row(best, make, setting, dtype)
-            apart = None if rows else _headless(best, make, setting, dtype)
+            rows = _by_row(best, trial, dtype)
+            apart = None if rows else _headless(best, trial, dtype)
             return apart or replace(best, rows=rows)
     if best is None:
-        raise _uncallable(name, failed, device)
+        raise _uncallable(trial.name, failed, device)
     refused = NoFit(
-        f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
-        f"audited. {WRAP}"
+        f"{trial.name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is "
+        f"not audited. {WRAP}"
     )
     refused.nearest = best
     raise refused
@@ -167,14 +171,13 @@ def _fit_in(
 
 def _try(
     convention: Convention,
-    make: Callable[[], Any],
-    setting: RopeSetting,
+    trial: Trial,
     dtype: Format,
     best: Fit | None,
 ) -> Fit | Exception:
     """Return the better of the best fit so far and this one, or what it raises."""
     try:
-        fit = _nearest_layout(convention, make(), setting, dtype)
+        fit = _nearest_layout(convention, trial, dtype)
         rotates = convention.signature.unplaced and not fit.misfit and np.isfinite(fit.error)
         if fit.doubtful and not rotates:
             raise arrays.WrongShape(fit.misfit or "does not rotate as it would, called so")
@@ -183,25 +186,25 @@ def _try(
         if best is not None and fit.rank >= best.rank:
             return best
         # three heads may pass for q, k and v
-        function = make()
-        x = np.ones((2, _HEADS + 1, _LENGTH, setting.head_dim), dtype.carrier)
-        at = np.arange(_START, _START + _LENGTH, dtype=np.int64)
-        convention(silent(function), x, at, setting, dtype)
-    except RopeAuditError:
+        x = np.ones((2, _HEADS + 1, _LENGTH, trial.setting.head_dim), dtype.carrier)
+        trial.call(convention, x, np.arange(_START, _START + _LENGTH, dtype=np.int64), dtype)
+    except Late:
         raise
-    except Exception as error:  # whatever other people's code raises is a finding
-        return unusable(error) or error.with_traceback(None)
+    except (ForeignError, MissingPackage) as error:
+        return error.with_traceback(None)
     return fit
 
 
-def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device: Device) -> RopeAuditError:
-    """Return that nothing that was tried worked: of the device in every dtype, else in this one."""
+def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device: Device) -> Exception:
+    """Return that nothing that was tried worked: of the device in every dtype, else in this one.
+
+    Where it ends its process, that is what it does, however it is called.
+    """
+    if ended := next((error for _, error in failed if isinstance(error, Ended)), None):
+        return ended
     if missing := next((error for _, error in failed if isinstance(error, MissingPackage)), None):
         return missing
-    reasons = [
-        (signature, str(error) if isinstance(error, arrays.WrongShape) else one_line(error))
-        for signature, error in failed
-    ]
+    reasons = [(signature, one_line(error)) for signature, error in failed]
     attempts = signatures.described(iter(reasons))
     unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
     if places := next(filter(None, (advice(reason, device) for _, reason in reasons)), ""):
@@ -209,29 +212,29 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
     return NoFit(f"{unknown} {WRAP}")
 
 
-def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
-    """Return what may make its arrays, likeliest first; arrays of NumPy lie on the CPU."""
-    engines: tuple[Engine, ...] = ("torch", "numpy")
+def engines(function: Any, device: Device) -> list[Engine]:
+    """Return what may make a function's arrays, likeliest first; arrays of NumPy lie on the CPU."""
+    likely: list[Engine] = ["torch", "numpy"]
     if signatures.wants_jax(function):
-        engines = ("jax", "numpy")
+        likely = ["jax", "numpy"]
     elif signatures.wants_numpy(function) and device.is_cpu:
-        engines = ("numpy", "torch")
-    return engines if device.is_cpu else engines[:1]
+        likely = ["numpy", "torch"]
+    return likely if device.is_cpu else likely[:1]
 
 
-def _headless(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Fit | None:
+def _headless(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
     """Return how code that takes k with and without heads is called without, where it takes rows then."""
     convention = replace(best.convention, headless=True)
     if not {"q", "k"} <= set(convention.signature.roles) or convention.order not in _HEADLESS:
         return None
-    fit = _try(convention, make, setting, dtype, None)
+    fit = _try(convention, trial, dtype, None)
     if isinstance(fit, Exception) or fit.misfit or not fit.sure:
         return None
-    rows = _by_row(fit, make, setting, dtype)
+    rows = _by_row(fit, trial, dtype)
     return replace(fit, rows=rows) if rows else None
 
 
-def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Convention | None:
+def _by_row(best: Fit, trial: Trial, dtype: Format) -> Convention | None:
     """Return how to give a row of positions for each batch element; None where code takes none.
 
     Code that takes positions (s,) may take (b, s) too, and a table (1, s, d) one of (b, s, d): it does where
@@ -244,14 +247,14 @@ def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: For
     if not (best.sure and convention.by_batch):
         return None
     try:
-        tried = _nearest_layout(convention, make(), setting, dtype, _BATCH)
-    except Exception:  # whatever other people's code raises: it takes no such positions
+        tried = _nearest_layout(convention, trial, dtype, _BATCH)
+    except ForeignError:  # it takes no such positions
         return None
     return convention if tried.error <= 2 * best.error + _SURE else None
 
 
 def _conventions(
-    signatures: list[Signature],
+    signatures: Sequence[Signature],
     orders: tuple[str, ...] | None,
     engine: Engine,
     device: Device,
@@ -303,31 +306,19 @@ def _of_signature(
             yield Convention(signature, order, engine, rank, width, device=device, back=back)
 
 
-def _nearest_layout(
-    convention: Convention, function: Any, setting: RopeSetting, dtype: Format, rows: int = 0
-) -> Fit:
+def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: int = 0) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
     Frequencies that depend on the length may be those of the setting, or those of this short call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     """
-    shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
+    setting, shape = trial.setting, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape).astype(np.float32), dtype)
     x = x.astype(dtype.carrier)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     x64 = x.astype(np.float64)
-    nothing: list[bool] = []
-
-    def called(*plain: Any, **named: Any) -> Any:
-        returned = function(*plain, **named)
-        nothing.append(returned is None)
-        return returned
-
     at = np.repeat(positions[None], rows, axis=0) if rows else positions
-    answer = convention(silent(called), x, at, setting, dtype)
-    if any(nothing) and not answer.changed:
-        raise arrays.WrongShape("returns None and leaves what it is given as it was")
-    values = answer.values.astype(np.float64)
+    values = trial.call(convention, x, at, dtype).values.astype(np.float64)
     norm, fits = float(np.sqrt(np.mean(x**2))), []
     changed = (values != x).any(axis=(0, 2, 3))  # (h,)
     left = bool(changed.any() and not changed.all())
@@ -362,16 +353,6 @@ def sureness(fit: Fit) -> str:
     if fit.misfit:
         return f" (it works{inside}, and {fit.misfit} at positions 3 to 9; if it wants others, wrap it)"
     return f" (the nearest{inside}; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"
-
-
-def silent(function: Any) -> Callable[..., Any]:
-    """Return what calls a function without its warnings: what it is given here may make no sense to it."""
-
-    def called(*plain: Any, **named: Any) -> Any:
-        with environments.silent(errors=True):
-            return function(*plain, **named)
-
-    return called
 
 
 def misfit(

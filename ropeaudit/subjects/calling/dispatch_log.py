@@ -7,7 +7,6 @@ the table, x times the table the rotation. Letters: h heads, s positions, d head
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling import timeout
-from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.code import Code, StageLog
 from ropeaudit.subjects.torch_native import Numbers
 
 STAGES = ("position", "frequency", "angle", "trig", "table", "input", "rotation", "output")
@@ -35,18 +33,6 @@ _VIEWS += ("empty_like", "view_as_real", "view_as_complex", "_reshape_alias", "u
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _TF32 = parse("tf32")
 _SUMS = ("add", "sub", "rsub", "addcmul")
-
-
-@dataclass(slots=True)
-class StageLog:
-    """Of one stage: dtypes in the order in which numbers took them, and the operations.
-
-    products: those that are matrix products, with the dtype of their factors.
-    """
-
-    dtypes: list[str] = field(default_factory=list)
-    operations: list[str] = field(default_factory=list)
-    products: dict[str, str] = field(default_factory=dict)
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -170,19 +156,14 @@ def logged(
     """Return what torch does in one call of a new instance at positions from 0: every stage seen, in order.
 
     x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
-    Raises: whatever the code raises; UsageError where it takes too long.
+    Raises: whatever the code raises.
     """
     log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
-    fresh = code.uncalled(setting, dtype)  # a table that is cached is made in the first call
-
-    def called() -> FloatArray:
-        with log:
-            at = np.arange(length, dtype=np.int64)
-            return fresh.rotator(setting, dtype).rotate_one(x, at, key=False)
-
     torch_arrays.listeners.append(log.note_output)
     try:
-        timeout.patiently(called, code.name)
+        with log:
+            at = np.arange(length, dtype=np.int64)
+            code.rotator(setting, dtype).rotate_one(x, at, key=False)
     finally:
         torch_arrays.listeners.remove(log.note_output)
     log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import UnknownName
-from ropeaudit.runtime.process_state import State
 
 Kind = Literal["none", "autocast", "tf32", "default-dtype", "compile"]
 NONE = "none"  # the clean one
 ALL = "all"
 _COMPILERS = ("g++", "c++", "clang++", "cl")
-_AUTOCAST = ("cpu", "cuda")  # devices whose autocast is put back, see `runtime.process_state`
+_AUTOCAST = ("cpu", "cuda")  # devices whose autocast is tried
 _TF32_SINCE = 8  # major compute capability of CUDA
 _RECOMPILED = 64  # times: past torch's own limit code runs uncompiled without a word
 
@@ -61,28 +60,39 @@ class Environment:
         """Return what a row calls it: where the device has no TF32, its products are emulated."""
         return f"{self.name}:emulated" if self._emulated(device) else self.name
 
-    def calls(self, home: State | None, device: str = "cpu") -> State | None:
-        """Return the state in which calls begin. home: that of clean ones. torch is imported."""
-        if self.kind in ("none", "compile"):
-            return home
+    @contextlib.contextmanager
+    def entered(self, device: str = "cpu") -> Iterator[None]:
+        """Call within the block as this environment has it; torch is afterwards as before."""
+        if self.kind in ("none", "compile") or self._emulated(device):
+            yield
+            return
         import torch
 
-        change: State = {}
         if self.kind == "autocast":
-            change = {f"torch.autocast {device.partition(':')[0]}": (True, _torch_dtype(self.dtype))}
-        elif self.kind == "default-dtype":
-            change = {"torch.dtype": _torch_dtype(self.dtype)}
-        elif not self._emulated(device):
-            change = {"torch.precision": "high", "torch.cudnn allow_tf32": True}
-        torch.is_grad_enabled()  # it is loaded: its state can be set
-        return {**(home or {}), **change}
+            with torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)):
+                yield
+            return
+        narrow, precise = self.kind == "default-dtype", torch.backends.cudnn
+        before = torch.get_default_dtype(), torch.get_float32_matmul_precision(), precise.allow_tf32
+        try:
+            if narrow:
+                torch.set_default_dtype(_torch_dtype(self.dtype))
+            else:
+                torch.set_float32_matmul_precision("high")
+                precise.allow_tf32 = True
+            yield
+        finally:
+            torch.set_default_dtype(before[0])
+            if not narrow:
+                torch.set_float32_matmul_precision(before[1])
+                precise.allow_tf32 = before[2]
 
-    def builds(self, home: State | None) -> State | None:
-        """Return the state in which instances are built: models are under autocast when they run alone."""
-        return self.calls(home) if self.kind == "default-dtype" else home
+    def built(self) -> contextlib.AbstractContextManager[None]:
+        """Return in what instances are built: models are under autocast when they run alone."""
+        return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
 
     def wrapped(self, function: Any, device: str = "cpu") -> Any:
-        """Return what calls a function or a module under it, within the state of `calls`."""
+        """Return what calls a function or a module under it, within `entered`."""
         if self.kind == "compile":
             with silent():
                 import torch
@@ -174,3 +184,13 @@ def silent(errors: bool = False) -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def quieted(function: Any) -> Callable[..., Any]:
+    """Return what calls a function without its warnings: what it is given here may make no sense to it."""
+
+    def called(*plain: Any, **named: Any) -> Any:
+        with silent(errors=True):
+            return function(*plain, **named)
+
+    return called

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import ForeignError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code
-
-if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.dispatch_log import StageLog
+from ropeaudit.subjects.calling.code import Code, StageLog
 
 _LOGGED = 48  # positions of the call whose operations are looked at
 _MOST = 4096  # positions at which the consequence is measured
@@ -118,15 +114,11 @@ def _stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, Sta
     """Return what torch does in a call, stage by stage; nothing where that cannot be had."""
     if code.engine != "torch":
         return {}
-    from ropeaudit.subjects.calling import dispatch_log
-
     x = np.random.default_rng(0).standard_normal((1, _LOGGED, setting.head_dim))
     try:
         given = round_to(x, dtype).astype(dtype.carrier)
-        return dispatch_log.logged(code, setting, dtype, given, _LOGGED)
-    except RopeAuditError:
-        raise
-    except Exception:  # a log that cannot be had is no reason to stop
+        return code.logged(setting, dtype, given, _LOGGED)
+    except ForeignError:  # a log that cannot be had is no reason to stop
         return {}
 
 
@@ -142,9 +134,7 @@ def consequence(
     at = np.arange(min(length, _MOST), dtype=np.int64) + offset
     try:
         own, clean = (_measured(one, setting, dtype, at) for one in (code, code.clean))
-    except RopeAuditError:
-        raise
-    except Exception:  # whatever other people's code raises: its row says it
+    except ForeignError:
         return None
     return Consequence(offset, at.size, own[0], clean[0], own[1], clean[1])
 

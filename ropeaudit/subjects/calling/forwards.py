@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError, one_line
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.timeout import patiently
+from ropeaudit.subjects.calling.conventions import contained
 
 Argument: TypeAlias = Callable[[Any, Any], Any]
 DIMS = 64  # of vectors whose values do not matter
@@ -137,10 +137,8 @@ class Call:
         """Return what a module returns at positions start to stop - 1. Raises: whatever it raises."""
         import torch
 
-        def forward() -> Any:
+        with contained():
             return self.at(module, torch.arange(start, stop, device=self.device), dtype)
-
-        return patiently(forward, self.words)
 
     def at(self, module: Any, positions: Any, dtype: Any) -> Any:
         """Return what a module returns at positions (n,), a tensor. Raises: whatever it raises."""

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
-import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line, required_packages
-from ropeaudit.runtime import digests, own_modules, process_state
-from ropeaudit.runtime.own_modules import OwnModules
-from ropeaudit.subjects.calling import anew
-from ropeaudit.subjects.calling.anew import Source
+from ropeaudit.door import process
+from ropeaudit.errors import (
+    BadInput,
+    ForeignError,
+    RopeAuditError,
+    UnknownName,
+    UsageError,
+    did,
+    one_line,
+    required_packages,
+)
+from ropeaudit.runtime import chance, digests
+from ropeaudit.subjects.calling import conventions, own_files
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.own_code import OwnCode
-from ropeaudit.subjects.calling.timeout import patiently
+from ropeaudit.subjects.calling.own_files import OwnFiles
 
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.foreign import ForeignOwn
+
+_INSIDE = "ropeaudit.subjects.calling.inside"
+_DEAR = 0.5  # seconds of CPU of an import above which a file is executed once
 _EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
 
 
@@ -27,30 +42,70 @@ def load(
     changes: Changes = NO_CHANGES,
     alone: bool = False,
     device: str | None = None,
-) -> OwnCode:
+) -> ForeignOwn:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
     changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
     device: where it is called; None for the CPU, or where a module lies.
     """
+    where = _checked(spec)
+    given = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
+    from ropeaudit.subjects.calling.foreign import ForeignOwn  # in-function: it imports this
+
+    try:
+        return ForeignOwn(
+            process.door(f"{_INSIDE}:opened", given, [_INSIDE, *_needed(where)]), changes, alone
+        )
+    except ForeignError as error:
+        raise BadInput(f"{where} cannot be imported: it {did(error)}") from None
+
+
+def _needed(where: str) -> list[str]:
+    """Return what code is likely to import, for the child that all targets share."""
+    with contextlib.suppress(OSError):
+        if _by_path(where) and b"torch" not in Path(where).read_bytes():
+            return []
+    return ["torch"]
+
+
+def _checked(spec: str) -> str:
+    """Return the file or module of a spec. Raises: UsageError."""
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"{spec!r} does not say which function; {_EXAMPLE}")
-    module, home = _import(where)
-    modules = home["modules"]
-    version = modules.version if modules is not None else _version(module)
+    return where
+
+
+def here(
+    spec: str, order: str | None = None, changes: Changes = NO_CHANGES, device: str | None = None
+) -> tuple[OwnCode, Callable[[], OwnCode] | None]:
+    """Return the same, imported into this process, and what imports it once more; None where that is dear.
+
+    Raises: UsageError, BadInput.
+    """
+    where, name = _checked(spec), spec.rpartition(":")[2]
+    began = time.process_time()
+    module, files = _import(where)
+    version = files.version if files is not None else _version(module)
     printable = spec if spec.isprintable() else repr(spec)[1:-1]
     try:
-        with process_state.contained():
+        with conventions.contained():
             thing = _named(module, where, name)
-            own = OwnCode(printable, thing, order, version, changes, home, alone, device)
+            own = OwnCode(printable, thing, order, version, changes, device, files)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever an attribute raises that is code
         raise BadInput(f"{spec} cannot be looked at: {one_line(error)}") from None
-    if _by_path(where):
-        own.source = Source(modules, spec.rpartition(":")[2])
-    return own
+    if files is None or time.process_time() - began > _DEAR:
+        return own, None
+
+    def again() -> OwnCode:
+        other = copy.copy(own)
+        with contextlib.suppress(Exception):  # it can be executed but once
+            other.thing = _named(files.again().load(), where, name)
+        return other
+
+    return own, again
 
 
 def _named(module: Any, where: str, name: str) -> Any:
@@ -73,8 +128,8 @@ def _by_path(where: str) -> bool:
     return where.endswith(".py") or os.sep in where
 
 
-def _import(where: str) -> tuple[Any, process_state.State]:
-    """Return a module imported by its name or its path, and the state in which it leaves the process."""
+def _import(where: str) -> tuple[Any, OwnFiles | None]:
+    """Return a module imported by its name or its path, and its files."""
     by_path = _by_path(where)
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
@@ -93,36 +148,26 @@ def _import(where: str) -> tuple[Any, process_state.State]:
         raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None
 
 
-def imported(where: str, endless: bool = False) -> tuple[Any, process_state.State]:
-    """Return what is imported by its name, from this folder too, or by its path, and the state it leaves.
+def imported(where: str) -> tuple[Any, OwnFiles | None]:
+    """Return what is imported by its name, from this folder too, or by its path, and its files.
 
-    endless: wait for ever. Raises: UsageError, MissingPackage (of torch or pandas), and whatever
-    importing it raises.
+    Raises: MissingPackage (of torch or pandas), and whatever importing it raises.
     """
-
-    def executed() -> tuple[Any, process_state.State]:
-        modules = _modules(where)
-        if modules is not None and modules.mention(b"torch"):  # loaded first, it can be seeded
-            with contextlib.suppress(ImportError):
-                import torch  # noqa: F401
-        process_state.now()  # what functions are before it replaces some
-        process_state.seed()
-        module = importlib.import_module(where) if modules is None else modules.load()
-        process_state.seed_if_chance()
-        return module, process_state.now()
-
-    with required_packages(where):
-        return patiently(executed, f"import of {where}", endless)  # type: ignore[no-any-return]
+    files = _files(where)
+    chance.begin(0)
+    with required_packages(where), conventions.contained():
+        module = importlib.import_module(where) if files is None else files.load()
+    return module, files
 
 
-def _modules(where: str) -> OwnModules | None:
-    """Return the own modules of a file or of a module by its name; None for those of a package."""
+def _files(where: str) -> OwnFiles | None:
+    """Return the files of own code by its path or its name; None for those of a package."""
     if _by_path(where):
-        return own_modules.of_file(Path(where))
+        return own_files.of_file(Path(where))
     try:
-        return own_modules.of_module(where, os.getcwd())
+        return own_files.of_module(where, os.getcwd())
     except OSError:  # a folder that is gone
-        return own_modules.of_module(where, "")
+        return own_files.of_module(where, "")
 
 
 def _version(module: Any) -> str:
@@ -131,27 +176,3 @@ def _version(module: Any) -> str:
         return digests.of_bytes(Path(module.__file__).read_bytes())
     except (AttributeError, TypeError, OSError):
         return "none"
-
-
-def source_of(thing: Any) -> Source | None:
-    """Return the file that makes what was given as an object, and its name there.
-
-    None where the object has no name at the top level of an imported file, or is of an installed package or
-    of the script that runs.
-    """
-    where = getattr(thing, "__module__", None)
-    module = sys.modules.get(where) if isinstance(where, str) and where != "__main__" else None
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py") or not Path(file).is_file():
-        return None
-    path = Path(file).absolute()
-    if own_modules.INSTALLED & set(path.parts):
-        return None
-    held = [name for name, value in list(vars(module).items()) if value is thing]
-    qualified = str(getattr(thing, "__qualname__", ""))
-    for name in (qualified, *held):
-        with contextlib.suppress(AttributeError):
-            if name and anew.named(module, name) is thing:
-                package = getattr(module, "__package__", None) or ""
-                return Source(own_modules.of_file(path, package), name)
-    return None

@@ -8,25 +8,35 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
-from ropeaudit.errors import RopeAuditError, UsageError, one_line
+from ropeaudit.errors import RopeAuditError, UsageError, one_line, unusable
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.runtime import process_state
+from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import anew, building, conventions, detection, devices, signatures
-from ropeaudit.subjects.calling.anew import Source, can_be_copied, copied, is_module
+from ropeaudit.subjects.calling import (
+    arrays,
+    building,
+    conventions,
+    devices,
+    environments,
+    signatures,
+    two_threads,
+)
 from ropeaudit.subjects.calling.arrays import Refilling, Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code, Rotator
+from ropeaudit.subjects.calling.backward import Backward
+from ropeaudit.subjects.calling.building import can_be_copied, copied, is_module
+from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Direct
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.timeout import patiently, together
+from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.exact_rotation import half_split
 
 NOT_CHECKED = "not checked: "  # how a note of what an answer lists so begins
@@ -38,18 +48,15 @@ class _NotBuilt(UsageError):
 
 
 class OwnCode(Code):
-    """A function, an nn.Module, a class or a factory that the user wrote.
+    """A function, an nn.Module, a class or a factory that the user wrote, called in this process.
 
-    source: the file that it is from, None of an installed package. executed_anew: whether nothing called it
-    before this audit did. overwritten: calls that changed q or k and returned another array.
+    overwritten: calls that changed q or k and returned another array.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
+    own = True
     clean: OwnCode | None = None  # it says how the same is called in an environment
     findings: list[str]
-    declared: int | None = None  # the largest position + 1 by its config; None where nothing says it
-    served: int | None = None  # up to where its setting serves; None where nothing says it
-    _started: OwnCode | None = None  # the same, its file executed anew
 
     def __init__(
         self,
@@ -58,25 +65,23 @@ class OwnCode(Code):
         order: str | None = None,
         version: str = "none",
         changes: Changes = NO_CHANGES,
-        home: process_state.State | None = None,
-        alone: bool = False,
         device: str | None = None,
+        files: OwnFiles | None = None,
+        copied: bool = True,
     ) -> None:
         """Keep what is to be called; nothing is called here. Raises: UsageError for the device.
 
-        home: the state in which its calls begin. alone: whether `changes` can reach nothing else.
         device: the one that was requested; None for the one where a module lies, else the CPU.
+        files: those that it is from, None of an installed package. copied: whether a module is called as a
+        copy, even where it lies on the device.
         """
-        self._requested, self._alone = changes, alone
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
-        self.name, self.thing, self.order, self._loaded = name, thing, order, version
-        self.home = home
+        self.name, self.thing, self.order, self._loaded, self.files = name, thing, order, version, files
+        self._copied = copied
         self.findings = []
         self.overwritten: list[str] = []
-        self._fits: dict[RopeSetting, Fit] = {}
-        self._narrow: dict[Format, bool] = {}
-        self.source: Source | None = None
-        self.executed_anew = False
+        self.fits: dict[RopeSetting, Fit] = {}
+        self.narrow: dict[Format, bool] = {}
         self._built: dict[RopeSetting, Any] = {}  # never called
         self.flag = cast("Layout | None", signatures.flag(thing))
         self.engine = "jax" if signatures.wants_jax(thing) else "torch"
@@ -92,8 +97,7 @@ class OwnCode(Code):
     @property
     def version(self) -> str:
         """The digest of its file and of what it imported from its folder so far, or may import in a call."""
-        modules = (self.home or {}).get("modules")
-        return modules.version if modules is not None else self._loaded
+        return self.files.version if self.files is not None else self._loaded
 
     @property
     def loaded_version(self) -> str:
@@ -106,58 +110,38 @@ class OwnCode(Code):
             return self
         other = copy.copy(self)
         other.environment, other.clean, other.findings, other._built = environment, self, [], {}
-        other._started = None
         return other
 
     def fit(self, setting: RopeSetting) -> Fit:
-        """Return how it is called, found out once a setting. Raises: UsageError."""
-        if self.clean is not None:
-            fit = self.clean.fit(setting)
-            self.engine, self.changes, self.device = self.clean.engine, self.clean.changes, self.clean.device
-            return fit
-        key = replace(setting, layout=setting.layout if self.flag else "half", scale=1.0)
-        if key not in self._fits:
-            with process_state.at_home(self.home):
-                fit = detection.fit(
-                    lambda: self.instance(key), self.name, key, self.order, lambda: self.device
-                )
-            self.engine, self._fits[key] = fit.convention.engine, fit
-            tables = fit.convention.signature.tables
-            what, reach = "computes the rest itself", ""
-            if tables:
-                reach = f"; {', '.join(conventions.TABLES)} of the tables can be changed"
-            else:
-                self.changes, what = {}, f"takes no tables from here ({fit.convention.signature})"
-            ignored = [stage for stage in self._requested if stage not in self.changes]
-            if ignored and self._alone:
-                raise UsageError(
-                    f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out"
-                )
-            if ignored:
-                self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
-            self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
-            if tables:
-                self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
-            if left := signatures.left_out(self.instance(key), fit.convention.signature):
-                self._note(f"not given, though it takes them: {', '.join(left)}")
-            if fit.permuted:
-                self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
-        return self._fits[key]
+        """Return how it is called, as it was found out."""
+        return self.fits[fit_key(setting, self.flag)]
 
-    def layout(self, setting: RopeSetting) -> Layout:
-        """Return the layout in which it is audited unless another is requested. Raises: UsageError.
+    def tried(
+        self, setting: RopeSetting, convention: Convention, x: FloatArray, at: Positions, dtype: Format
+    ) -> Answer:
+        """Return what a call of a new instance gives that may not be understood. Raises: WrongShape."""
+        function, nothing = environments.quieted(self.instance(setting)), list[bool]()
 
-        Of code that is told which by an argument, that of the argument's default.
-        """
-        return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
+        def called(*plain: Any, **named: Any) -> Any:
+            returned = function(*plain, **named)
+            nothing.append(returned is None)
+            return returned
 
-    def narrow_tables(self, fit: Fit, setting: RopeSetting, dtype: Format) -> bool:
+        try:
+            answer = convention(called, x, at, setting, dtype)
+        except Exception as error:  # of a package that it needs
+            raise unusable(error) or error from None
+        if any(nothing) and not answer.changed:
+            raise arrays.WrongShape("returns None and leaves what it is given as it was")
+        return answer
+
+    def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether cos and sin are given in the dtype, which is found out once."""
-        if dtype not in self._narrow:
-            self._narrow[dtype] = self._wants_narrow_tables(fit.convention, setting, dtype)
-            if self._narrow[dtype]:
+        if dtype not in self.narrow:
+            self.narrow[dtype] = self._wants_narrow_tables(self.fit(setting).convention, setting, dtype)
+            if self.narrow[dtype]:
                 self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
-        return self._narrow[dtype]
+        return self.narrow[dtype]
 
     def _wants_narrow_tables(self, convention: Convention, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether float32 tables alone make what is returned float32: then the dtype's are wanted."""
@@ -168,17 +152,12 @@ class OwnCode(Code):
         x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
 
         def returned(narrow: bool) -> set[str]:
-            with process_state.at_home(self.home):
-                answer = replace(convention, narrow=narrow)(self.instance(setting), x, at, setting, dtype)
+            answer = replace(convention, narrow=narrow)(self.instance(setting), x, at, setting, dtype)
             return {answer.dtype, answer.keys_dtype}
 
         with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
             return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
         return False
-
-    def lies_there(self) -> bool:
-        """Return whether it is a module that is called where it lies: no copy has to be moved."""
-        return is_module(self.thing) and (self._follows or self.device.holds(self.thing))
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why jax does not take a dtype, or its environment cannot be had; the rest shows in calls.
@@ -197,10 +176,6 @@ class OwnCode(Code):
             return f"under {self.environment.label(self.device.name)} {error.typed}"
         return ""
 
-    def state(self) -> process_state.State | None:
-        """Return the state in which its calls begin."""
-        return self.environment.calls(self.home, self.device.name)
-
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
 
@@ -209,7 +184,7 @@ class OwnCode(Code):
         thing = self.thing
         if setting in self._built:
             return self._for_inference(copied(self._built[setting]))
-        if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
+        if self.built:
             parameters = signatures.building(thing, setting.scaling.kind != "default")
             if parameters is None:
                 unknown = ", ".join(signatures.not_for_building(thing))
@@ -225,8 +200,9 @@ class OwnCode(Code):
                 for name, role in parameters.items()
             }
             try:
-                with process_state.at_home(self.environment.builds(self.home)):
-                    thing = patiently(lambda: self.thing(**given), self.name)
+                with self.environment.built(), conventions.contained():
+                    chance.begin(chance.number())
+                    thing = self.thing(**given)
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever it raises is reported
@@ -249,57 +225,48 @@ class OwnCode(Code):
             self.device = devices.of_module(thing) or self.device
         else:
             try:
-                thing = patiently(lambda: self.device.moved(thing), self.name)
+                thing = self.device.moved(thing)
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever it raises is reported
                 why = f"{self.name} cannot be moved there: {one_line(error)}"
                 raise UsageError(f"--device {self.device.name}: {why}") from None
         if thing.training:
-            patiently(thing.eval, self.name)
+            thing.eval()
             self._note("a module is called in eval mode; training mode is not")
         return thing
 
-    def rotator(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnRotator:
-        """Return what calls an instance, a new one where it is None."""
+    def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
+        """Return what calls a new instance; where no copy is wanted, of a module that lies there itself."""
         fit = self.fit(setting)
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
-        if instance is None and (renewed := self._renewed(setting, dtype)) is not self:
-            return renewed.rotator(setting, dtype)
-        instance = self.instance(setting) if instance is None else instance
+        if self.clean is not None and not self.begins_anew and self.files is None:
+            self._note("was called clean before: what it cached then is not made under it")
+        lies_there = is_module(self.thing) and (self._follows or self.device.holds(self.thing))
+        instance = self.thing if lies_there and not self._copied else self.instance(setting)
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
-    def uncalled(self, setting: RopeSetting, dtype: Format) -> OwnCode:
-        """Return the same of the file executed anew, which nothing has called; itself where there is none."""
-        made = anew.thing(self.clean or self, setting, dtype)
-        return self if made is None else self.of(*made)
-
-    def _renewed(self, setting: RopeSetting, dtype: Format) -> OwnCode:
-        """Return the same code without the past of clean calls, where an environment is to be seen.
-
-        A table that is cached at the first call is made in the environment then, as in a process that runs in
-        it. Itself where it is clean, of a package, or dear to execute: clean calls came first then.
-        """
-        if self.clean is None or self.executed_anew:
-            return self
-        if self._started is None:
-            self._started = self.uncalled(setting, dtype)
-            if self._started is self and not self.has_instances:
-                self._note("was called clean before: what it cached then is not made under it")
-        return self._started
-
-    def of(self, thing: Any, modules: process_state.State) -> OwnCode:
-        """Return the same of a thing that the file executed anew made, and of its modules."""
-        other = copy.copy(self)
-        other.thing, other.executed_anew, other._built = thing, True, {}
-        other.home = (self.home or {}) | modules
-        return other
+    def build(self, setting: RopeSetting) -> None:
+        """Build what each new instance is a copy of, where it can be copied; calls show what it raises."""
+        with contextlib.suppress(Exception):
+            self.instance(setting)
 
     @property
-    def has_instances(self) -> bool:
+    def begins_anew(self) -> bool:
         """Whether it is more than a function, which has no instance but itself."""
-        return inspect.isclass(self.thing) or is_module(self.thing) or signatures.is_factory(self.thing)
+        return is_module(self.thing) or self.built
+
+    @property
+    def built(self) -> bool:
+        """Whether it is a class or a factory, which makes what is called."""
+        thing = self.thing
+        return inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
+
+    @property
+    def told_dims(self) -> bool:
+        """Whether what is built is told how many dims rotate."""
+        return self.begins_anew and "dim" in (signatures.building(self.thing) or {}).values()
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
@@ -324,11 +291,8 @@ class OwnCode(Code):
             self.findings.append(text)
 
 
-T = TypeVar("T")
-
-
 @dataclass(slots=True)
-class OwnRotator(Rotator):
+class OwnRotator(Direct):
     """An instance of own code that is called."""
 
     own: OwnCode
@@ -336,11 +300,17 @@ class OwnRotator(Rotator):
     setting: RopeSetting
     dtype: Format
     instance: Any
+    held: list[Any] = field(default_factory=list)
 
     @property
     def has_past(self) -> bool:
         """Whether it is a function that may have been called before, and may keep something of that."""
-        return not self.own.executed_anew and self.instance is self.own.thing
+        return self.instance is self.own.thing
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a backward pass changed its leaves where they lay."""
+        return isinstance(self.instance, Backward) and self.instance.in_place
 
     def afresh(self) -> OwnRotator:
         """Return a rotator of an instance that has not been called yet."""
@@ -372,11 +342,22 @@ class OwnRotator(Rotator):
             second = first if k is q else self.answer(k, None, at).values
         return first, second
 
-    def together(self, calls: Callable[[], T], what: str) -> T:
-        """Return what `calls` returns, which calls this instance many times in a row, in one state."""
-        with process_state.at_home(self.own.state()):
-            result: T = together(calls, what)
-        return result
+    def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
+        """Call, keep what is returned, and return its values."""
+        self.held[:] = self.answer(q, k, at).held
+        return self.kept_now()
+
+    def kept_now(self) -> list[FloatArray]:
+        """Return the values that what `kept` keeps has now."""
+        return [arrays.values(one)[0].copy() for one in self.held]
+
+    def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[tuple[FloatArray, FloatArray]]]:
+        """Return what calls of several threads give that run at the same time: q, k and positions of each."""
+
+        def run(calls: Sequence[CallOf]) -> list[tuple[FloatArray, FloatArray]]:
+            return [self.rotate_both(*call) for call in calls]
+
+        return two_threads.at_once([partial(run, calls) for calls in threads])
 
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
         """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
@@ -391,6 +372,16 @@ class OwnRotator(Rotator):
         """Return the same instance, given positions in one tensor that each call fills anew."""
         return replace(self, instance=Refilling(self.instance))
 
+    def compiled(self, backend: str) -> OwnRotator:
+        """Return the same instance, compiled by torch."""
+        options = {"compile_threads": 1} if backend == "inductor" else None  # a pool would outlive the check
+        function = arrays.torch().compile(self.instance, backend=backend, options=options)
+        return replace(self, instance=environments.quieted(function))
+
+    def backward(self) -> OwnRotator:
+        """Return the same instance, whose backward pass is called."""
+        return replace(self, instance=Backward(self.instance, self.fit.convention.signature))
+
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
         """Return the same instance, called in another dtype, and in an environment where one is given."""
         if environment is None:
@@ -404,9 +395,14 @@ class OwnRotator(Rotator):
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
         """
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
-        if self.own.narrow_tables(self.fit, self.setting, self.dtype):
+        if self.own.narrow_tables(self.setting, self.dtype):
             convention = replace(convention, narrow=True)
-        with process_state.at_home(self.own.state()):
+        with self.own.environment.entered(self.own.device.name):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
         return answer
+
+
+def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
+    """Return the setting by which it is known how code is called: a flag tells it the layout."""
+    return replace(setting, layout=setting.layout if flag else "half", scale=1.0)

@@ -9,16 +9,30 @@ from __future__ import annotations
 import contextlib
 import tomllib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit import data
-from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, check_usable, required_packages
+from ropeaudit.door import process
+from ropeaudit.errors import (
+    ForeignError,
+    MissingPackage,
+    RopeAuditError,
+    UnknownName,
+    check_usable,
+    did,
+    required_packages,
+)
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.third_party.entries import Entry, Family
 
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.inside import Opened
+
+_INSIDE = "ropeaudit.subjects.calling.inside"
+_SHARED = ("torch", "transformers")  # what many entries import, and one process does for all
 ALL = "all"  # that is installed
 _TABLES = tomllib.loads(data.text("adapters.toml"))
 ENTRIES = {name: Entry.of(name, table) for name, table in _TABLES.items() if ":" not in name}
@@ -125,18 +139,39 @@ def implementation(name: str, device: str | None = None, alone: bool = True) -> 
     be loaded.
     Raises: UnknownName; MissingPackage; see `adapter.Adapter.on`.
     """
+    from ropeaudit.subjects.calling.foreign import ForeignCode  # in-function: lists need no process
+
     entry = entry_of(name)
     try:
-        return _loaded(entry, device)
+        _check_installed(entry)
+        needed = [package for package in _SHARED if package in (*entry.needs, entry.engine, entry.package)]
+        given = {"name": name, "device": device}
+        return ForeignCode(process.door(f"{__name__}:opened", given, [_INSIDE, *needed]))
+    except ForeignError as error:
+        told = f"--impl {name} cannot be imported: it {did(error)}; {entry.install}"
+        if alone:
+            raise MissingPackage(told) from None
+        return Unavailable(entry, told)
     except RopeAuditError as error:
         if alone:
             raise
         return Unavailable(entry, error.typed)
 
 
-def _loaded(entry: Entry, device: str | None) -> Code:
+def _check_installed(entry: Entry) -> None:
     if not entry.installed:
         raise MissingPackage(f"--impl {entry.name} needs {' and '.join(entry.needs)}; {entry.install}")
+
+
+def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
+    """Import the code of an entry, as the opener of a door does. Raises: MissingPackage, UsageError."""
+    from ropeaudit.subjects.calling.inside import Opened, facts  # in-function: lists open nothing
+
+    one = Opened(_loaded(entry_of(arguments["name"]), arguments["device"]))
+    return one, facts(one)
+
+
+def _loaded(entry: Entry, device: str | None) -> Code:
     try:
         with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UsageError
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling import arrays, backward
 from ropeaudit.subjects.calling.code import Alike, Code, Rotation
 from ropeaudit.subjects.calling.devices import of_torch
 from ropeaudit.subjects.calling.environments import Environment
@@ -75,8 +75,29 @@ class Adapter(Code):
         """Return the function of a new instance, made for a dtype, which takes the others too."""
 
 
+@dataclass(slots=True)
+class _OfTensors(Alike):
+    """A rotation of tensors. turn: makes another, of a new instance, whose backward pass is called."""
+
+    turn: Callable[[], Alike]
+
+    def backward(self) -> Alike:
+        """Return what calls the backward pass of a new instance."""
+        return self.turn()
+
+
 class TorchAdapter(Adapter):
     """An implementation that takes and returns tensors."""
+
+    differentiable = True
+
+    def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
+        """Return a new instance."""
+
+        def turn() -> Alike:
+            return backward.of_tensors(self.module(setting, dtype), setting, dtype, self.device)
+
+        return _OfTensors(self.instance(setting, dtype), dtype, turn)
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new module."""
@@ -124,12 +145,12 @@ class InEnvironment(Code):
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
         """Return a new instance, made for a dtype, which takes the others too."""
-        with process_state.foreign(self.environment.builds(None)):
+        with self.environment.built():
             rotation = self.clean.instance(setting, dtype)
         called: Any = self.environment.wrapped(rotation, self.device.name)
 
         def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-            with process_state.foreign(self.environment.calls(None, self.device.name)):
+            with self.environment.entered(self.device.name):
                 rotated: FloatArray = called(x, at, fmt)
             return rotated
 

@@ -1,6 +1,5 @@
 """Code for processes of their own: right, ending its process, endless; the last two while it is measured."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -17,12 +16,12 @@ def right(x, positions):
 
 
 def dies(x, positions):
-    if multiprocessing.parent_process() is not None:
+    if x.shape[-2] > 8:  # none of the calls by which it is found out how it is called
         os.kill(os.getpid(), signal.SIGKILL)
     return right(x, positions)
 
 
 def hangs(x, positions):
-    if multiprocessing.parent_process() is not None:
+    if x.shape[-2] > 8:  # none of the calls by which it is found out how it is called
         time.sleep(3600)
     return right(x, positions)

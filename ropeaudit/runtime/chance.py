@@ -1,0 +1,60 @@
+"""Random numbers of others' code: each call begins with the same ones, so that a repeated row is the same."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+_number: ContextVar[int] = ContextVar("number", default=0)
+
+
+def number() -> int:
+    """Return the seed with which calls begin here."""
+    return _number.get()
+
+
+@contextlib.contextmanager
+def other(seed: int) -> Iterator[None]:
+    """Within the block, begin calls with other random numbers, so that what hangs on them shows."""
+    token = _number.set(seed)
+    try:
+        yield
+    finally:
+        _number.reset(token)
+
+
+def begin(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's random numbers; torch is not imported for it."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 others use it
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "default_generator"):
+        torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def put_back() -> Iterator[None]:
+    """Put back behind the block what calls in this process change: random numbers, gradients, the dtype.
+
+    Of Python, NumPy and torch, as far as they are loaded; anything else that code changes stays changed.
+    """
+    torch: Any = sys.modules.get("torch")
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    loaded = hasattr(torch, "default_generator")
+    if loaded:
+        of_torch = torch.default_generator.get_state(), torch.is_grad_enabled(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        if loaded:
+            torch.default_generator.set_state(of_torch[0])
+            torch.set_grad_enabled(of_torch[1])
+            torch.set_default_dtype(of_torch[2])

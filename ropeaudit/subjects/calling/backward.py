@@ -1,0 +1,155 @@
+"""The backward pass of own code, called where its forward pass is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.errors import ForeignError
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.code import Alike
+from ropeaudit.subjects.calling.devices import Device
+from ropeaudit.subjects.calling.signatures import Signature
+
+_INFERENCE = "the code switches autograd off: it is for inference alone"
+_VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # role -> how it is called in a message
+
+
+class NoGradient(ForeignError):
+    """Autograd has no gradient of what was returned."""
+
+
+class SwitchedOff(NoGradient):
+    """The code switches autograd off before it uses what it is given, as torch.no_grad() does."""
+
+
+def switched_off(call: Callable[[], object]) -> bool:
+    """Return whether a call does all that it does with tensors that require grad with autograd off.
+
+    Code that cuts a tensor off, by detach() or .data, does so with autograd on.
+    """
+    torch = arrays.torch()
+    modes: set[bool] = set()
+
+    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = [*args, *(kwargs or {}).values()]
+            given += [x for each in given if isinstance(each, (list, tuple)) for x in each]
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
+                modes.add(torch.is_grad_enabled())
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        call()
+    return modes == {False}
+
+
+def gradients(
+    returned: tuple[Any, ...], leaves: tuple[Any, ...], upstream: tuple[Any, ...], names: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """Return the gradients of vectors, given those of what was returned for them. Raises: NoGradient."""
+    for name, result in zip(names, returned, strict=True):
+        if not getattr(result, "requires_grad", False):
+            raise NoGradient(
+                f"no gradient reaches {name}: what it returns does not require grad, as behind detach(), "
+                ".data, no_grad() or NumPy"
+            )
+    # of a sum of products the gradient of each factor is the other, to the last bit; given as gradients to
+    # autograd they would make torch load its symbolic shapes, which takes longer than the check
+    total = sum((y * x.to(y.dtype)).sum() for x, y in zip(upstream, returned, strict=True))
+    results: tuple[Any, ...] = arrays.torch().autograd.grad(total, leaves, allow_unused=True)
+    for name, result in zip(names, results, strict=True):
+        if result is None:
+            raise NoGradient(f"no gradient reaches {name}: what it returns does not depend on it")
+    return results
+
+
+@dataclass(slots=True)
+class Backward:
+    """A function that takes upstream gradients where another takes vectors, and returns gradients.
+
+    As rotating is linear, they do not depend on the vectors; these are the upstream gradients with their dims
+    in reverse order. The function gets copies, for it may rotate its input where it lies: in_place says
+    whether it did.
+    """
+
+    function: Any
+    signature: Signature
+    in_place: bool = False
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        """Return the gradient of each vector. Raises: NoGradient, WrongShape."""
+        values: list[Any] = [*positional, *named.values()]
+        by_place = sorted(self.signature.arguments, key=lambda argument: argument[0] is not None)
+        roles = [role for _, role in by_place]
+        at = [number for number, role in enumerate(roles) if role in _VECTORS]
+
+        def called(vectors: list[Any]) -> Any:
+            """Return what the function returns for these in the place of the vectors."""
+            given = list(values)
+            for number, x in zip(at, vectors, strict=True):
+                given[number] = x
+            count = len(positional)
+            return self.function(*given[:count], **dict(zip(named, given[count:], strict=True)))
+
+        upstream = [values[number] for number in at]
+        with arrays.torch().enable_grad():
+            leaves = [x.flip(-1).requires_grad_() for x in upstream]
+            copies, others = ([x.clone() for x in leaves] for _ in "ab")
+            returned = called(copies)
+            in_place = any(copy._version for copy in copies)
+            self.in_place |= in_place
+            if in_place and switched_off(lambda: called(others)):
+                raise SwitchedOff(_INFERENCE)  # what changes where it lies looks as if it were passed on
+            outputs = self._outputs(tuple(copies) if returned is None else returned, upstream)
+            count = len(outputs)
+            names = tuple(_VECTORS[roles[number]] for number in at[:count])
+            try:
+                results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
+            except NoGradient as error:
+                if switched_off(lambda: called(others)):
+                    raise SwitchedOff(_INFERENCE) from error
+                raise
+        return results if count == 2 else results[0]
+
+    def _outputs(self, returned: Any, upstream: list[Any]) -> tuple[Any, ...]:
+        """Return the rotated vectors among what came back. Raises: WrongShape."""
+        if isinstance(arrays.listed(returned), (tuple, list)) and "qkv" in self.signature.roles:
+            raise SwitchedOff("it takes q, k and v in one array and returns them apart")
+        both = arrays.parts(returned, len(upstream) == 2)
+        outputs = tuple(part for part in both[: len(upstream)] if part is not None)
+        for output, x in zip(outputs, upstream, strict=False):
+            if output.shape != x.shape:
+                raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
+        return outputs
+
+
+def of_tensors(
+    rotation: Callable[[Any, Any], Any], setting: RopeSetting, dtype: Format, device: Device
+) -> Alike:
+    """Return the gradients of a function of tensors: of x (1, h, s, d) and positions (s,), int64."""
+
+    def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
+        upstream = arrays.new_array(mirrored(x, setting), fmt, "torch", device)[None]
+        with arrays.torch().enable_grad(), device.current():
+            leaf = upstream.flip(-1).requires_grad_()
+            returned = rotation(leaf.clone(), arrays.tensor(at, device))
+            (result,) = gradients((returned,), (leaf,), (upstream,), ("its input",))
+        return mirrored(torch_arrays.to_numpy(result[0]), setting)
+
+    return Alike(rotate, dtype)
+
+
+def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:
+    """Return x with the second member of each pair negated; a rotation between two of them is its inverse."""
+    result = np.array(x)
+    second = split_pairs(result, setting)[1]
+    np.negative(second, out=second)
+    return result

@@ -1,0 +1,369 @@
+"""Own code that runs in a process of its own: the same as `own_code`, asked through a door."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, cast
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.door.process import Door, Here, Session
+from ropeaudit.errors import Ended, ForeignError, UsageError
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.runtime import chance
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling import detection
+from ropeaudit.subjects.calling.arrays import Strides
+from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Direct, Rotator, StageLog
+from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
+from ropeaudit.subjects.calling.detection import Fit
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.inside import OURS, VALUES, Opened, facts
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OwnCode, fit_key
+
+_INSIDE = "ropeaudit.subjects.calling.inside"
+_Both = tuple[FloatArray, FloatArray]
+
+
+class ForeignCode(Code):
+    """Code in a child that has imported it and called nothing, as an entry of a list says it is called.
+
+    Each session is a state of its own; finding out how own code is called is one, each new instance another.
+    """
+
+    clean: ForeignCode | None = None
+    findings: list[str]
+
+    def __init__(self, door: Door) -> None:
+        """Keep the door of an `inside.Opened`."""
+        self.door = door
+        told = self.door.facts
+        self.name, self.order, self.engine = told["name"], told["order"], told["engine"]
+        self.layouts = tuple(told["layouts"])
+        self.differentiable = bool(told["differentiable"])
+        self.device = VALUES.unpacked(told["device"], {})
+        self.changes: Changes = told["changes"]
+        self._loaded = str(told["version"])
+        self._seen = (0, self._loaded)
+        self.findings, self.overwritten = [], list[str]()
+        self.fits: dict[RopeSetting, Fit] = {}
+        self.narrow: dict[Format, bool] = {}
+        self.ready: set[RopeSetting] = set()  # for which an instance was built, and not called
+        self._uncalled: dict[str, Session] = {}  # by environment: of what is asked without a call
+
+    @property
+    def version(self) -> str:
+        """The digest of its file and of what it imported from its folder so far, or may import in a call."""
+        return self._seen[1]
+
+    @property
+    def loaded_version(self) -> str:
+        """What `version` was before any call."""
+        return self._loaded
+
+    @property
+    def built(self) -> bool:
+        """Whether it is a class or a factory, which makes what is called."""
+        return bool(self.door.facts["built"])
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a new instance has no past: each is a process of its own, or its file is executed anew."""
+        return not self.door.why_no_forks or bool(self.door.facts["begins_anew"])
+
+    def under(self, environment: Environment) -> Self:
+        """Return the same code in an environment; how it is called is found out without it."""
+        if environment.kind == "none":
+            return self
+        other = copy.copy(self)
+        other.environment, other.clean, other.findings = environment, self, []
+        return other
+
+    def session(self) -> Session:
+        """Return a new state of the code, in its environment. Raises: ForeignError."""
+        return self._begun(self.door.session())
+
+    def _begun(self, session: Session, *, first: bool = False) -> Session:
+        arrays = dict[str, Any]()
+        told = {
+            "declared": self.declared,
+            "served": self.served,
+            "fits": list(self.fits.items()),
+            "narrow": self.narrow,
+            "changes": dict(self.changes),
+            "environment": self.environment,
+            "first": first,  # its code is that of all later ones
+        }
+        session.ask(f"{_INSIDE}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
+        return session
+
+    def ask(self, session: Session, asked: str, *given: Any) -> Any:
+        """Return what is asked of `inside`. Raises: RopeAuditError, ForeignError, those of `inside.OURS`."""
+        arrays: dict[str, Any] = {}
+        told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
+        answer, results = session.ask(f"{_INSIDE}:asked", told, arrays)
+        known = VALUES.unpacked(answer["known"], dict(results))
+        self.device, findings, overwritten, version = known
+        self._seen = max(self._seen, version)  # of the session that imported most
+        self.findings += [one for one in findings if one not in self.findings]
+        self.overwritten += [one for one in overwritten if one not in self.overwritten]
+        if "ours" in answer:
+            kind, text = answer["ours"]
+            raise OURS[kind](text)
+        return VALUES.unpacked(answer["value"], dict(results))
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Return why a setting or dtype is not taken; empty where it is."""
+        name = self.environment.name
+        if name not in self._uncalled:
+            self._uncalled[name] = self.session()
+        return str(self.ask(self._uncalled[name], "refuses", setting, dtype))
+
+    def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
+        """Return what calls a new instance, in a state of its own."""
+        return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype))
+
+    def backward(self, setting: RopeSetting, dtype: Format) -> ForeignCalls | None:
+        """Return what calls the backward pass of what an adapter calls; None where autograd does not run."""
+        if not self.differentiable or self.clean is not None:
+            return None
+        return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype), (("backward",),))
+
+    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+        """Return what torch does in one call of a new instance: see `dispatch_log.logged`."""
+        self.fit(setting)
+        logs: dict[str, StageLog] = self.ask(self.session(), "logged", setting, dtype, x, length)
+        return logs
+
+
+class ForeignOwn(ForeignCode):
+    """Own code in a child."""
+
+    own = True
+    clean: ForeignOwn | None = None
+
+    def __init__(self, door: Door, requested: Changes = NO_CHANGES, alone: bool = False) -> None:
+        """Keep the door, and which stages were asked to change. alone: whether they reach nothing else."""
+        super().__init__(door)
+        self._requested, self._alone = requested, alone
+        self._failed: dict[RopeSetting, ForeignError] = {}  # settings in which no way to call it was found
+
+    @property
+    def flag(self) -> Layout | None:
+        """The layout that an argument of it says by default; None where none does."""
+        return cast("Layout | None", self.door.facts["flag"])
+
+    @property
+    def told_dims(self) -> bool:
+        """Whether what is built is told how many dims rotate."""
+        return bool(self.door.facts["told_dims"])
+
+    def fit(self, setting: RopeSetting) -> Fit:
+        """Return how it is called, found out once a setting. Raises: UsageError, ForeignError."""
+        if self.clean is not None:
+            fit = self.clean.fit(setting)
+            self.engine, self.changes, self.device = self.clean.engine, self.clean.changes, self.clean.device
+            return fit
+        key = fit_key(setting, self.flag)
+        if key in self._failed:
+            raise self._failed[key]
+        if key not in self.fits:
+            try:
+                self.fits[key] = self._found(key)
+            except ForeignError as error:
+                self._failed[key] = error
+                raise
+        return self.fits[key]
+
+    def _found(self, key: RopeSetting) -> Fit:
+        """Find out how it is called, in one session, and another wherever it ends its process."""
+        sessions = [self.session()]
+
+        def call(convention: Convention, x: FloatArray, at: Positions, dtype: Format) -> Answer:
+            try:
+                return cast(Answer, self.ask(sessions[-1], "tried", key, convention, x, at, dtype))
+            except Ended:
+                sessions.append(self.session())
+                raise
+
+        possible, engines = self.ask(sessions[-1], "forms", key)
+        trial = detection.Trial(call, self.name, key, possible, engines, self.device, self.order)
+        fit = detection.fit(trial)
+        self.engine, signature = fit.convention.engine, fit.convention.signature
+        tables, what, reach = signature.tables, "computes the rest itself", ""
+        if tables:
+            reach = f"; {', '.join(TABLES)} of the tables can be changed"
+        else:
+            self.changes, what = {}, f"takes no tables from here ({signature})"
+        ignored = [stage for stage in self._requested if stage not in self.changes]
+        if ignored and self._alone:
+            raise UsageError(f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
+        if ignored:
+            self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
+        self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
+        if tables:
+            self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
+        if left := self.ask(sessions[-1], "left_out", key, signature):
+            self._note(f"not given, though it takes them: {', '.join(left)}")
+        if fit.permuted:
+            self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
+        return fit
+
+    def _note(self, text: str) -> None:
+        if (text := f"{self.name}: {text}.") not in self.findings:
+            self.findings.append(text)
+
+    def layout(self, setting: RopeSetting) -> Layout:
+        """Return the layout in which it is audited unless another is requested. Raises: UsageError."""
+        try:
+            return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
+        except ForeignError:  # which its calls will show
+            return self.layouts[0]
+
+    def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
+        """Return whether cos and sin are given in the dtype, which is found out once."""
+        if dtype not in self.narrow:
+            tables = bool(self.fit(setting).convention.signature.tables)
+            self.narrow[dtype] = tables and bool(self.ask(self.session(), "narrow", setting, dtype))
+        return self.narrow[dtype]
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Return why a dtype is not taken, or its environment cannot be had; the rest shows in calls."""
+        if self.clean is not None:
+            engine, kind = self.fit(setting).convention.engine, self.environment.kind
+            lacking = self.environment.lacking(engine, dtype, self.device.name)
+            if lacking or not (self.built and kind == "default-dtype"):  # in which alone things are built
+                return lacking
+        elif self.engine != "jax":
+            return ""
+        return str(self.ask(self.session(), "refuses", setting, dtype))
+
+    def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignRotator:
+        """Return what calls a new instance, in a state of its own."""
+        fit = self.fit(setting)
+        if self.built and setting not in self.ready:  # it may be dear: forks begin with one that was built
+            self.ready.add(setting)
+            self.ask(self._begun(self.door.first_session(), first=True), "build", setting)
+            self.door.look_again()
+        self.narrow_tables(setting, dtype)
+        return ForeignRotator(self, setting, dtype, _Instance(self, setting, dtype), fit=fit)
+
+
+def in_process(own: OwnCode) -> ForeignOwn:
+    """Return own code as checks call it, in this process: a callable is in the hands of whoever gives it."""
+    opened = Opened(own)
+    return ForeignOwn(Here(opened, facts(opened)))
+
+
+@dataclass(slots=True)
+class _Instance:
+    """The one instance of a session, which begins with its first call."""
+
+    code: ForeignCode
+    setting: RopeSetting
+    dtype: Format
+    session: Session | None = None
+    in_place: bool = False
+
+    def called(self, steps: Sequence[Sequence[Any]], method: str, *given: Any) -> Any:
+        """Return what a method of a rotator returns, of the instance called in some way."""
+        if self.session is None:
+            self.session = self.code.session()
+        told = [list(step) for step in steps]
+        value, self.in_place = self.code.ask(
+            self.session, "called", self.setting, self.dtype, told, method, *given
+        )
+        return value
+
+
+@dataclass(slots=True)
+class ForeignCalls(Rotator):
+    """An instance that a child calls. steps: how it is called, as methods of the rotator there."""
+
+    code: ForeignCode
+    setting: RopeSetting
+    dtype: Format
+    instance: _Instance
+    steps: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before, and may keep something of that."""
+        return not self.code.begins_anew
+
+    def _called(self, method: str, *given: Any) -> Any:
+        return self.instance.called(self.steps, method, chance.number(), *given)
+
+    def _further(self, name: str, *how: Any) -> Self:
+        return replace(self, steps=(*self.steps, (name, *how)))
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated, as what is returned for q or for k, where both are given."""
+        return cast(FloatArray, self._called("rotate_one", x, at, key))
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
+        """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
+        return cast(_Both, self._called("rotate_both", q, k, at))
+
+    def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
+        """Return the same with dims in the order in which the code returns them."""
+        return cast(_Both, self._called("rotate_whole", q, k, at))
+
+    def otherwise(self, dtype: Format, environment: Environment | None = None) -> Self:
+        """Return the same instance, called in another dtype, and in an environment where one is given."""
+        if isinstance(self.code, ForeignOwn):
+            self.code.narrow_tables(self.setting, dtype)
+        return replace(self._further("otherwise", dtype, environment), dtype=dtype)
+
+    def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
+        """Return the seconds of CPU of a call, the least of some, as the child measures them."""
+        return float(self._called("seconds", q, k, at, times))
+
+
+@dataclass(slots=True, kw_only=True)
+class ForeignRotator(ForeignCalls, Direct):
+    """The same of own code, which is given arrays as its users give them."""
+
+    fit: Fit
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a backward pass changed its leaves where they lay."""
+        return self.instance.in_place
+
+    def afresh(self) -> ForeignRotator:
+        """Return a rotator of an instance that has not been called yet."""
+        return cast(ForeignRotator, self.code.rotator(self.setting, self.dtype))
+
+    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+        """Return what one call gives, with what it did beside; what is returned stays in the child."""
+        return cast(Answer, self._called("answer", q, k, at))
+
+    def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
+        """Call, keep what is returned, and return its values."""
+        return cast(list[FloatArray], self._called("kept", q, k, at))
+
+    def kept_now(self) -> list[FloatArray]:
+        """Return the values that what `kept` keeps has now."""
+        return cast(list[FloatArray], self._called("kept_now"))
+
+    def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[_Both]]:
+        """Return what calls of several threads give that run at the same time: q, k and positions of each."""
+        return cast(list[list[_Both]], self._called("at_once", [list(calls) for calls in threads]))
+
+    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> ForeignRotator:
+        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
+        return self._further("lying", strides, index)
+
+    def refilling(self) -> ForeignRotator:
+        """Return the same instance, given positions in one tensor that each call fills anew."""
+        return self._further("refilling")
+
+    def compiled(self, backend: str) -> ForeignRotator:
+        """Return the same instance, compiled by torch."""
+        return self._further("compiled", backend)
+
+    def backward(self) -> ForeignRotator:
+        """Return the same instance, whose backward pass is called."""
+        return self._further("backward")

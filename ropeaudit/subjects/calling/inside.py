@@ -1,0 +1,195 @@
+"""What the child of a door does for `foreign`: it imports own code, and calls it as messages ask."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from ropeaudit.arithmetic.formats import FORMATS, Format
+from ropeaudit.door.child import Header, Session
+from ropeaudit.door.messages import Arrays
+from ropeaudit.door.values import Values
+from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import chance
+from ropeaudit.subjects.calling import arrays as given_arrays
+from ropeaudit.subjects.calling import backward, conventions, detection, loading, signatures
+from ropeaudit.subjects.calling.code import Code, Direct, Rotator, StageLog
+from ropeaudit.subjects.calling.conventions import Answer, Convention
+from ropeaudit.subjects.calling.detection import Fit, NoFit
+from ropeaudit.subjects.calling.devices import Device
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.calling.signatures import Signature
+
+VALUES = Values(
+    [RopeSetting, Scaling, Environment, Fit, Convention, Signature, Device, Answer, StageLog], FORMATS
+)
+# exceptions of ours that come of what code did: they are raised again on the other side
+OURS: dict[str, type[Exception]] = {
+    one.__name__: one
+    for one in (
+        *(given_arrays.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
+        *(backward.NoGradient, backward.SwitchedOff, signatures.NotUnderstood, NoFit),
+    )
+}
+
+
+@dataclass(slots=True)
+class Opened:
+    """Code as its import left it.
+
+    again: imports it once more; None where that is dear or changes nothing. calls: sessions that were served.
+    """
+
+    code: Code
+    again: Callable[[], Code] | None = None
+    calls: int = 0
+
+
+@dataclass(slots=True)
+class _State:
+    """What one session calls: code in an environment, and its instance in each way that it is called."""
+
+    code: Code
+    rotators: dict[str, Rotator] = field(default_factory=dict)
+
+
+def opened(arguments: Header) -> tuple[Opened, Header]:
+    """Import the code that a spec names. Raises: UsageError, BadInput."""
+    one = Opened(*loading.here(**arguments))
+    return one, facts(one)
+
+
+def facts(one: Opened) -> Header:
+    """Return what the other side is told of code that was opened."""
+    code = one.code
+    return {
+        "name": code.name,
+        "engine": code.engine,
+        "differentiable": code.differentiable,
+        "layouts": list(code.layouts),
+        "order": code.order,
+        "changes": dict(code.changes),
+        "device": VALUES.packed(_sent(code.device), {}),
+        "version": code.version,
+        "flag": getattr(code, "flag", None),
+        "built": code.built,
+        "told_dims": getattr(code, "told_dims", False),
+        "begins_anew": code.begins_anew or one.again is not None,
+    }
+
+
+def _sent(device: Device) -> Device:
+    """Return a device without what only this process can hold."""
+    return replace(device, of_jax=None)
+
+
+def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Begin a session: what is known of how the code is called, and in which environment it is."""
+    number = itertools.count(1)
+    conventions.begins = lambda what: session.say(f"{what} {next(number)}")
+    one: Opened = session.opened
+    code = one.code
+    told = VALUES.unpacked(arguments["told"], dict(arrays))
+    if not told["first"]:
+        if session.shared and one.calls and one.again is not None:
+            code = one.again()
+        one.calls += 1
+    code.declared, code.served = told["declared"], told["served"]
+    if isinstance(code, OwnCode):
+        for key, fit in told["fits"]:
+            code.fits[key] = _here(fit, code.device)
+            code.engine = fit.convention.engine
+        code.changes = told["changes"]
+        code.narrow.update(told["narrow"])
+    session.state["state"] = _State(code.under(told["environment"]))
+    return {}, {}
+
+
+def _here(fit: Fit, device: Device) -> Fit:
+    """Return a fit whose calls are given arrays on a device of this process."""
+    rows = None if fit.rows is None else replace(fit.rows, device=device)
+    return replace(fit, convention=replace(fit.convention, device=device), rows=rows)
+
+
+def asked(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Return what is asked of the code, and what became known of it."""
+    state: _State = session.state["state"]
+    given = VALUES.unpacked(arguments["given"], dict(arrays))
+    results: dict[str, Any] = {}
+    try:
+        value = _ASKED[arguments["asked"]](state, *given)
+        answer = {"value": VALUES.packed(value, results)}
+    except tuple(OURS.values()) as error:
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in OURS)
+        answer = {"ours": [kind, str(getattr(error, "typed", error))]}
+    code, overwritten = state.code, list(getattr(state.code, "overwritten", ()))
+    known = _sent(code.device), list(code.findings), overwritten, (_files(code), code.version)
+    answer["known"] = VALUES.packed(known, results)
+    return answer, results
+
+
+def _files(code: Code) -> int:
+    """Return of how many files the version of code is."""
+    files = getattr(code, "files", None)
+    return 0 if files is None else len(files.sources)
+
+
+def _called(
+    state: _State,
+    setting: RopeSetting,
+    dtype: Format,
+    steps: list[Any],
+    method: str,
+    number: int,
+    *given: Any,
+) -> Any:
+    """Return what a method of a rotator returns: of the one instance of this session, called in some way.
+
+    number: the seed with which calls begin.
+    """
+    key, rotator = "", state.rotators.get("")
+    if rotator is None:
+        rotator = state.rotators[""] = state.code.rotator(setting, dtype)
+    for name, *how in steps:
+        key += f" {name}{how}"
+        if key not in state.rotators:
+            state.rotators[key] = getattr(rotator, name)(*how)
+        rotator = state.rotators[key]
+    with chance.other(number):
+        value = getattr(rotator, method)(*given)
+    if isinstance(value, Answer):
+        value = replace(value, held=())
+    return value, isinstance(rotator, Direct) and rotator.in_place
+
+
+def _forms(state: _State, setting: RopeSetting) -> Any:
+    """Return the signatures in which own code may be called, and what may make its arrays."""
+    function = cast(OwnCode, state.code).instance(setting)
+    possible = signatures.possible_signatures(function, state.code.name)
+    return possible, detection.engines(function, state.code.device)
+
+
+def _tried(state: _State, setting: RopeSetting, convention: Convention, *given: Any) -> Answer:
+    own = cast(OwnCode, state.code)
+    answer = own.tried(setting, replace(convention, device=own.device), *given)
+    return replace(answer, held=())
+
+
+def _left_out(state: _State, setting: RopeSetting, signature: Signature) -> list[str]:
+    return list(signatures.left_out(cast(OwnCode, state.code).instance(setting), signature))
+
+
+_ASKED: dict[str, Callable[..., Any]] = {
+    "forms": _forms,
+    "tried": _tried,
+    "left_out": _left_out,
+    "called": _called,
+    "refuses": lambda state, setting, dtype: state.code.refuses(setting, dtype),
+    "build": lambda state, setting: cast(OwnCode, state.code).build(setting),
+    "narrow": lambda state, *given: cast(OwnCode, state.code).narrow_tables(*given),
+    "logged": lambda state, *given: state.code.logged(*given),
+}

@@ -1,0 +1,234 @@
+"""The files of own code: imported as `python FILE` or `python -m NAME` finds them, and their digest.
+
+Importing changes this process: what is on sys.path and in sys.modules stays so.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from ropeaudit.runtime import digests
+from ropeaudit.runtime.paths import INSTALLED
+
+# what an audit itself computes with, or any Python has loaded before it executes a file: never an own file
+_SHARED = {"__main__", "ropeaudit", "numpy", "torch", "jax", "jaxlib", "ml_dtypes", "importlib", "encodings"}
+_SHARED |= set(sys.builtin_module_names)
+_LIBRARY = os.path.dirname(os.__file__)
+_MOST_FOLLOWED = 300  # files whose imports are read to find those that a later call makes
+
+
+@dataclass(slots=True)
+class OwnFiles:
+    """The file or module under audit, and what it imports from its folder.
+
+    folder: from which it imports. name: of the module. file: where a file was named; its folder then comes
+    first on sys.path, else last. sources: file -> its bytes when they were first read.
+    """
+
+    folder: str
+    name: str
+    file: str
+    sources: dict[str, bytes] = field(default_factory=dict)
+    _seen: int = 0  # modules that were loaded at the last look
+    _version: str = ""
+
+    def load(self) -> ModuleType:
+        """Import the module. Raises: ImportError, and whatever it raises."""
+        importlib.invalidate_caches()
+        sys.dont_write_bytecode = True
+        sys.path.insert(0 if self.file else len(sys.path), self.folder)
+        self._make_room()
+        if not self.file:
+            return self._by_name()
+        with contextlib.suppress(OSError):  # else the import says it
+            self.sources[self.file] = Path(self.file).read_bytes()
+        if parent := self.name.rpartition(".")[0]:
+            importlib.import_module(parent)
+        if not self.file.endswith(".py"):
+            raise ImportError("it is no Python file")
+        loader = SourceFileLoader(self.name, self.file)
+        spec = importlib.util.spec_from_file_location(self.name, self.file, loader=loader)
+        if spec is None:
+            raise ImportError("it is no Python file")
+        return _executed(spec)
+
+    def again(self) -> OwnFiles:
+        """Return the same files before they were imported: they are taken out of sys.modules."""
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and self._owns(file) and name != "__main__":
+                del sys.modules[name]
+        return OwnFiles(self.folder, self.name, self.file, self.sources)
+
+    def _by_name(self) -> ModuleType:
+        root = self.name.partition(".")[0]
+        spec = PathFinder.find_spec(root, [self.folder])
+        if spec is not None and spec.loader is not None and root not in sys.modules:
+            _executed(spec)  # it comes first, before an installed one of its name
+        return importlib.import_module(self.name)
+
+    def _make_room(self) -> None:
+        """Let names of the folder mean its files where this process has loaded others of these names."""
+        names = [self.name.partition(".")[0]] if not self.file else list(sys.modules)
+        for name in names:
+            if name in _SHARED or "." in name or name not in sys.modules or FrozenImporter.find_spec(name):
+                continue
+            found = _file(self.folder, name)
+            if found is not None and found[0] != getattr(sys.modules[name], "__file__", None):
+                for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+                    del sys.modules[loaded]
+
+    @property
+    def version(self) -> str:
+        """The digest of the files: of one that of its bytes; of more, of their names in the folder too."""
+        if self._seen != len(sys.modules):
+            self._seen = len(sys.modules)
+            self._read()
+            self._version = _digest(self.sources, self.folder)
+        return self._version
+
+    def _read(self) -> None:
+        """Read the files that were imported, and those that functions in them may import later."""
+        left: list[tuple[str, str]] = []  # each with its package
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file.endswith(".py") and self._owns(file):
+                left.append((file, str(getattr(module, "__package__", None) or "")))
+        for file, package in left:
+            with contextlib.suppress(OSError):
+                self.sources.setdefault(file, Path(file).read_bytes())
+            if len(left) > _MOST_FOLLOWED:
+                return
+            for name in _absolute(_imports(self.sources.get(file, b"")), package):
+                found = _file(self.folder, name)
+                if found and found[0] not in [one for one, _ in left] and self._offers(name):
+                    left.append(found)
+
+    def _owns(self, file: str) -> bool:
+        inside = os.path.abspath(file).startswith(os.path.join(self.folder, ""))
+        return file == self.file or (inside and not INSTALLED & set(Path(file).parts))
+
+    def _offers(self, name: str) -> bool:
+        """Return whether a name leads to the folder: of a module by name, what is installed comes first."""
+        root = name.partition(".")[0]
+        if root in _SHARED or FrozenImporter.find_spec(root):
+            return False
+        spec = PathFinder.find_spec(root, sys.path)
+        return any(os.path.dirname(os.path.abspath(place)) == self.folder for place in _places(spec))
+
+
+def _executed(spec: ModuleSpec) -> ModuleType:
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    try:
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
+    return module
+
+
+def of_file(path: Path) -> OwnFiles:
+    """Return the files of a file: nothing is executed yet."""
+    resolved = path.resolve()  # as sys.path[0] of `python file.py`
+    depth = _depth(resolved)
+    package = ".".join(resolved.parts[-depth - 1 : -1])
+    name = f"ropeaudit_own_{path.stem.replace('.', '_')}"
+    return OwnFiles(
+        str(resolved.parents[depth]), f"{package}.{name}" if package else name, str(path.absolute())
+    )
+
+
+def of_module(name: str, folder: str) -> OwnFiles | None:
+    """Return the files of a module that is imported by its name, from a folder or sys.path.
+
+    None for installed ones, those of the standard library and of this package.
+    """
+    root = name.partition(".")[0]
+    if root in _SHARED:
+        return None
+    importlib.invalidate_caches()
+    spec = PathFinder.find_spec(root, [folder, *sys.path])
+    if spec is None:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(root)
+    for place in _places(spec):
+        found = os.path.dirname(os.path.abspath(place))
+        if found != _LIBRARY and not INSTALLED & set(Path(found).parts):
+            return OwnFiles(found, name, "")
+    return None
+
+
+def _places(spec: ModuleSpec | None) -> list[str]:
+    if spec is None:
+        return []
+    return list(
+        spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    )
+
+
+def _file(folder: str, name: str) -> tuple[str, str] | None:
+    """Return the source file of a dotted name in a folder, and its package; None where none is."""
+    place = Path(folder, *name.split("."))
+    if (init := place / "__init__.py").is_file():
+        return str(init), name
+    file = place.with_name(f"{place.name}.py")
+    return (str(file), name.rpartition(".")[0]) if file.is_file() else None
+
+
+def _depth(path: Path) -> int:
+    """Return in how many packages a file stands that imports relative to one; 0 for any other file."""
+    if path.stem == "__init__":
+        return 0
+    try:
+        levels = [level for level, *_ in _imports(path.read_bytes())]
+    except OSError:
+        return 0
+    depth, most = max(levels, default=0), len(path.parents) - 1
+    while 0 < depth < most and (path.parents[depth] / "__init__.py").is_file():
+        depth += 1
+    depth = min(depth, most)
+    return depth if all(folder.name.isidentifier() for folder in path.parents[:depth]) else 0
+
+
+def _imports(source: bytes) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield what a file imports anywhere: level, module, names from it."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((0, one.name, ()) for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or "", tuple(one.name for one in node.names)
+
+
+def _absolute(imports: Iterable[tuple[int, str, tuple[str, ...]]], package: str) -> Iterator[str]:
+    """Yield the dotted names of modules that imports of a module in a package may load."""
+    for level, module, names in imports:
+        above = package.split(".")[: len(package.split(".")) - level + 1] if level and package else []
+        parts = [*above, *filter(None, module.split("."))]
+        if level and not above:
+            continue
+        yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        yield from (".".join([*parts, name]) for name in names)
+
+
+def _digest(sources: Mapping[str, bytes], folder: str) -> str:
+    if len(sources) == 1:
+        return digests.of_bytes(*sources.values())
+    files = sorted((os.path.relpath(path, folder), content) for path, content in sources.items())
+    lines = [f"{Path(name).as_posix()} {digests.of_bytes(content)}\n" for name, content in files]
+    return digests.of_bytes("".join(lines).encode("utf-8", "surrogateescape"))

@@ -1,0 +1,79 @@
+"""Functions that run at the same time, in threads that take turns line by line, on every machine alike."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_PATIENCE = 5e-3  # seconds that a thread waits for its turn
+_NOT_TRACED = str(Path(__file__).parents[2])  # our own files
+
+
+def at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
+    """Return what functions return that run at the same time, a thread each.
+
+    Behind each line of code that is neither ours nor torch's the other threads get a turn, so that they meet
+    on every machine alike.
+    Raises: what the first of them raises.
+    """
+    futures: list[Future[T]] = [Future() for _ in functions]
+    start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
+
+    def run(number: int, function: Callable[[], T], future: Future[T]) -> None:
+        start.wait()
+        sys.settrace(turns.traced(number))
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+        finally:
+            sys.settrace(None)
+            turns.give(number, ended=True)
+
+    threads = [
+        threading.Thread(target=copy_context().run, args=(run, *each), daemon=True)
+        for each in zip(itertools.count(), functions, futures)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [future.result() for future in futures]
+
+
+class _Turns:
+    """Threads that run a line each in turn. A thread that waits for another's lock is not waited for long."""
+
+    def __init__(self, count: int) -> None:
+        self.changed, self.turn, self.running = threading.Condition(), 0, set(range(count))
+
+    def traced(self, number: int) -> Callable[[FrameType, str, Any], Any]:
+        """Return the trace function of a thread."""
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            if event == "call":
+                path = frame.f_code.co_filename
+                return None if path.startswith(_NOT_TRACED) or f"{os.sep}torch{os.sep}" in path else trace
+            self.give(number)
+            with self.changed:
+                self.changed.wait_for(lambda: self.turn == number or self.running == {number}, _PATIENCE)
+            return trace
+
+        return trace
+
+    def give(self, number: int, ended: bool = False) -> None:
+        """Let the next thread have a turn."""
+        with self.changed:
+            self.running -= {number} if ended else set()
+            later = sorted(self.running, key=lambda other: (other <= number, other))
+            self.turn = later[0] if later else number
+            self.changed.notify_all()

@@ -1,0 +1,49 @@
+"""Code that ends its process, or never returns, is refused rows: it stops no other."""
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+from ropeaudit.main import main
+
+KERNELS = Path(__file__).parents[1] / "kernels" / "audits" / "kernels_apart.py"
+SMALL = ["--heads", "1", "--seq-len", "16", "--head-dim", "16", "--offset", "0,7", "-q"]
+posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+def rows(path: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
+    results: dict[tuple[str, str], list[dict[str, str]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            results.setdefault((row["implementation"].rpartition(":")[2], row["dtype"]), []).append(row)
+    return results
+
+
+@posix
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_process_that_ends_is_refused_rows(jobs, tmp_path, capsys) -> None:
+    out, names = tmp_path / "x.csv", [f"{KERNELS}:right", f"{KERNELS}:dies"]
+    line = ["shift", "--impl", ",".join(names), "--recipe", "hf", "--dtype", "fp32,bf16", *SMALL]
+    assert main([*line, "--jobs", jobs, "-o", f"{out}"]) == 0
+    found = rows(out)
+    assert list(found) == [(name, fmt) for name in ("hf", "right", "dies") for fmt in ("float32", "bfloat16")]
+    for (name, _), some in found.items():
+        assert [row["offset"] for row in some] == ["0", "7"]
+        assert {row["refused"] for row in some} == {"raises" if name == "dies" else ""}
+        assert {row["verdict"] == "refused" for row in some} == {name == "dies"}
+    assert "SIGKILL" in capsys.readouterr().out
+    plain = tmp_path / "plain.csv"
+    assert main(["shift", "--impl", names[0], "--dtype", "fp32,bf16", *SMALL, "-o", f"{plain}"]) == 0
+    assert rows(plain) == {key: some for key, some in found.items() if key[0] == "right"}
+
+
+@posix
+def test_what_never_returns_is_ended(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setenv("ROPEAUDIT_TIMEOUT", "2")
+    out = tmp_path / "x.csv"
+    assert main(["shift", "--impl", f"{KERNELS}:hangs", "--dtype", "fp32", *SMALL, "-o", f"{out}"]) == 0
+    [(_, some)] = rows(out).items()
+    assert {row["refused"] for row in some} == {"raises"}
+    assert "has not returned after 2 s" in capsys.readouterr().out

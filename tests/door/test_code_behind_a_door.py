@@ -1,0 +1,91 @@
+"""Commands whose code does what it likes in its process: a finding of its target, and of nothing else."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from cases import first_fast
+
+from ropeaudit.door import process
+from ropeaudit.main import main
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
+RIGHT = """
+import numpy as np
+def right(x: np.ndarray, positions):
+    d = x.shape[-1]
+    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
+    (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+"""
+CALLED = "def f(x: np.ndarray, positions):\n    {}\n    return right(x, positions)\n"
+SMALL = ["--up-to", "64", "--head-dim", "8", "--under", "none", "--dtype", "fp32"]
+ENDS = "import os; os._exit(7)"
+# what stands at the top of the file, what its function does -> exit code, what is said of it
+HOSTILE = [
+    ("", ENDS, 1, "ended its process in call 1: exit code 7"),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "pass", 2, "in its import: SIGSEGV"),
+    ("", "while True: pass", 1, "has not returned after 1 s, in call 1"),
+    ("import os; os.chdir('/'); os.umask(0); os.closerange(0, 3)", "pass", 0, ""),
+]
+KERNELS = Path(__file__).parents[1] / "kernels"
+
+
+@pytest.mark.parametrize(("at_import", "in_call", "code", "said"), first_fast(HOSTILE, 2))
+def test_another_target_is_judged_and_the_report_is_written(
+    at_import, in_call, code, said, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostile.py").write_text(at_import + RIGHT + CALLED.format(in_call))
+    (tmp_path / "right.py").write_text(RIGHT)
+    line = ["check", "hostile.py:f", "right.py:right", *SMALL, "-o", "x.json", "--timeout", "1"]
+    if code != 1 or "returned" not in said:
+        line = line[:-2]
+    assert main(line) == code
+    records = json.loads((tmp_path / "x.json").read_text())["records"]
+    told = {name: [one for one in records if one["target"] == name] for name in line[1:3]}
+    assert {one["status"] for one in told["right.py:right"]} >= {"pass"}
+    assert not any(one["status"] == "fail" for one in told["right.py:right"])
+    assert said in capsys.readouterr().out if said else not any(one["status"] == "fail" for one in records)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["hostile.py", "right.py", "x.json"]
+
+
+@pytest.mark.parametrize("command", first_fast([["shift", "--impl"], ["parity", "hf"], ["explain"]]))
+def test_commands_say_how_code_ended_its_process(command, tmp_path, capsys) -> None:
+    (tmp_path / "k.py").write_text(RIGHT + CALLED.format(ENDS))
+    sizes = ["--heads", "1", "--seq-len", "8", "--head-dim", "8", "--dtype", "fp32"]
+    assert main([*command, f"{tmp_path / 'k.py'}:f", *sizes]) in (0, 2)  # a refused row, or an error
+    seen = capsys.readouterr()
+    assert "ended its process in call 1: exit code 7" in seen.out + seen.err
+
+
+def test_a_check_of_right_code_asks_for_few_states(tmp_path, monkeypatch) -> None:
+    doors: list[process.Door] = []
+    opened = process.Door.__init__
+
+    def counted(self, *given, **named) -> None:
+        doors.append(self)
+        opened(self, *given, **named)
+
+    monkeypatch.setattr(process.Door, "__init__", counted)
+    assert main(["check", f"{KERNELS / 'conformance' / 'faulty_calls.py'}:right", "--up-to", "4096"]) == 0
+    assert len(doors) == 1
+    assert doors[0].forks <= 60
+
+
+@pytest.mark.slow  # ten checks, twice
+def test_code_is_judged_alike_in_this_process(tmp_path) -> None:
+    kernels = [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in ("right", "right_numpy")]
+    names = ("keeps_dtype", "table_of_5000", "third_row_late", "wants_contiguous", "position_70_late")
+    kernels += [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in names]
+    kernels += [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in ("EvalLate", "Locked")]
+    kernels += [f"{KERNELS / 'conformance' / 'kernels_environments.py'}:by_mm"]
+    rows = []
+    for how in ([], ["--in-process"]):
+        out = tmp_path / f"{len(how)}.json"
+        main(["check", *kernels, "--up-to", "512", *how, "-o", str(out)])
+        records = json.loads(out.read_text())["records"]
+        names = ("target", "check", "status", "measured", "diagnosis")
+        rows.append([[one[name] for name in names] for one in records])
+    assert rows[0] == rows[1]
