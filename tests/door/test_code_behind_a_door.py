@@ -74,17 +74,14 @@ def test_a_check_of_right_code_asks_for_few_states(tmp_path, monkeypatch) -> Non
     assert doors[0].forks <= 60
 
 
-@pytest.mark.slow  # ten checks, twice
+@pytest.mark.slow  # five checks, twice
 def test_code_is_judged_alike_in_this_process(tmp_path) -> None:
-    kernels = [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in ("right", "right_numpy")]
-    names = ("keeps_dtype", "table_of_5000", "third_row_late", "wants_contiguous", "position_70_late")
-    kernels += [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in names]
-    kernels += [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in ("EvalLate", "Locked")]
-    kernels += [f"{KERNELS / 'conformance' / 'kernels_environments.py'}:by_mm"]
+    names = ("keeps_dtype", "table_of_5000", "wants_contiguous", "EvalLate", "Locked")
+    kernels = [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in names]
     rows = []
     for how in ([], ["--in-process"]):
         out = tmp_path / f"{len(how)}.json"
-        main(["check", *kernels, "--up-to", "512", *how, "-o", str(out)])
+        main(["check", *kernels, "--up-to", "256", *how, "-o", str(out)])
         records = json.loads(out.read_text())["records"]
         names = ("target", "check", "status", "measured", "diagnosis")
         rows.append([[one[name] for name in names] for one in records])
