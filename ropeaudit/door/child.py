@@ -35,7 +35,8 @@ _DEBUGGED = "a debugger has no terminal in this process; give --in-process"
 _REAPED = 0.5  # seconds between two looks at which forks have ended
 _LEFT_FREE = 2**30  # bytes of memory that stay for others
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
-_exit, _fork, _waitpid = os._exit, getattr(os, "fork", None), os.waitpid  # before others patch them
+# before others patch them
+_exit, _fork, _waitpid, _getpid = os._exit, getattr(os, "fork", None), os.waitpid, os.getpid
 
 
 def never_forks() -> str:
@@ -87,15 +88,16 @@ def why_no_forks() -> str:
 
 def answered(function: Function | str, session: Session, request: Message, reply: Reply) -> None:
     """Run a function of ours for a request, and reply with what it returns, or with what it raises."""
+    to = {"to": request.header.get("to")}
     try:
         run: Function = named(function) if isinstance(function, str) else function
         header, arrays = run(session, request.header.get("arguments", {}), request.arrays)
-        whole = b"".join(encoded({"returned": header}, arrays))
+        whole = b"".join(encoded(to | {"returned": header}, arrays))
     except RopeAuditError as error:
         kind = next(one.__name__ for one in type(error).__mro__ if hasattr(errors, one.__name__))
-        whole = b"".join(encoded({"ours": kind, "text": error.typed}))
+        whole = b"".join(encoded(to | {"ours": kind, "text": error.typed}))
     except BaseException as error:  # whatever code that is not ours raises
-        whole = b"".join(encoded({"raised": described(error)}))
+        whole = b"".join(encoded(to | {"raised": described(error)}))
     reply(whole)
 
 
@@ -124,11 +126,13 @@ class _Child:
         self.reader, self.waiting, self.passed = Reader(), list[Message](), list[int]()
         self.sessions: dict[int, Session] = {}
         self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
+        self.pid, self.to = _getpid(), None  # to: number of the question that is answered
 
     def run(self) -> None:
         """Serve until the parent is gone."""
         while (message := self._next()) is not None:
             header = message.header
+            self.to = header.get("to")
             if "open" in header:
                 self._open(message)
             elif "fork" in header:
@@ -197,9 +201,11 @@ class _Child:
         self._say({"began": what})
 
     def _say(self, header: Header) -> None:
-        self._reply(b"".join(encoded(header)))
+        self._reply(b"".join(encoded({"to": self.to} | dict(header))))
 
     def _reply(self, message: bytes) -> None:
+        if _getpid() != self.pid:
+            _exit(0)  # a fork that code made, and in which its call returned too: one answers
         write(self.control.fileno(), message)
 
     def _next(self) -> Message | None:

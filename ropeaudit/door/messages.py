@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ropeaudit.errors import ForeignError
+
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 _MAGIC = b"rope"
@@ -27,7 +29,7 @@ _KINDS = "fciub"  # of NumPy's dtypes: numbers and truth values, no objects and 
 _PIECE = 2**20  # bytes that are read at once
 
 
-class Malformed(Exception):
+class Malformed(ForeignError):
     """Bytes that are no message."""
 
 

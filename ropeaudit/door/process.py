@@ -27,6 +27,7 @@ from ropeaudit.door.messages import Arrays, Malformed, Message, Reader, encoded,
 from ropeaudit.errors import Ended, ForeignError, Late, Raised
 
 LIMIT = 120.0  # seconds without a call that ends
+_KNOWN = {"returned", "raised", "ours", "pid", "status", "why_no_forks"}  # one of them is in an answer
 _LONGEST_WAIT = 3600.0  # seconds, after which it is waited again
 _PIECE = 2**20  # bytes that are read at once
 _KEPT = 2**16  # bytes of prints that are kept
@@ -298,6 +299,7 @@ class _Channel:
 
     def __init__(self, ends: socket.socket, door: Door) -> None:
         self.socket, self.reader, self._what = ends, Reader(), ""
+        self._asked = 0  # questions: an answer says to which it is
         self._door = weakref.ref(door)
 
     def _opened(self) -> Door:
@@ -318,7 +320,7 @@ class _Channel:
         door = self._opened()
         try:
             self._what = what
-            send(self.socket.fileno(), header, arrays)
+            send(self.socket.fileno(), {**header, "to": self._numbered()}, arrays)
             message = self._answer(door, what, pid, heard)
         except OSError:
             raise Ended(f"ended its process in {self._what}: {door.how_it_ended(pid)}") from None
@@ -329,13 +331,20 @@ class _Channel:
             _kill(pid or door._process.pid)
             raise
         if "ours" in message.header:
-            kind = getattr(errors, str(message.header["ours"]), errors.RopeAuditError)
+            kind = getattr(errors, str(message.header["ours"]), None)
+            if not (isinstance(kind, type) and issubclass(kind, errors.RopeAuditError)):
+                kind = errors.RopeAuditError
             ours: errors.RopeAuditError = kind.__new__(kind)
             errors.RopeAuditError.__init__(ours, str(message.header.get("text", "")))
             raise ours
         if "raised" in message.header:
-            raise Raised(**message.header["raised"])
+            told = dict(message.header["raised"])
+            raise Raised(*(told.get(name, "") for name in ("type", "text", "file", "line")))
         return message
+
+    def _numbered(self) -> int:
+        self._asked += 1
+        return self._asked
 
     def how(self, pid: int) -> str:
         """Return how a process ended that the child forked. Raises: ForeignError."""
@@ -346,7 +355,9 @@ class _Channel:
         """Let the child fork a process, and return its number. passed: its socket, its stdout and stderr."""
         door = self._opened()
         try:
-            socket.send_fds(self.socket, [b"".join(encoded({"fork": len(passed)}))], list(passed))
+            socket.send_fds(
+                self.socket, [b"".join(encoded({"fork": len(passed), "to": self._numbered()}))], list(passed)
+            )
             return int(self._answer(door, "a fork", 0, lambda text: None).header["pid"])
         except OSError:
             raise Ended(f"ended its process: {door.how_it_ended(0)}") from None
@@ -370,6 +381,8 @@ class _Channel:
                         raise BrokenPipeError
                     for message in self.reader.feed(data):
                         if "began" not in message.header:
+                            if message.header.get("to") != self._asked or not _KNOWN & message.header.keys():
+                                raise Malformed("an answer to nothing that was asked")
                             return message
                         self._what, deadline = str(message.header["began"]), time.monotonic() + door.limit
                         heard(self._what)
@@ -432,8 +445,12 @@ def _told() -> Iterator[None]:
 
 
 def limit(otherwise: float = LIMIT) -> float:
-    """Return the seconds without a call that ends after which a process is ended."""
-    return float(os.environ.get(TIMEOUT) or otherwise)
+    """Return the seconds without a call that ends after which a process is ended. Raises: UsageError."""
+    text = os.environ.get(TIMEOUT) or repr(otherwise)
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) > 0:
+            return seconds
+    raise errors.UsageError(f"{TIMEOUT}={text} is no time to wait; give seconds, such as 120")
 
 
 def door(opener: str, arguments: Mapping[str, Any], needed: Sequence[str] = ()) -> Door:

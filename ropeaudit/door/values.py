@@ -73,7 +73,7 @@ class Values:
         try:
             return self._made(told, arrays)
         except _FORGED as error:
-            raise Malformed(f"a value that is none: {type(error).__name__}") from None
+            raise Malformed(f"wrote no value of ours where ropeaudit reads: {type(error).__name__}") from None
 
     def _made(self, told: Any, arrays: Arrays) -> Any:
         if type(told) in _PLAIN:

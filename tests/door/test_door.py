@@ -301,3 +301,26 @@ def state(pid: int) -> list[str]:
 
 def alive(pid: int) -> bool:
     return state(pid)[0] != "Z"
+
+
+def test_code_that_forks_in_a_call_answers_each_call_once(road, tmp_path) -> None:
+    session = opened(tmp_path, "import os\ndef f(x):\n    os.fork()\n    return x + 1\n").session()
+    for number in range(4):
+        _, arrays = session.ask("door.functions:call", {}, {"x": X + number})
+        assert np.array_equal(arrays["y"], X + number + 1)
+
+
+@pytest.mark.parametrize("forged", [{"returned": {}}, {"returned": {}, "to": 10**6}, {"pid": 3}, {"odd": 1}])
+def test_an_answer_to_nothing_that_was_asked_is_not_believed(forged, road, tmp_path) -> None:
+    text = f"""import os
+from ropeaudit.door.messages import encoded
+def f(x):
+    for number in range(200, 260):
+        try:
+            os.write(number, b"".join(encoded({forged!r})))
+        except OSError:
+            pass
+    return x + 1
+"""
+    with pytest.raises(Ended, match="wrote where ropeaudit reads"):
+        called(opened(tmp_path, text))

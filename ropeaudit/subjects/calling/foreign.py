@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.door.messages import Malformed
 from ropeaudit.door.process import Door, Here, Session
 from ropeaudit.errors import Ended, ForeignError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -103,15 +104,19 @@ class ForeignCode(Code):
         arrays: dict[str, Any] = {}
         told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
         answer, results = session.ask(f"{_INSIDE}:asked", told, arrays)
-        known = VALUES.unpacked(answer["known"], dict(results))
-        self.device, findings, overwritten, version = known
-        self._seen = max(self._seen, version)  # of the session that imported most
+        try:
+            known = VALUES.unpacked(answer["known"], dict(results))
+            self.device, findings, overwritten, version = known
+            self._seen = max(self._seen, version)  # of the session that imported most
+            kind, text = answer.get("ours", ("", ""))
+            value = None if kind else VALUES.unpacked(answer["value"], dict(results))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # of code that forges an answer
+            raise Malformed(f"wrote where ropeaudit reads: {type(error).__name__}") from None
         self.findings += [one for one in findings if one not in self.findings]
         self.overwritten += [one for one in overwritten if one not in self.overwritten]
-        if "ours" in answer:
-            kind, text = answer["ours"]
+        if kind:
             raise OURS[kind](text)
-        return VALUES.unpacked(answer["value"], dict(results))
+        return value
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not taken; empty where it is."""
