@@ -195,9 +195,7 @@ def check(
     def blocks() -> Iterator[CalledBlock]:
         for q, k, before in vectors.blocks(dtype):
             if warm and offset and before[0] == vectors.positions[0]:
-                with contextlib.suppress(
-                    ForeignError
-                ):  # of interest is only what the code stores of the call
+                with contextlib.suppress(ForeignError):  # of interest is what the code stores of the call
                     rotator.rotate_both(q, k, before)
             at = before + offset
             rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
@@ -444,6 +442,6 @@ def unstable(
     seen = results if afresh else results[1:]  # the first may still see what was called before
     if any(one != seen[0] for one in seen[1:]):
         return Diagnosis("random")
-    if searches is not None:
+    if searches is not None and len(results) == _REPEATED:
         searches.steady.add(kind)
     return None

@@ -58,6 +58,16 @@ def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None
         assert replace(one.diagnosis, where=Where()) == Diagnosis("state-left", {"how": "afresh"})
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_without_forks_what_can_be_executed_but_once_is_said_to_be(once, tmp_path, in_process) -> None:
+    lock = "\nimport os\nos.mkdir(__file__ + '.lock')\n" if once else ""
+    (tmp_path / "kernel.py").write_text(KERNELS.read_text() + lock)
+    own = factories.implementation(f"{tmp_path / 'kernel.py'}:right")
+    [state] = code_checks.CHECKS["state"](CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000))
+    assert state.status == "pass"
+    assert ("it is loaded once" in state.detail) is once
+
+
 def test_a_function_of_a_module_is_called_afresh(monkeypatch) -> None:
     monkeypatch.syspath_prepend(KERNELS.parent)
     own = factories.implementation("faulty_calls:stale_positions")

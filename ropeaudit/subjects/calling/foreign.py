@@ -1,4 +1,4 @@
-"""Own code that runs in a process of its own: the same as `own_code`, asked through a door."""
+"""Code that runs in a process of its own, the user's or that of an entry of a list, asked through a door."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class ForeignCode(Code):
     @property
     def begins_anew(self) -> bool:
         """Whether a new instance has no past: each is a process of its own, or its file is executed anew."""
-        return not self.door.why_no_forks or bool(self.door.facts["begins_anew"])
+        told = self.door.facts
+        return not self.door.why_no_forks or bool(told["has_instances"] or told["again"])
 
     def under(self, environment: Environment) -> Self:
         """Return the same code in an environment; how it is called is found out without it."""
@@ -96,7 +97,9 @@ class ForeignCode(Code):
             "environment": self.environment,
             "first": first,  # its code is that of all later ones
         }
-        session.ask(f"{_INSIDE}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
+        begun, _ = session.ask(f"{_INSIDE}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
+        if not begun["anew"]:
+            self.door.facts["again"] = False  # its file can be executed but once
         return session
 
     def ask(self, session: Session, asked: str, *given: Any) -> Any:

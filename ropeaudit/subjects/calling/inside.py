@@ -1,4 +1,4 @@
-"""What the child of a door does for `foreign`: it imports own code, and calls it as messages ask."""
+"""What the child of a door does for `foreign`: it imports code, and calls it as messages ask."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Opened:
     """
 
     code: Code
-    again: Callable[[], Code] | None = None
+    again: Callable[[], Code | None] | None = None
     calls: int = 0
 
 
@@ -78,7 +78,8 @@ def facts(one: Opened) -> Header:
         "flag": getattr(code, "flag", None),
         "built": code.built,
         "told_dims": getattr(code, "told_dims", False),
-        "begins_anew": code.begins_anew or one.again is not None,
+        "has_instances": code.begins_anew,
+        "again": one.again is not None,
     }
 
 
@@ -88,15 +89,19 @@ def _sent(device: Device) -> Device:
 
 
 def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Begin a session: what is known of how the code is called, and in which environment it is."""
+    """Begin a session: what is known of how the code is called, and in which environment it is.
+
+    Returns: whether nothing has called the code since it was imported.
+    """
     number = itertools.count(1)
     conventions.begins = lambda what: session.say(f"{what} {next(number)}")
     one: Opened = session.opened
     code = one.code
     told = VALUES.unpacked(arguments["told"], dict(arrays))
+    anew = told["first"] or not one.calls
     if not told["first"]:
         if session.shared and one.calls and one.again is not None:
-            code = one.again()
+            code = one.again() or one.code
         one.calls += 1
     code.declared, code.served = told["declared"], told["served"]
     if isinstance(code, OwnCode):
@@ -106,7 +111,7 @@ def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
         code.changes = told["changes"]
         code.narrow.update(told["narrow"])
     session.state["state"] = _State(code.under(told["environment"]))
-    return {}, {}
+    return {"anew": anew or code is not one.code}, {}
 
 
 def _here(fit: Fit, device: Device) -> Fit:

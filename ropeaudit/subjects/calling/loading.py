@@ -78,10 +78,10 @@ def _checked(spec: str) -> str:
 
 def here(
     spec: str, order: str | None = None, changes: Changes = NO_CHANGES, device: str | None = None
-) -> tuple[OwnCode, Callable[[], OwnCode] | None]:
+) -> tuple[OwnCode, Callable[[], OwnCode | None] | None]:
     """Return the same, imported into this process, and what imports it once more; None where that is dear.
 
-    Raises: UsageError, BadInput.
+    That returns None where it can be executed but once. Raises: UsageError, BadInput.
     """
     where, name = _checked(spec), spec.rpartition(":")[2]
     began = time.process_time()
@@ -99,10 +99,15 @@ def here(
     if files is None or time.process_time() - began > _DEAR:
         return own, None
 
-    def again() -> OwnCode:
-        other = copy.copy(own)
-        with contextlib.suppress(Exception):  # it can be executed but once
-            other.thing = _named(files.again().load(), where, name)
+    def again() -> OwnCode | None:
+        other, other_files = copy.copy(own), files.again()
+        try:
+            with conventions.contained():
+                other.thing = _named(other_files.load(), where, name)
+        except Exception:  # whatever it raises the second time
+            return None
+        other.files, other.findings, other.overwritten, other.fits, other.narrow = other_files, [], [], {}, {}
+        other.built_for = {}
         return other
 
     return own, again

@@ -82,7 +82,7 @@ class OwnCode(Code):
         self.overwritten: list[str] = []
         self.fits: dict[RopeSetting, Fit] = {}
         self.narrow: dict[Format, bool] = {}
-        self._built: dict[RopeSetting, Any] = {}  # never called
+        self.built_for: dict[RopeSetting, Any] = {}  # never called
         self.flag = cast("Layout | None", signatures.flag(thing))
         self.engine = "jax" if signatures.wants_jax(thing) else "torch"
         if self.engine == "torch" and signatures.wants_numpy(thing):
@@ -109,7 +109,7 @@ class OwnCode(Code):
         if environment.kind == "none":
             return self
         other = copy.copy(self)
-        other.environment, other.clean, other.findings, other._built = environment, self, [], {}
+        other.environment, other.clean, other.findings, other.built_for = environment, self, [], {}
         return other
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -182,8 +182,8 @@ class OwnCode(Code):
         Objects are built once a setting and copied, for tables take long to build. Raises: UsageError.
         """
         thing = self.thing
-        if setting in self._built:
-            return self._for_inference(copied(self._built[setting]))
+        if setting in self.built_for:
+            return self._for_inference(copied(self.built_for[setting]))
         if self.built:
             parameters = signatures.building(thing, setting.scaling.kind != "default")
             if parameters is None:
@@ -210,10 +210,10 @@ class OwnCode(Code):
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
             if can_be_copied(thing):
-                self._built[setting] = thing
+                self.built_for[setting] = thing
                 with contextlib.suppress(Exception):  # what cannot be copied is built anew
                     return self._for_inference(copied(thing))
-                del self._built[setting]
+                del self.built_for[setting]
             return self._for_inference(thing)
         return self._for_inference(copied(thing)) if is_module(thing) else thing
 

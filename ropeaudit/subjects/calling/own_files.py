@@ -105,8 +105,9 @@ class OwnFiles:
             if isinstance(file, str) and file.endswith(".py") and self._owns(file):
                 left.append((file, str(getattr(module, "__package__", None) or "")))
         for file, package in left:
-            with contextlib.suppress(OSError):
-                self.sources.setdefault(file, Path(file).read_bytes())
+            if file not in self.sources:
+                with contextlib.suppress(OSError):
+                    self.sources[file] = Path(file).read_bytes()
             if len(left) > _MOST_FOLLOWED:
                 return
             for name in _absolute(_imports(self.sources.get(file, b"")), package):
