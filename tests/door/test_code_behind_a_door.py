@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cases import first_fast
 
+from ropeaudit.conformance import agreement
 from ropeaudit.door import process
 from ropeaudit.main import main
 
@@ -74,15 +75,23 @@ def test_a_check_of_right_code_asks_for_few_states(tmp_path, monkeypatch) -> Non
     assert doors[0].forks <= 60
 
 
-@pytest.mark.slow  # five checks, twice
-def test_code_is_judged_alike_in_this_process(tmp_path) -> None:
-    names = ("keeps_dtype", "table_of_5000", "wants_contiguous", "EvalLate", "Locked")
-    kernels = [f"{KERNELS / 'conformance' / 'faulty_calls.py'}:{name}" for name in names]
+CALLS, UNDER = (KERNELS / "conformance" / name for name in ("faulty_calls.py", "kernels_environments.py"))
+TEN = [
+    ("keeps_dtype", "table_of_5000", "wants_contiguous", "EvalLate", "Locked"),
+    ("right", "right_numpy", "third_row_late", "position_70_late"),
+]
+
+
+@pytest.mark.slow  # checks, twice
+@pytest.mark.parametrize("names", TEN, ids=["states", "calls"])
+def test_code_is_judged_alike_in_this_process(names, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(agreement, "seconds_of_a_call", lambda *_: 1.0)  # of dear code there are fewer
+    kernels = [f"{CALLS}:{name}" for name in names] + [f"{UNDER}:by_mm"] * (names is TEN[1])
     rows = []
     for how in ([], ["--in-process"]):
         out = tmp_path / f"{len(how)}.json"
         main(["check", *kernels, "--up-to", "256", *how, "-o", str(out)])
         records = json.loads(out.read_text())["records"]
-        names = ("target", "check", "status", "measured", "diagnosis")
-        rows.append([[one[name] for name in names] for one in records])
+        columns = ("target", "check", "status", "measured", "diagnosis")
+        rows.append([[one[column] for column in columns] for one in records])
     assert rows[0] == rows[1]
