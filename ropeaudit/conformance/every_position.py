@@ -77,14 +77,14 @@ def _raised(code: CodeUnderTest, position: int) -> str:
 def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
     rotator = code.rotator()
-    calls = [(start, BLOCK, 1) for start in range(0, code.up_to, BLOCK)] + [(0, BLOCK, HEADS)]
-    given = {heads: _block(code, heads, length) for _, length, heads in calls}
+    calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
+    given = {heads: _block(code, heads, BLOCK) for heads in (1, HEADS)}
 
-    def judge(call: tuple[int, int, int], explain: bool) -> Places:
+    def judge(call: tuple[int, int], explain: bool) -> Places:
         if explain:
             code.on_share(calls.index(call) / len(calls))
-        start, length, heads = call
-        at = np.arange(start, min(start + length, code.up_to), dtype=np.int64)
+        start, heads = call
+        at = np.arange(start, min(start + BLOCK, code.up_to), dtype=np.int64)
         q, k = (x[:, :, : at.size] for x in given[heads])
         k = k if heads > 1 or code.takes_keys() or not code.own else q  # of x alone no one tells k from q
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
@@ -95,8 +95,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
     else:
-        [(start, length, heads)] = wrong
-        length, last = min(length, code.up_to), min(start + length, code.up_to) - 1
+        [(start, heads)] = wrong
+        length, last = min(BLOCK, code.up_to), min(start + BLOCK, code.up_to) - 1
         size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
         detail = f"calls of {size}; the first that is wrong is that of positions {start} to {last}"
         if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first

@@ -59,13 +59,11 @@ class Pieces(CallForm):
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated, piece after piece."""
-        results = [
-            (self.afresh() if self.afresh else self.rotator).rotate_both(
-                q[:, :, part], k[:, :, part], at[..., part]
-            )
-            for part in self.calls(at.shape[-1])
-        ]
-        first, second = (np.concatenate(parts, axis=2) for parts in zip(*results, strict=True))
+        parts = [(part.start, part.stop) for part in self.calls(at.shape[-1])]
+        if self.afresh is None:
+            return self.rotator.rotate_parts(q, k, at, parts)
+        each = [self.afresh().rotate_parts(q, k, at, [part]) for part in parts]
+        first, second = (np.concatenate(results, axis=2) for results in zip(*each, strict=True))
         return first, second
 
     def calls(self, length: int) -> Iterator[slice]:

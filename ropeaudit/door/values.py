@@ -56,8 +56,8 @@ class Values:
             return {kind.__name__: [self.packed(one, arrays) for one in value]}
         if kind is dict:
             return {"dict": [[self.packed(one, arrays) for one in pair] for pair in value.items()]}
-        if isinstance(value, np.ndarray | np.generic):
-            name = str(len(arrays))
+        if isinstance(value, np.ndarray | np.generic):  # k that is q is sent once, and is q there too
+            name = next((name for name, array in arrays.items() if array is value), str(len(arrays)))
             arrays[name] = np.asarray(value)
             return {"array": name, "scalar": isinstance(value, np.generic)}
         if isinstance(value, RopeAuditError):

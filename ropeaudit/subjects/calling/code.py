@@ -69,6 +69,14 @@ class Rotator(ABC):
         """Return the same with dims in the order in which the code returns them."""
         return self.rotate_both(q, k, at)
 
+    def rotate_parts(
+        self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated part after part, a call each. parts: first token and end of each."""
+        rotated = [self.rotate_both(q[:, :, i:j], k[:, :, i:j], at[..., i:j]) for i, j in parts]
+        first, second = (np.concatenate(results, axis=2) for results in zip(*rotated, strict=True))
+        return first, second
+
     def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
         """Return the seconds of CPU of a call, the least of some. Raises: whatever the code raises."""
         taken = []

@@ -318,6 +318,12 @@ class ForeignCalls(Rotator):
         """Return the same with dims in the order in which the code returns them."""
         return cast(_Both, self._called("rotate_whole", q, k, at))
 
+    def rotate_parts(
+        self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
+    ) -> _Both:
+        """Return q and k rotated part after part, a call each, in one message."""
+        return cast(_Both, self._called("rotate_parts", q, k, at, list(parts)))
+
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Self:
         """Return the same instance, called in another dtype, and in an environment where one is given."""
         if isinstance(self.code, ForeignOwn):

@@ -65,7 +65,7 @@ def _needed(where: str) -> list[str]:
     with contextlib.suppress(OSError):
         if _by_path(where) and b"torch" not in Path(where).read_bytes():
             return []
-    return ["torch"]
+    return ["torch", "ropeaudit.subjects.calling.dispatch_log"]
 
 
 def _checked(spec: str) -> str:

@@ -39,7 +39,7 @@ class OwnFiles:
     name: str
     file: str
     sources: dict[str, bytes] = field(default_factory=dict)
-    _seen: int = 0  # modules that were loaded at the last look
+    _seen: set[str] = field(default_factory=set)  # modules that were loaded at the last look
     _version: str = ""
 
     def load(self) -> ModuleType:
@@ -91,16 +91,16 @@ class OwnFiles:
     @property
     def version(self) -> str:
         """The digest of the files: of one that of its bytes; of more, of their names in the folder too."""
-        if self._seen != len(sys.modules):
-            self._seen = len(sys.modules)
-            self._read()
+        if len(self._seen) != len(sys.modules):
+            self._read([module for name, module in list(sys.modules.items()) if name not in self._seen])
+            self._seen = set(sys.modules)
             self._version = _digest(self.sources, self.folder)
         return self._version
 
-    def _read(self) -> None:
-        """Read the files that were imported, and those that functions in them may import later."""
+    def _read(self, modules: Iterable[ModuleType]) -> None:
+        """Read files of modules that were imported, and those that functions in them may import later."""
         left: list[tuple[str, str]] = []  # each with its package
-        for module in list(sys.modules.values()):
+        for module in modules:
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and file.endswith(".py") and self._owns(file):
                 left.append((file, str(getattr(module, "__package__", None) or "")))
@@ -112,7 +112,8 @@ class OwnFiles:
                 return
             for name in _absolute(_imports(self.sources.get(file, b"")), package):
                 found = _file(self.folder, name)
-                if found and found[0] not in [one for one, _ in left] and self._offers(name):
+                known = found and (found[0] in self.sources or found in left)
+                if found and not known and self._offers(name):
                     left.append(found)
 
     def _owns(self, file: str) -> bool:
