@@ -282,7 +282,7 @@ class _Test:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=rotator.afresh,
+            afresh=lambda: rotator.code.rotator(self.setting, self.dtype),
             rule=self.resolved,
             batch_step=step,
         )

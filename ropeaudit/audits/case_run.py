@@ -171,7 +171,7 @@ class CaseRun:
 
         def check(step: int) -> Places:
             given = subject.rotator(), subject.setting, subject.dtype, vectors, offset
-            return verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
+            return verification.check(*given, afresh=subject.rotator, warm=True, rule=rule, batch_step=step)
 
         with _reported([subject]):
             return verification.with_rows(check, subject.by_batch(), offset)

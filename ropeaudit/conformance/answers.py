@@ -12,8 +12,8 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling.code import Direct
 from ropeaudit.subjects.calling.conventions import Answer
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 _LENGTH, _FIRST = 64, 1  # position 0 shows nothing: it is not rotated
 
@@ -79,7 +79,7 @@ def answer_of(code: CodeUnderTest) -> Answer | None:
         rotator = code.seen.rotators.get(length) or code.rotator()
         q, k = given_vectors(code, length)
         at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
-        code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, Direct) else None)
+        code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, ForeignRotator) else None)
     return code.seen.answers[0]
 
 

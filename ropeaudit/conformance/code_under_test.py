@@ -103,10 +103,6 @@ class CodeUnderTest:
         """Return a new instance, which was not called before."""
         return self.called.rotator()
 
-    def afresh(self) -> Rotator:
-        """Return an instance without a past, where that can be."""
-        return self.called.afresh()
-
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
         """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
 
@@ -159,7 +155,7 @@ class CodeUnderTest:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
         return verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=self.afresh,
+            afresh=self.rotator,
             rule=self.rule,
             batch_step=batch_step,
             searches=self.seen.searches,
@@ -179,7 +175,7 @@ class CodeUnderTest:
         return verification.judged(
             blocks,
             *(rotator, self.setting, self.dtype),
-            afresh=afresh or self.afresh,
+            afresh=afresh or self.rotator,
             rule=self.rule,
             searches=self.seen.searches,
             explain=explain,

@@ -20,8 +20,9 @@ from ropeaudit.recognition import allowance
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code, Direct, Rotator
+from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
 _LENGTH, _SHORT = 256, 8
@@ -107,7 +108,7 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: C
 def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator) -> tuple[str, bool]:
     """Return in a clause what dtype comes back other than clean, and whether it is the environment's own."""
     clean = answer_of(code)
-    if clean is None or not isinstance(rotator, Direct):
+    if clean is None or not isinstance(rotator, ForeignRotator):
         return "", True
     q, k = given_vectors(code, min(_SHORT, code.up_to))
     under = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))

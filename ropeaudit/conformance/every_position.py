@@ -266,7 +266,7 @@ def followed(code: CodeUnderTest) -> bool:
         return False
     first, ends = _around(code, border - min(_AWAY, border // 2), border)
     try:
-        given, short, long = _rotated(code, [code.afresh(), code.afresh()], first, ends)
+        given, short, long = _rotated(code, [code.rotator(), code.rotator()], first, ends)
     except ForeignError:
         return False
     at = np.arange(first, ends[0], dtype=np.int64)

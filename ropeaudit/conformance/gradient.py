@@ -24,7 +24,8 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.backward import NoGradient, SwitchedOff, mirrored
-from ropeaudit.subjects.calling.code import Direct, Rotator
+from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 from ropeaudit.subjects.exact_rotation import half_split
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     if own is not None:
         if code.composed or own.fit(code.setting).convention.engine != "torch":
             return None
-        return lambda: GradientRotator(cast(Direct, code.rotator()).backward())
+        return lambda: GradientRotator(cast(ForeignRotator, code.rotator()).backward())
     make = partial(cast("ForeignCode", called).backward, code.setting, code.dtype)
     return cast("Callable[[], Rotator]", make) if make() is not None else None
 
@@ -164,11 +165,11 @@ class GradientRotator(Rotator):
     rotator: calls the backward pass.
     """
 
-    rotator: Direct
+    rotator: ForeignRotator
 
     @property
     def has_past(self) -> bool:
-        """Whether it is a function that may have been called before; see `Direct`."""
+        """Whether it is a function that may have been called before; see `ForeignRotator`."""
         return self.rotator.has_past
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:

@@ -28,7 +28,8 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
-from ropeaudit.subjects.calling.code import Direct, Rotator
+from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 CHECKS = ("served calls", "memory")
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
@@ -65,7 +66,7 @@ class _Battery:
     """
 
     code: CodeUnderTest
-    rotator: Direct
+    rotator: ForeignRotator
     left: dict[str, str] = field(default_factory=dict)
     pool: list[FloatArray] = field(default_factory=list)
 
@@ -137,7 +138,7 @@ class _Battery:
         """Return the worst rotated pair of a call. explain: look for what explains it."""
 
         def afresh() -> Rotator:
-            return self.code.afresh().lying(call.strides, call.index)  # type: ignore[attr-defined, no-any-return]
+            return self.code.rotator().lying(call.strides, call.index)  # type: ignore[attr-defined, no-any-return]
 
         lying = self.rotator.lying(call.strides, call.index)
         return self.code.judged(lying, [block], explain=explain, afresh=afresh)
@@ -218,7 +219,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     What it refuses by raising is noted: it passes no wrong numbers on.
     """
     rotator = code.rotator()
-    if code.own is None or not isinstance(rotator, Direct):
+    if code.own is None or not isinstance(rotator, ForeignRotator):
         reason = "an adapter calls it, with arrays of its own"
         yield from (not_applicable(name, reason) for name in CHECKS)
         return

@@ -33,7 +33,8 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.code import Direct, Rotator
+from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (agreement.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
@@ -110,7 +111,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     words, offsets = "one token at a time", runs(code, whole, count)
 
     def afresh() -> Pieces:
-        return Pieces(code.afresh(), (1,), code.afresh)
+        return Pieces(code.rotator(), (1,), code.rotator)
 
     fresh = Agreement(code, words, Pieces(code.rotator(), (1,)), afresh)
     fresh.take_all(beginning(whole_call(code, offset, whole), length) for offset in offsets)
@@ -139,7 +140,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = some_offsets(code, length, 5)
 
     def afresh() -> Pieces:
-        return Pieces(code.afresh(), _PIECES, code.afresh)
+        return Pieces(code.rotator(), _PIECES, code.rotator)
 
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
     agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
@@ -164,9 +165,9 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
         return
     offsets, instance = some_offsets(code, length, 5), code.rotator()
     agreements = [
-        Agreement(code, "each row alone", Alone(instance), lambda: Alone(code.afresh())),
+        Agreement(code, "each row alone", Alone(instance), lambda: Alone(code.rotator())),
         Agreement(
-            code, "rows and heads in reverse order", Reversed(instance), lambda: Reversed(code.afresh())
+            code, "rows and heads in reverse order", Reversed(instance), lambda: Reversed(code.rotator())
         ),
     ]
     for one in agreements:
@@ -201,8 +202,8 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
             continue
 
         def of_views(strides: Strides = strides, rotator: Rotator | None = None) -> Rotator:
-            used = rotator or code.afresh()
-            return used.lying(strides) if isinstance(used, Direct) else used
+            used = rotator or code.rotator()
+            return used.lying(strides) if isinstance(used, ForeignRotator) else used
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)
         wholes = [whole_call(code, offset, length) for offset in offsets]

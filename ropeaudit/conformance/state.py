@@ -34,8 +34,9 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.code import Direct, Rotator
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.environments import Environment, chosen
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 FURTHER = 4096  # tokens to the positions of a call at another offset
 SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
@@ -152,8 +153,8 @@ def called_before(
     placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
     if reason := placed.refuses(code.setting, before.dtype):
         return reason
-    rotator = code.afresh()
-    if earlier.kind == REFILLED and isinstance(rotator, Direct):
+    rotator = code.rotator()
+    if earlier.kind == REFILLED and isinstance(rotator, ForeignRotator):
         rotator = rotator.refilling()
     rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
     return rotator
@@ -215,7 +216,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     compared, refused = list[_Compared](), list[str]()
     for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
         at = np.arange(length, dtype=np.int64) + first
-        plain = called(code, code.afresh(), given_vectors(code, length), at)
+        plain = called(code, code.rotator(), given_vectors(code, length), at)
         compared += _after_each(code, plain, () if number else others, refused)
     if not compared:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
@@ -250,7 +251,7 @@ def _after_each(
         if isinstance(used, str):
             refused.append(f"{earlier} ({earlier.kind}): {used}")
         else:
-            form = Agreement(code, f"after {earlier}", used, code.afresh)
+            form = Agreement(code, f"after {earlier}", used, code.rotator)
             yield _Compared(call, earlier, form.take_all([plain]))
 
 
@@ -306,7 +307,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
     A call alike follows, for a buffer may be kept for each shape, and one of another length.
     """
     rotator = code.rotator()
-    if not isinstance(rotator, Direct):
+    if not isinstance(rotator, ForeignRotator):
         yield not_applicable("results", _ADAPTER)
         return
     both = rotator.fit.convention.takes_keys
@@ -330,7 +331,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether two threads that call one instance at the same time each get what is theirs."""
     rotator = code.rotator()
-    if not isinstance(rotator, Direct):
+    if not isinstance(rotator, ForeignRotator):
         yield not_applicable("threads", _ADAPTER)
         return
     calls = [list(_calls(code, number)) for number in range(_THREADS)]

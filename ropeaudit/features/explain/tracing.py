@@ -326,7 +326,7 @@ def _faults(
 
         def check(step: int, offset: int = offset) -> Places:
             given = subject.rotator(), setting, subject.dtype, vectors, offset
-            return verification.check(*given, afresh=subject.afresh, batch_step=step)
+            return verification.check(*given, afresh=subject.rotator, batch_step=step)
 
         seen = verification.with_rows(check, subject.by_batch(), offset)
         if seen.diagnosis is not None:

@@ -125,10 +125,6 @@ class Called:
         """Return a new instance."""
         return self.code.rotator(self.setting, self.dtype)
 
-    def afresh(self) -> Rotator:
-        """Return an instance without a past, where that can be."""
-        return self.code.rotator(self.setting, self.dtype)
-
     def by_batch(self) -> bool:
         """Return whether it takes positions of each batch element."""
         fit = self.code.fit(self.setting)

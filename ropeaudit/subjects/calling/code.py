@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.environments import CLEAN, Environment
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.arrays import Strides
-    from ropeaudit.subjects.calling.conventions import Answer
     from ropeaudit.subjects.calling.detection import Fit
 
 Changes: TypeAlias = Mapping[str, str]
@@ -92,61 +90,6 @@ class Rotator(ABC):
         Raises: NotImplementedError where nothing is called, or in one way alone.
         """
         raise NotImplementedError  # what is looked up, and a way to call an instance, have no other dtype
-
-
-class Direct(Rotator):
-    """An instance of own code, which is given arrays as its users give them: here or in another process.
-
-    fit: how it is called.
-    """
-
-    fit: Fit
-    setting: RopeSetting
-    dtype: Format
-
-    @property
-    @abstractmethod
-    def in_place(self) -> bool:
-        """Whether a backward pass changed its leaves where they lay."""
-
-    @abstractmethod
-    def afresh(self) -> Direct:
-        """Return a rotator of an instance that has not been called yet."""
-
-    @abstractmethod
-    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
-        """Return what one call gives, with what it did beside; k is q where it is None.
-
-        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
-        """
-
-    @abstractmethod
-    def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
-        """Call, keep what is returned, and return its values."""
-
-    @abstractmethod
-    def kept_now(self) -> list[FloatArray]:
-        """Return the values that what `kept` keeps has now."""
-
-    @abstractmethod
-    def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[tuple[FloatArray, FloatArray]]]:
-        """Return what calls of several threads give that run at the same time: q, k and positions of each."""
-
-    @abstractmethod
-    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> Direct:
-        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
-
-    @abstractmethod
-    def refilling(self) -> Direct:
-        """Return the same instance, given positions in one tensor that each call fills anew."""
-
-    @abstractmethod
-    def compiled(self, backend: str) -> Direct:
-        """Return the same instance, compiled by torch."""
-
-    @abstractmethod
-    def backward(self) -> Direct:
-        """Return the same instance, whose backward pass is called: see `backward.Backward`."""
 
 
 @dataclass(slots=True)

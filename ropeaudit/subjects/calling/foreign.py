@@ -16,7 +16,7 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import detection
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Direct, Rotator, StageLog
+from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
@@ -336,8 +336,8 @@ class ForeignCalls(Rotator):
 
 
 @dataclass(slots=True, kw_only=True)
-class ForeignRotator(ForeignCalls, Direct):
-    """The same of own code, which is given arrays as its users give them."""
+class ForeignRotator(ForeignCalls):
+    """The same of own code, which is given arrays as its users give them. fit: how it is called."""
 
     fit: Fit
 
@@ -345,10 +345,6 @@ class ForeignRotator(ForeignCalls, Direct):
     def in_place(self) -> bool:
         """Whether a backward pass changed its leaves where they lay."""
         return self.instance.in_place
-
-    def afresh(self) -> ForeignRotator:
-        """Return a rotator of an instance that has not been called yet."""
-        return cast(ForeignRotator, self.code.rotator(self.setting, self.dtype))
 
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
         """Return what one call gives, with what it did beside; what is returned stays in the child."""

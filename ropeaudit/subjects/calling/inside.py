@@ -16,12 +16,12 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects.calling import arrays as given_arrays
 from ropeaudit.subjects.calling import backward, conventions, detection, loading, signatures
-from ropeaudit.subjects.calling.code import Code, Direct, Rotator, StageLog
+from ropeaudit.subjects.calling.code import Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit, NoFit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
 
 VALUES = Values(
@@ -168,7 +168,7 @@ def _called(
         value = getattr(rotator, method)(*given)
     if isinstance(value, Answer):
         value = replace(value, held=())
-    return value, isinstance(rotator, Direct) and rotator.in_place
+    return value, isinstance(rotator, OwnRotator) and rotator.in_place
 
 
 def _forms(state: _State, setting: RopeSetting) -> Any:

@@ -32,7 +32,7 @@ from ropeaudit.subjects.calling import (
 from ropeaudit.subjects.calling.arrays import Refilling, Strides
 from ropeaudit.subjects.calling.backward import Backward
 from ropeaudit.subjects.calling.building import can_be_copied, copied, is_module
-from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Direct
+from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
@@ -292,7 +292,7 @@ class OwnCode(Code):
 
 
 @dataclass(slots=True)
-class OwnRotator(Direct):
+class OwnRotator(Rotator):
     """An instance of own code that is called."""
 
     own: OwnCode
@@ -311,10 +311,6 @@ class OwnRotator(Direct):
     def in_place(self) -> bool:
         """Whether a backward pass changed its leaves where they lay."""
         return isinstance(self.instance, Backward) and self.instance.in_place
-
-    def afresh(self) -> OwnRotator:
-        """Return a rotator of an instance that has not been called yet."""
-        return self.own.rotator(self.setting, self.dtype)
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
