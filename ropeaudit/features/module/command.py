@@ -84,7 +84,7 @@ def module(
     """
     from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.inside import ModuleRun
+    from ropeaudit.features.module.report import ModuleRun, columns_of
     from ropeaudit.reports import with_metadata
 
     asked = {
@@ -102,7 +102,7 @@ def module(
         "device": device,
     }
     run = ModuleRun(asked)
-    columns = output.chosen_columns(*run.columns)
+    columns = output.chosen_columns(*columns_of(run.ways))
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
         code = delivery.delivered_at_once(
             lambda metadata: with_metadata(run.report(columns), metadata),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ropeaudit.recognition import allowance
 from ropeaudit.recognition.inferred import Inference, recovered, usual
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling import forwards
 from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
 from ropeaudit.tensor_files import rope_values
 
@@ -331,7 +332,7 @@ class TensorPlaces:
 
         Raises: LookupError or ValueError where the tensors have another shape.
         """
-        tensors = tensors_of(returned)
+        tensors = forwards.tensors_of(returned)
         values = [np.moveaxis(values_of(tensors[index]), self.axis, 0) for index in self.tensors]
         if self.halves is not None:
             values = [values[0][half] for half in self.halves]
@@ -348,19 +349,7 @@ class TensorPlaces:
 
     def dtype(self, returned: Any) -> str:
         """Return the dtype of what is returned."""
-        return str(tensors_of(returned)[self.tensors[0]].dtype).removeprefix("torch.")
-
-
-def tensors_of(returned: Any) -> list[Any]:
-    """Return all tensors of nested lists, tuples and dicts, in order."""
-    import torch
-
-    if isinstance(returned, torch.Tensor):
-        return [returned]
-    parts = list(returned.values()) if isinstance(returned, Mapping) else returned
-    if not isinstance(parts, list | tuple):
-        return []
-    return [tensor for part in parts for tensor in tensors_of(part)]
+        return str(forwards.tensors_of(returned)[self.tensors[0]].dtype).removeprefix("torch.")
 
 
 def places(returned: Any, rows: int) -> TensorPlaces | None:
@@ -400,7 +389,7 @@ def _of_whole_positions(points: NDArray[np.complex128], theta: Planes) -> bool:
 
 def _candidates(returned: Any, rows: int) -> Iterator[tuple[TensorPlaces, list[Planes]]]:
     """Yield where cos and sin may stand, with the planes there."""
-    for candidate in _places(tensors_of(returned), rows):
+    for candidate in _places(forwards.tensors_of(returned), rows):
         with contextlib.suppress(LookupError, ValueError):
             yield candidate, candidate.planes(returned, rows)
 

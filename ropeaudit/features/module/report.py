@@ -1,4 +1,7 @@
-"""The report of a module's RoPE buffers and of its runs: the answer, and the rows of each."""
+"""The report of a module's RoPE buffers and of its runs: the answer, and the rows of each.
+
+A module that is code is built and run in a process of its own, from which the report comes back.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,23 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import records
+from ropeaudit.door import process
+from ropeaudit.door.child import Header
+from ropeaudit.door.child import Session as Inside
+from ropeaudit.door.messages import Arrays
+from ropeaudit.door.values import Values
+from ropeaudit.errors import BadInput, ForeignError, did
+from ropeaudit.features.module import analysis
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.answer import answer, badness, finding
 from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.features.module.measurement import UP_TO
 from ropeaudit.features.module.runs import Run
+from ropeaudit.features.module.source import is_code
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
-from ropeaudit.reports.answers import headline
+from ropeaudit.reports.answers import Answer, Cause, headline
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
 from ropeaudit.runtime.columns import Columns, table
 
@@ -193,3 +204,53 @@ def module_ticket(audit: ModuleAudit) -> Ticket:
     expected = _EXPECTED.format(against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
     said = replace(said, headline=seen)
     return Ticket(f"{title}{by_code(codes(diagnosis))}", said, facts, expected, _COMMAND_ALONE)
+
+
+_HERE = "ropeaudit.features.module.report"
+VALUES = Values([Report, Answer, Cause, Ticket, Reproduction], [COLUMNS, RUNS, records.COLUMNS["tolerance"]])
+
+
+class ModuleRun:
+    """The audit of a module in a child: whether it fails, whether `ways` were, and what is reported of it."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        """Build and run the module. asked: arguments of `analysis.module`. Raises: RopeAuditError."""
+        spec, arrays = str(asked["source"]), dict[str, Any]()
+        given = {"asked": VALUES.packed(dict(asked), arrays)}
+        try:
+            self.session = (
+                process.alone((_HERE, "torch", "transformers")) if is_code(spec) else process.here()
+            )
+            told, _ = self.session.ask(f"{_HERE}:begin", given, arrays)
+        except ForeignError as error:
+            raise BadInput(f"{spec!r}: {did(error)}") from None
+        self.broken, self.ways = bool(told["broken"]), bool(told["ways"])
+
+    def report(self, columns: Sequence[str] | None) -> Report:
+        """Return the report; `columns` chooses and orders what is shown and written."""
+        made: Report = self._made("report", columns)
+        return made
+
+    def ticket(self) -> Ticket:
+        """Return the ticket of what is furthest off, or of a pass."""
+        made: Ticket = self._made("ticket", None)
+        return made
+
+    def _made(self, what: str, columns: Sequence[str] | None) -> Any:
+        told, arrays = self.session.ask(f"{_HERE}:made", {"what": what, "columns": columns})
+        return VALUES.unpacked(told, dict(arrays))
+
+
+def begin(session: Inside, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Build and run a module in the child."""
+    audit = analysis.module(**VALUES.unpacked(arguments["asked"], dict(arrays)))
+    session.state["audit"] = audit
+    return {"broken": audit.wrong or not audit.judged, "ways": audit.ways}, {}
+
+
+def made(session: Inside, arguments: Header, arrays: Arrays) -> tuple[Any, Arrays]:
+    """Return its report or its ticket."""
+    audit, held = session.state["audit"], dict[str, Any]()
+    ticket = arguments["what"] == "ticket"
+    result = module_ticket(audit) if ticket else report([audit], arguments["columns"], {})
+    return VALUES.packed(result, held), held

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -360,8 +360,6 @@ def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
     import torch
 
     with imaginary_parts():  # what a cast makes of complex tables is seen in what the module returns
-        if way == BUILT:
-            return builder.build(), ""
         if way == "default-dtype":
             before = torch.get_default_dtype()
             torch.set_default_dtype(dtype)
@@ -405,7 +403,9 @@ def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, st
     library = _library(type(module))
     if not library:
         raise BadInput("neither transformers nor diffusers loads it")
-    model, place = (module, "") if hasattr(module, "save_pretrained") else (_holder(library, builder), HELD)
+    model, place = module, ""
+    if not hasattr(module, "save_pretrained"):
+        model, place = (_of_diffusers if library == "diffusers" else _of_transformers)(builder), HELD
     options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
     if library == "diffusers":
         options["low_cpu_mem_usage"] = False
@@ -425,18 +425,15 @@ def _library(cls: type[Any]) -> str:
     return ""
 
 
-def _holder(library: str, builder: Builder) -> Any:
-    """Return a model of one parameter that holds a module."""
+def _held(model: Any, builder: Builder) -> None:
+    """Fill a model of one parameter with a module."""
     import torch
 
-    def fill(model: Any) -> None:
-        setattr(model, HELD, builder.build())
-        model.weight = torch.nn.Parameter(torch.zeros(1))
-
-    return _of_diffusers(fill) if library == "diffusers" else _of_transformers(builder, fill)
+    setattr(model, HELD, builder.build())
+    model.weight = torch.nn.Parameter(torch.zeros(1))
 
 
-def _of_diffusers(fill: Callable[[Any], None]) -> Any:
+def _of_diffusers(builder: Builder) -> Any:
     from diffusers import ConfigMixin, ModelMixin
     from diffusers.configuration_utils import register_to_config
 
@@ -446,12 +443,12 @@ def _of_diffusers(fill: Callable[[Any], None]) -> Any:
         @register_to_config  # type: ignore[untyped-decorator,unused-ignore]
         def __init__(self) -> None:
             super().__init__()
-            fill(self)
+            _held(self, builder)
 
     return Holder()
 
 
-def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
+def _of_transformers(builder: Builder) -> Any:
     """Return a model of the kind that holds such a module, which knows how its buffers are made anew."""
     from transformers import PreTrainedModel
 
@@ -469,7 +466,7 @@ def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
 
         def __init__(self, config: Any) -> None:
             PreTrainedModel.__init__(self, config)
-            fill(self)
+            _held(self, builder)
             self.post_init()
 
     return Holder(config)

@@ -270,3 +270,15 @@ def _calls(
             yield (call,)
         else:
             yield tuple(replace(call, arguments={**arguments, layer: constant(one)}) for one in types)
+
+
+def tensors_of(returned: Any) -> list[Any]:
+    """Return all tensors of nested lists, tuples and dicts, in order."""
+    import torch
+
+    if isinstance(returned, torch.Tensor):
+        return [returned]
+    parts = list(returned.values()) if isinstance(returned, Mapping) else returned
+    if not isinstance(parts, list | tuple):
+        return []
+    return [tensor for part in parts for tensor in tensors_of(part)]

@@ -5,10 +5,7 @@ Letters: h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -21,6 +18,7 @@ from ropeaudit.errors import MissingPackage, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import forwards
+from ropeaudit.subjects.calling.environments import silent
 from ropeaudit.subjects.calling.forwards import Call
 from ropeaudit.subjects.third_party import applying, structure
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
@@ -86,7 +84,7 @@ class ModuleRope(TorchAdapter):
     def _new(self, fit: Fit, setting: RopeSetting) -> Any:
         """Return a new module, of those that the class is built as the one that fits."""
         cls = self._class()
-        with _quiet(self.entry.package):
+        with silent():  # about default configs
             return cls(
                 **structure.variants_of_arguments(cls, fit.dims, fit.axes, setting.base)[fit.number]
             ).eval()
@@ -101,7 +99,7 @@ class ModuleRope(TorchAdapter):
         if key not in self._fits:
             try:
                 earlier = next((fit for fit in self._fits.values() if isinstance(fit, Fit)), None)
-                with _quiet(self.entry.package):
+                with silent():  # about default configs
                     fit = found(self._class(), *key, earlier)
             except Exception as error:  # whatever a module raises when it is imported
                 fit = f"it cannot be imported: {one_line(error)}"
@@ -112,20 +110,6 @@ class ModuleRope(TorchAdapter):
 
 
 adapter = ModuleRope
-
-
-@contextlib.contextmanager
-def _quiet(package: str) -> Iterator[None]:
-    """Leave out what a package logs about default configs."""
-    logger = logging.getLogger(package)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
 
 
 def _note(name: str, fit: Fit, rotary_dim: int) -> str:
@@ -208,23 +192,13 @@ def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tupl
         except Exception as error:  # whatever other people's code raises
             reasons.append(f"{call.words} raises {one_line(error)}")
             continue
-        tensors = _tensors(tables)
+        tensors = forwards.tensors_of(tables)
         rows = len(at) if call.free else None
         if not tensors or any(one.numel() > len(at) * dims * _LARGEST for one in tensors):
             reasons.append(f"{call.words} returns no table of the positions")
         elif rows is None or any(rows in one.shape for one in tensors):
             for apply in applies:
                 yield call, apply
-
-
-def _tensors(returned: Any) -> list[Any]:
-    """Return all tensors of nested lists, tuples and dicts."""
-    if isinstance(returned, torch.Tensor):
-        return [returned]
-    parts = returned.values() if isinstance(returned, Mapping) else returned
-    if not isinstance(parts, list | tuple) and not isinstance(returned, Mapping):
-        return []
-    return [one for part in parts for one in _tensors(part)]
 
 
 def _rotated(module: Any, fit: Fit, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
