@@ -5,6 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,12 @@ _STEP = 2**14
 
 
 class Adapter(Code):
-    """Code as its entry describes it."""
+    """Code as its entry describes it, built and called in an environment: torch is put back behind each.
+
+    clean: the same without an environment.
+    """
+
+    clean: Adapter | None = None
 
     def __init__(self, entry: Entry) -> None:
         self.entry, self.name, self.engine = entry, entry.name, entry.engine
@@ -51,7 +57,11 @@ class Adapter(Code):
         return self._version
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why a setting or dtype is not taken; empty where it is."""
+        """Return why a setting, a dtype or the environment is not taken; empty where all are."""
+        if self.environment.kind == "compile":
+            return "compile takes your own code, FILE.py:NAME; an adapter calls this, with arrays of its own"
+        if lacking := self.environment.lacking(self.engine, dtype, self.device.name):
+            return lacking
         if self.entry.whole_base and setting.base != int(setting.base):
             return f"its base is a whole number, and {setting.base} is not"
         if dtype.name not in self.entry.dtypes:
@@ -63,12 +73,25 @@ class Adapter(Code):
         return ""
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
-        """Return a new instance."""
-        return Alike(self.instance(setting, dtype), dtype)
+        """Return a new instance, made for a dtype, which takes the others too."""
+        device = self.device.name
+        with self.environment.built():
+            called: Any = self.environment.wrapped(self.instance(setting, dtype), device)
 
-    def under(self, environment: Environment) -> Code:
-        """Return the same code as it is called in an environment."""
-        return self if environment.kind == "none" else InEnvironment(self, environment)
+        def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
+            with self.environment.entered(device):
+                rotated: FloatArray = called(x, at, fmt)
+            return rotated
+
+        return Alike(rotate, dtype)
+
+    def under(self, environment: Environment) -> Self:
+        """Return the same code as it is called in an environment; itself in the clean one."""
+        if environment.kind == "none":
+            return self
+        other = copy.copy(self)
+        other.clean, other.environment, other.findings = self, environment, []
+        return other
 
     @abstractmethod
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
@@ -97,7 +120,7 @@ class TorchAdapter(Adapter):
         def turn() -> Alike:
             return backward.of_tensors(self.module(setting, dtype), setting, dtype, self.device)
 
-        return _OfTensors(self.instance(setting, dtype), dtype, turn)
+        return _OfTensors(super().rotator(setting, dtype).rotation, dtype, turn)
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new module."""
@@ -118,43 +141,6 @@ class TorchAdapter(Adapter):
     @abstractmethod
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the function that rotates tensors on the device."""
-
-
-class InEnvironment(Code):
-    """An adapter in an environment: built in it, called in it, torch put back behind each."""
-
-    clean: Adapter
-
-    def __init__(self, adapter: Adapter, environment: Environment) -> None:
-        self.clean, self.environment = adapter, environment
-        self.name, self.engine = adapter.name, adapter.engine
-        self.layouts, self.device = adapter.layouts, adapter.device
-
-    @property
-    def version(self) -> str:
-        """That of its package."""
-        return self.clean.version
-
-    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why a setting, a dtype or the environment is not taken; empty where all are."""
-        if self.environment.kind == "compile":
-            return "compile takes your own code, FILE.py:NAME; an adapter calls this, with arrays of its own"
-        return self.environment.lacking(self.engine, dtype, self.device.name) or self.clean.refuses(
-            setting, dtype
-        )
-
-    def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
-        """Return a new instance, made for a dtype, which takes the others too."""
-        with self.environment.built():
-            rotation = self.clean.instance(setting, dtype)
-        called: Any = self.environment.wrapped(rotation, self.device.name)
-
-        def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-            with self.environment.entered(self.device.name):
-                rotated: FloatArray = called(x, at, fmt)
-            return rotated
-
-        return Alike(rotate, dtype)
 
 
 def table_end(largest: int, smallest: int) -> int:
