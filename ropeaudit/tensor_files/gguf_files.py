@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,19 +96,17 @@ def _read(path: Path) -> GgufFile:
     for name, field in reader.fields.items():
         key = name.removeprefix(f"{architecture}.")
         if key != name and key.startswith(_KEYS):
-            values[key] = _plain(field.contents())
+            content = field.contents()
+            if isinstance(content, list):
+                values[key] = tuple(float(one) for one in content)
+            else:
+                values[key] = content if isinstance(content, bool | str) else float(content)
     divisors = {
         tensor.name: np.array(tensor.data, dtype=np.float64).reshape(-1)
         for tensor in reader.tensors
         if tensor.name in DIVISORS and tensor.data.dtype.kind == "f"
     }
     return GgufFile(architecture, values, divisors, len(reader.tensors))
-
-
-def _plain(value: Any) -> Value:
-    if isinstance(value, list):
-        return tuple(float(one) for one in value)
-    return value if isinstance(value, bool | str) else float(value)
 
 
 def _behind_string(data: mmap.mmap, at: int) -> int:
