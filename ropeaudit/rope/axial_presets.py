@@ -77,9 +77,6 @@ def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
         given = table.get(key, usual)
         return tuple(given) if isinstance(given, list) else (given,) * len(axes)
 
-    numbers: dict[str, Any] = {
-        key: tuple(map(_exact, each(key, usual))) for key, usual in _USUAL_NUMBERS.items()
-    }
     plain: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
     if "factor" in plain:
         plain["factor"] = str(plain["factor"])
@@ -89,13 +86,12 @@ def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
         dims=tuple(int(d) for d in table["dims"]),
         base=tuple(float(one) for one in each("base", 10000)),
         positions=each("positions", "index"),
+        start=tuple(map(_exact, each("start", 0))),
+        unit=tuple(map(_exact, each("unit", 1))),
+        extent=tuple(map(_exact, each("extent", 1))),
         kv_heads=table.get("kv_heads", table.get("heads", 8)),
-        **numbers,
         **plain,
     )
-
-
-_USUAL_NUMBERS = {"start": 0, "unit": 1, "extent": 1}
 
 
 def _exact(value: Any) -> Fraction:

@@ -17,6 +17,7 @@ from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_models import is_one
+from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.tensor_files.gguf_files import GgufFile
@@ -115,9 +116,9 @@ def _scaling(
     yarn = kind == "yarn" and stretch > 1 and original is not None
     if yarn and (every := file.number("rope.scaling.yarn_log_multiplier")):  # weights of DeepSeek's files
         first = every if file.architecture == "deepseek2" and every != 1 else 1.0
-        given = own * (_weighed(stretch, first) / _weighed(stretch, every))
+        given = own * (mscale(stretch, first) / mscale(stretch, every))
     elif yarn and own != 1:
-        given = own * _weighed(stretch, 1.0)
+        given = own * mscale(stretch, 1.0)
     if yarn and _FREQS not in file.divisors:
         fast, slow = (file.number(f"rope.scaling.yarn_beta_{name}") or None for name in ("fast", "slow"))
         return Scaling(
@@ -132,11 +133,6 @@ def _scaling(
         theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
         return Scaling("explicit", frequencies=theta, attention_factor=given)
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
-
-
-def _weighed(stretch: float, weight: float) -> float:
-    """Return YaRN's attention factor with a weight."""
-    return 1.0 if stretch <= 1 else 1.0 + 0.1 * weight * math.log(stretch)
 
 
 def _axes(file: GgufFile) -> Axes | None:

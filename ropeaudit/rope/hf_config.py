@@ -242,7 +242,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
 
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
-    kind = kind_of(rope)
+    kind = _kind(rope)
     taken = hf_models.of_type(model, "scalings")
     if taken is not None and kind not in ("default", *taken):
         others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
@@ -253,10 +253,17 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
     if kind != "proportional" and not hf_models.class_default(model).takes_fraction:
-        _check_unread(config, head_dim, fraction, kind, model)
+        latent = config.get("qk_nope_head_dim") is not None
+        taken = head_dim if fraction is None else int(head_dim * fraction)
+        if kind != "default" and not latent and taken != head_dim:
+            raise BadInput(
+                f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is read by {kind}, which makes frequencies of "
+                f"{taken} dims, and not by the code of {model}, which rotates all "
+                f"{head_dim}: it fails when it is called; leave it out"
+            )
         fraction = None
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
-    scale = scaling_of(config, rope, fraction, rotary_dim // 2)
+    scale = _scaling(config, rope, kind, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
     interleaved = hf_models.is_one(model, "interleaved") if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
@@ -286,18 +293,6 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
         raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
     return (2 * width if hf_models.is_one(model, "double_head_dim") else width) // heads
-
-
-def _check_unread(config: Config, head_dim: int, fraction: float | None, kind: str, model: str) -> None:
-    """Raise BadInput for a fraction of dims that a scaling reads, and the code that rotates does not."""
-    latent = config.get("qk_nope_head_dim") is not None
-    if kind == "default" or latent or fraction is None or int(head_dim * fraction) == head_dim:
-        return
-    raise BadInput(
-        f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is read by {kind}, which makes frequencies of "
-        f"{int(head_dim * fraction)} dims, and not by the code of {model}, which rotates all {head_dim}: it "
-        "fails when it is called; leave it out"
-    )
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
@@ -433,7 +428,7 @@ _KEYS = {name: key for key, name in HF_NAMES.items()}  # of parameters, as the f
 _OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as one of the scaling's own
 
 
-def kind_of(rope: Config) -> str:
+def _kind(rope: Config) -> str:
     """Return the kind of scaling that RoPE parameters name, "default" where none. Raises: BadInput."""
     names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
     named = next((key for key in ("rope_type", "type") if key in rope), "")
@@ -449,12 +444,11 @@ def kind_of(rope: Config) -> str:
     return str(kinds[0]) if kinds else "default"
 
 
-def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int) -> Scaling:
+def _scaling(config: Config, rope: Config, kind: str, fraction: float | None, pairs: int) -> Scaling:
     """Return the scaling that RoPE parameters say, some of it outside them. Raises: BadInput.
 
     fraction: of the dims that are rotated, None where it is not given. pairs: of those.
     """
-    kind = kind_of(rope)
     rules, values = KINDS[kind], dict[str, Any]()
     for key, name in HF_NAMES.items():
         if rope.get(key) is not None and name not in _OUTSIDE:
@@ -478,7 +472,15 @@ def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int)
     ):
         values["maximum"] = maximum
     _check_names(config, rope, kind, values)
-    _check_values(kind, values, pairs)
+    for name, value in values.items():  # for some the formulas mean nothing
+        try:
+            scaling.check_value(_KEYS[name], kind, name, value)
+        except UsageError as error:
+            raise BadInput(error.typed) from None
+        if name in ("short", "long") and len(value) != pairs:
+            raise BadInput(
+                f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
+            )
     return scaling.from_mapping(kind, values)
 
 
@@ -517,19 +519,6 @@ def _fitting(config: Config, values: Mapping[str, Any]) -> list[str]:
         return set(KINDS[kind].needs) <= given | ({"original"} if kind == "yarn" else set())
 
     return [kind for kind in taking if complete(kind)] or taking
-
-
-def _check_values(kind: str, values: Mapping[str, Any], pairs: int) -> None:
-    """Raise BadInput for values for which the formulas mean nothing."""
-    for name, value in values.items():
-        try:
-            scaling.check_value(_KEYS[name], kind, name, value)
-        except UsageError as error:
-            raise BadInput(error.typed) from None
-        if name in ("short", "long") and len(value) != pairs:
-            raise BadInput(
-                f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
-            )
 
 
 def _listed(names: Iterable[str]) -> str:

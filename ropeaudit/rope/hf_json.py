@@ -50,8 +50,15 @@ class NotRotated(BadInput):
 
 def load(path: str) -> Any:
     """Return what a JSON file, or the config.json in a folder, holds. Raises: BadInput."""
+    file = Path(path)
     try:
-        data = _bytes(path)
+        if folder := file.is_dir():
+            file /= "config.json"
+        if not file.is_file():
+            hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
+            raise FileNotFoundError(0, "a folder without config.json" if folder else f"no such file{hub}")
+        with file.open("rb") as stream:
+            data = stream.read(_LARGEST_FILE + 1)
     except OSError as error:
         raise BadInput(f"{path!r}: {error.strerror or error}; give a file that can be read") from None
     except ValueError as error:  # of a path that no file can have
@@ -73,22 +80,6 @@ def load(path: str) -> Any:
         raise BadInput(f"{path!r}: {error}") from None
     except ValueError as error:
         raise BadInput(f"{path!r}: is not JSON in UTF-8: {str(error)[:100]}; give a config.json") from None
-
-
-def _bytes(path: str) -> bytes:
-    """Return the bytes of a file, at most one byte more than the largest file that is read."""
-    file = Path(path)
-    if file.is_dir():
-        file /= "config.json"
-        if not file.is_file():
-            raise FileNotFoundError(0, "a folder without config.json")
-    if not file.is_file():
-        hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
-        raise FileNotFoundError(0, f"no such file{hub}")
-    if file.stat().st_size > _LARGEST_FILE:
-        return bytes(_LARGEST_FILE + 1)
-    with file.open("rb") as stream:
-        return stream.read(_LARGEST_FILE + 1)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -42,22 +42,21 @@ def all_presets() -> list[ModelRope]:
 
 @functools.cache
 def _library() -> dict[str, ModelRope]:
-    return {name: _model(name, table) for name, table in tomllib.loads(data.text("models.toml")).items()}
-
-
-def _model(name: str, table: Mapping[str, Any]) -> ModelRope:
-    layers = {"full_attention": _setting(table, table["base"], table.get("scaling", "default"))}
-    if "sliding_base" in table:
-        layers["sliding_attention"] = _setting(table, table["sliding_base"], "default")
-    return ModelRope(
-        name=name,
-        source=table["source"],
-        heads=table["heads"],
-        kv_heads=table["kv_heads"],
-        declared=table["maximum"],
-        layers=layers,
-        unrotated=table.get("unrotated", ""),
-    )
+    library = {}
+    for name, table in tomllib.loads(data.text("models.toml")).items():
+        layers = {"full_attention": _setting(table, table["base"], table.get("scaling", "default"))}
+        if "sliding_base" in table:
+            layers["sliding_attention"] = _setting(table, table["sliding_base"], "default")
+        library[name] = ModelRope(
+            name=name,
+            source=table["source"],
+            heads=table["heads"],
+            kv_heads=table["kv_heads"],
+            declared=table["maximum"],
+            layers=layers,
+            unrotated=table.get("unrotated", ""),
+        )
+    return library
 
 
 def _setting(table: Mapping[str, Any], base: float, scale: str) -> RopeSetting:

@@ -33,12 +33,10 @@ class Kind:
     declares_stretched: bool = False
 
 
-def _kind(row: Mapping[str, Any]) -> Kind:
-    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
-    return Kind(**{**row, **lists})
-
-
-KINDS = {name: _kind(row) for name, row in tomllib.loads(data.text("scalings.toml")).items()}
+KINDS = {
+    name: Kind(**{key: tuple(one) if isinstance(one, list) else one for key, one in row.items()})
+    for name, row in tomllib.loads(data.text("scalings.toml")).items()
+}
 HF_NAMES = {
     "factor": "factor",
     "original_max_position_embeddings": "original",
@@ -167,7 +165,15 @@ def parse(text: str) -> Scaling:
         key = HF_NAMES.get(key.strip(), key.strip())
         if not equals or key not in {f.name for f in fields(Scaling)} - {"kind"}:
             raise UsageError(f"scaling {kind}: {item!r} is not KEY=VALUE with one of {_taken(kind)}")
-        values[key] = _read(kind, key, value)
+        if key == "truncate":
+            if value not in ("true", "false"):
+                raise UsageError(f"scaling {kind}: truncate is true or false")
+            values[key] = value == "true"
+            continue
+        try:
+            values[key] = tuple(map(float, value.split(";"))) if key in _LISTS else float(value)
+        except ValueError:
+            raise UsageError(f"scaling {kind}: {key}={value!r} is not a number") from None
     return Scaling(kind, **values)
 
 
@@ -181,19 +187,6 @@ def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
 
 def _number(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _read(kind: str, key: str, text: str) -> Any:
-    if key == "truncate":
-        if text not in ("true", "false"):
-            raise UsageError(f"scaling {kind}: truncate is true or false")
-        return text == "true"
-    try:
-        if key in _LISTS:
-            return tuple(float(part) for part in text.split(";"))
-        return float(text)
-    except ValueError:
-        raise UsageError(f"scaling {kind}: {key}={text!r} is not a number") from None
 
 
 def check_value(called: str, kind: str, name: str, value: Any) -> None:

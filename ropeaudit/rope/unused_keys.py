@@ -65,19 +65,25 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
     lengths = _lengths(model.layers.values())
     reading = _effect(model, lengths)
 
-    def same(changed: Mapping[str, Any]) -> bool:
+    def same(path: Path, value: Any) -> bool:
+        """Return whether the reading is the same with another value in a place, without its key if None."""
+        changed = copy.deepcopy(dict(part))
+        inner = changed
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = value
+        if value is None:
+            del inner[path[-1]]
         try:
-            other = hf_config.from_config(changed, "model", "config", base)
-            return _effect(other, lengths) == reading
+            return _effect(hf_config.from_config(changed, "model", "config", base), lengths) == reading
         except RopeAuditError:
             return False
 
-    found: list[UnusedKey | None] = []
-    for path, value in _keys(part):
-        if all(same(other) for other in _others(part, path, value)):
-            found.append(_key(path, value, _used(path[-1], part, model)))
-    for path, value in _outside(config, part):  # deeper ones are of images or sound
-        found.append(_key(path, value, _used(path[-1], part, model) if len(path) == 1 else []))
+    unused = [key for key in _keys(part) if all(same(key[0], other) for other in (None, *_changed(key[1])))]
+    found = [_key(path, value, _used(path[-1], part, model)) for path, value in unused]
+    for path, value in _outside(config, part, ()) if config is not part else ():
+        if value != part.get(path[-1]):  # deeper ones are of images or sound
+            found.append(_key(path, value, _used(path[-1], part, model) if len(path) == 1 else []))
     return [key for key in found if key is not None]
 
 
@@ -142,20 +148,6 @@ def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, An
             yield path, value
 
 
-def _others(part: Mapping[str, Any], path: Path, value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the text part without a key, and with other values in its place."""
-    for other in (None, *_changed(value)):
-        changed = copy.deepcopy(dict(part))
-        inner = changed
-        for name in path[:-1]:
-            inner = inner[name]
-        if other is None:
-            del inner[path[-1]]
-        else:
-            inner[path[-1]] = other
-        yield changed
-
-
 def _changed(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
@@ -168,20 +160,15 @@ def _changed(value: Any) -> list[Any]:
     return []
 
 
-def _outside(config: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+def _outside(inner: Mapping[str, Any], part: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
     """Yield the keys about RoPE that stand in other parts than the one about text: those are not read."""
-
-    def walk(inner: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
-        for key, value in inner.items():
-            if value is part:
-                continue
-            if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
-                yield from walk(value, (*inside, key))
-            elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
-                yield (*inside, key), value
-
-    if config is not part:
-        yield from (item for item in walk(config, ()) if item[1] != part.get(item[0][-1]))
+    for key, value in inner.items():
+        if value is part:
+            continue
+        if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
+            yield from _outside(value, part, (*inside, key))
+        elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
+            yield (*inside, key), value
 
 
 def _key(path: Path, value: Any, used: list[float]) -> UnusedKey | None:
