@@ -99,10 +99,9 @@ class _LastVectors(Capture):
         super().__init__()
         self.last: dict[int, list[_Vectors]] = {}
 
-    def __call__(self, module: Any, query: Any, key: Any, *args: Any, **others: Any) -> Any:
+    def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
         last = as_array(query[:, :, -1]), as_array(key[:, :, -1])
         self.last.setdefault(self._number(module), []).append(last)
-        return self.attend(module, query, key, *args, **others)
 
 
 def compare(

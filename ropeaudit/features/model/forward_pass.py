@@ -12,7 +12,7 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model import held, load
-from ropeaudit.features.model.layers import Called, LayerVectors, as_array
+from ropeaudit.features.model.layers import LayerVectors, as_array
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
@@ -99,7 +98,7 @@ class Runner:
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
-        listening = capture.calls.listening(self.model) if rotations else contextlib.nullcontext()
+        listening = capture.listening(self.model) if rotations else contextlib.nullcontext()
         with torch.no_grad(), self.arithmetic(), listening, products, lookups:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
@@ -131,33 +130,28 @@ class Runner:
         """
         chance = _apart(self.run(ids, 0).logits, base.logits)
         for value in (0.37, float("nan")):
-            again = self._run_with(dict.fromkeys(names, value), ids)
-            if again is None or _apart(again, base.logits) > _CHANCE * chance:
+            kept, changed = dict(self.fresh), []
+            for path, _, key in (name.rpartition(".") for name in names):
+                if path in self.fresh:
+                    self.fresh[path] = copy.deepcopy(self.fresh[path])
+                module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
+                own = getattr(module, key)
+                changed.append((module, key, own))
+                other = torch.full_like(own, value) if isinstance(own, torch.Tensor) else own * 1.5 + value
+                setattr(module, key, other)
+            try:
+                again = self.run(ids, 0).logits
+            except BadInput:
+                return True
+            finally:
+                self.fresh = kept
+                for module, key, own in changed:
+                    setattr(module, key, own)
+            if _apart(again, base.logits) > _CHANCE * chance:
                 return True
             if bool(again.isnan().any()) and not bool(base.logits.isnan().any()):
                 return True
         return False
-
-    def _run_with(self, values: Mapping[str, float], ids: list[int]) -> Any:
-        """Return logits where buffers and factors, by name, hold other numbers; None where it cannot run."""
-        kept, changed = dict(self.fresh), []
-        for name, value in values.items():
-            path, _, key = name.rpartition(".")
-            if path in self.fresh:
-                self.fresh[path] = copy.deepcopy(self.fresh[path])
-            module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
-            held = getattr(module, key)
-            changed.append((module, key, held))
-            other = torch.full_like(held, value) if isinstance(held, torch.Tensor) else held * 1.5 + value
-            setattr(module, key, other)
-        try:
-            return self.run(ids, 0).logits
-        except BadInput:
-            return None
-        finally:
-            self.fresh = kept
-            for module, key, held in changed:
-                setattr(module, key, held)
 
     @contextlib.contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -170,37 +164,79 @@ class Runner:
         self.narrow |= mode.narrow
 
 
-class Calls:
-    """Listens to the functions by which a library's models rotate q and k, "apply_rotary…" by name.
+def _holds(whole: Any, part: Any) -> bool:
+    """Return whether the first or the last dims of each head are those of a part, or of its only head.
 
-    heard: what they were given and returned since attention was last asked about.
+    Shapes: (h, s, d), (h or 1, s, r).
+    """
+    r = part.shape[-1]
+    if part.shape[-2] != whole.shape[-2] or part.shape[0] not in (1, whole.shape[0]) or r > whole.shape[-1]:
+        return False
+    return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
+
+
+class Capture:
+    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
+
+    attended: whether the model has called it. heard: what the functions by which a library's models rotate q
+    and k, "apply_rotary…" by name, were given and returned since attention was last asked about.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with nothing."""
+        self.layers: dict[int, LayerVectors] = {}
+        self.attended = False
         self.heard: list[tuple[list[Any], list[Any]]] = []
+        self._modules: dict[int, Any] = {}
 
-    def take(self, q: Any, k: Any) -> Called | None:
-        """Return the call whose results attention gets, within its first or its last dims; None without any.
+    def __call__(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        **others: Any,
+    ) -> Any:
+        """Keep q and k of a layer, and attend as the model's own function does."""
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        self.keep(module, query, key, attention_mask, scale)
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
+        return eager(module, query, key, value, attention_mask, scaling=scale, **others)
+
+    def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
+        """Keep q and k of a layer. Shapes: (b, h, s, d), (b, g, s, d)."""
+        if not self.attended:
+            self.attended = True
+            self.layers.clear()  # of products elsewhere, see `Products`
+        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
+            causal = getattr(module, "is_causal", True) is not False
+            visible = visible_scores(mask, query.shape[-2], causal=causal)
+            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
+
+    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
+        """Return q and k of a layer, and the call whose results they are, in their first or their last dims.
 
         Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
         """
-        heard, self.heard = self.heard, []
+        (heard, self.heard), called = (self.heard, []), None
+        both = [x.reshape(-1, *x.shape[-2:]) for x in (q, k)]
         for given, rotated in reversed(heard):
             sides = []
-            for whole, x, y in zip((q, k), given, rotated, strict=True):
-                own = whole.reshape(-1, *whole.shape[-2:])
+            for own, x, y in zip(both, given, rotated, strict=True):
                 for before_it, after in ((x[0], y[0]), (x[0].transpose(0, 1), y[0].transpose(0, 1))):
                     if _holds(own, after) and before_it.shape == after.shape:
                         sides.append((as_array(before_it), as_array(after)))
                         break
             if len(sides) == 2:
-                return (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1])
-        return None
+                called = (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1])
+                break
+        return LayerVectors(as_array(both[0]), as_array(both[1]), scale, visible, called)
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:
-        """Listen to the functions in the files of a model's modules, within the block."""
+        """Listen to the functions that rotate, in the files of a model's modules, within the block."""
         files = {type(module).__module__ for module in model.modules()}
         found = [
             (file, name, function)
@@ -231,76 +267,6 @@ class Calls:
             return result
 
         return call
-
-
-def _holds(whole: Any, part: Any) -> bool:
-    """Return whether the first or the last dims of each head are those of a part, or of its only head.
-
-    Shapes: (h, s, d), (h or 1, s, r).
-    """
-    r = part.shape[-1]
-    if part.shape[-2] != whole.shape[-2] or part.shape[0] not in (1, whole.shape[0]) or r > whole.shape[-1]:
-        return False
-    return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
-
-
-class Capture:
-    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
-
-    attended: whether the model has called it. calls: of functions that rotate, while they are listened to.
-    """
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.layers: dict[int, LayerVectors] = {}
-        self.attended = False
-        self.calls = Calls()
-        self._modules: dict[int, Any] = {}
-
-    def __call__(
-        self,
-        module: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        attention_mask: Any,
-        scaling: float | None = None,
-        **others: Any,
-    ) -> Any:
-        """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
-        if not self.attended:
-            self.attended = True
-            self.layers.clear()  # of products elsewhere, see `Products`
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
-            visible = visible_scores(
-                attention_mask, query.shape[-2], causal=getattr(module, "is_causal", True) is not False
-            )
-            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
-        return self.attend(module, query, key, value, attention_mask, scale, **others)
-
-    @staticmethod
-    def attend(
-        module: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        attention_mask: Any,
-        scaling: float | None = None,
-        **others: Any,
-    ) -> Any:
-        """Attend as the model's own function does."""
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
-        return eager(module, query, key, value, attention_mask, scaling=scale, **others)
-
-    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
-        """Return q and k of a layer, and what is known of their rotation.
-
-        Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
-        """
-        arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
-        return LayerVectors(*arrays, scale, visible, self.calls.take(q, k))
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""
@@ -384,20 +350,16 @@ class Products(TorchFunctionMode):
         first = as_array(scores.reshape(-1, *scores.shape[-2:])[0])
         visible = first > _HIDDEN * q.shape[-1] ** -0.5  # some divide after they mask
         if self.exact:
-            self._scale(np.matmul(as_array(q[0]), as_array(k[0]).T), first, visible)
-        scale = self.scales.get(self.number)
-        if scale is None:
-            self.number += 1
+            seen, given = first[visible], np.matmul(as_array(q[0]), as_array(k[0]).T)[visible]
+            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+                scale = float(seen @ given / (given @ given))
+                far = np.abs(seen - scale * given).max(initial=0.0)
+                if far <= 1e-9 * np.abs(seen).max(initial=0.0):  # far above rounding of float64
+                    self.scales[self.number] = scale
+        if self.number in self.scales:
+            self._keep(q, k, self.scales[self.number], visible)
         else:
-            self._keep(q, k, scale, visible)
-
-    def _scale(self, products: Array, scores: Array, visible: Any) -> None:
-        """Note the scale of a layer, where scores are that multiple. 1e-9: far above rounding of float64."""
-        seen, given = scores[visible], products[visible]
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            scale = float(seen @ given / (given @ given))
-            if np.abs(seen - scale * given).max(initial=0.0) <= 1e-9 * np.abs(seen).max(initial=0.0):
-                self.scales[self.number] = scale
+            self.number += 1
 
     def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
         self.capture.layers[self.number] = self.capture.vectors(q, k, float(scale), visible)

@@ -54,37 +54,32 @@ class Change:
 
 def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any, ids: list[int]) -> Change:
     """Compare logits of the same tokens at two places, in float64. Shapes: four of (s, v)."""
-    change = Change()
-    targets = torch.tensor(ids)
+    total, targets, entropy = Change(), torch.tensor(ids), torch.nn.functional.cross_entropy
     for start in range(0, base.shape[0], _ROWS):
-        rows = slice(start, start + _ROWS)
-        four = [logits[rows].double() for logits in (base, shifted, reference_base, reference_shifted)]
-        _gather(change, *four)
+        four = (base, shifted, reference_base, reference_shifted)
+        a, b, exact_a, exact_b = (logits[start : start + _ROWS].double() for logits in four)
+        change, structural = b - a, exact_b - exact_a
+        total.count += change.numel()
+        total.tokens += change.shape[0]
+        total.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
+        for name, values in (
+            ("", change),
+            ("structural_", structural),
+            ("precision_", change - structural),
+            ("reference_", exact_a),
+        ):
+            largest = max(getattr(total, f"{name}largest"), float(values.abs().max()))
+            setattr(total, f"{name}largest", largest)
+            setattr(total, f"{name}squares", getattr(total, f"{name}squares") + float((values**2).sum()))
+        total.base_error_squares += float(((a - exact_a) ** 2).sum())
+        total.error_squares += float(((b - exact_b) ** 2).sum())
+        p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
+        kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
+        total.kl_sum += float(kl.sum())
+        total.kl_largest = max(total.kl_largest, float(kl.max()))
+        total.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
         successors = targets[start + 1 : start + _ROWS + 1]
         if count := len(successors):  # the last token has none
-            entropy = torch.nn.functional.cross_entropy
-            change.loss_sum += float(entropy(four[0][:count], successors, reduction="sum"))
-            change.shifted_loss_sum += float(entropy(four[1][:count], successors, reduction="sum"))
-    return change
-
-
-def _gather(total: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
-    change, structural = b - a, exact_b - exact_a
-    total.count += change.numel()
-    total.tokens += change.shape[0]
-    total.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
-    for name, values in (
-        ("", change),
-        ("structural_", structural),
-        ("precision_", change - structural),
-        ("reference_", exact_a),
-    ):
-        setattr(total, f"{name}largest", max(getattr(total, f"{name}largest"), float(values.abs().max())))
-        setattr(total, f"{name}squares", getattr(total, f"{name}squares") + float((values**2).sum()))
-    total.base_error_squares += float(((a - exact_a) ** 2).sum())
-    total.error_squares += float(((b - exact_b) ** 2).sum())
-    p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
-    kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
-    total.kl_sum += float(kl.sum())
-    total.kl_largest = max(total.kl_largest, float(kl.max()))
-    total.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
+            total.loss_sum += float(entropy(a[:count], successors, reduction="sum"))
+            total.shifted_loss_sum += float(entropy(b[:count], successors, reduction="sum"))
+    return total
