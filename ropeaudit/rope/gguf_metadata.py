@@ -79,6 +79,11 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
         if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
             dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
             layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
+        axes, sections = None, file.values.get("rope.dimension_sections")
+        if isinstance(sections, tuple) and any(sections):  # time, height, width, and one more that is 0
+            t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
+            in_turns = is_one(file.architecture, "gguf_sections_in_turns")
+            axes = Axes((t, h, w), "interleaved" if in_turns else "split")
         model = ModelRope(
             name=name,
             source=source,
@@ -86,7 +91,7 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
             kv_heads=_whole(file, "attention.head_count_kv") or heads,
             declared=context,
             layers=layers,
-            axes=_axes(file),
+            axes=axes,
         )
         return GgufRope(file.architecture, model, missing, tuple(file.divisors))
     except RopeAuditError as error:
@@ -133,16 +138,6 @@ def _scaling(
         theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
         return Scaling("explicit", frequencies=theta, attention_factor=given)
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
-
-
-def _axes(file: GgufFile) -> Axes | None:
-    """Return the sections of M-RoPE: time, height, width, and one more that is 0. Raises: UsageError."""
-    sections = file.values.get("rope.dimension_sections")
-    if not isinstance(sections, tuple) or not any(sections):
-        return None
-    t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
-    in_turns = is_one(file.architecture, "gguf_sections_in_turns")
-    return Axes((t, h, w), "interleaved" if in_turns else "split")
 
 
 def _whole(file: GgufFile, key: str) -> int | None:

@@ -162,6 +162,12 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
     usual = hf_models.class_default(model)
+    of_code: float | None = hf_models.of_type(model, "base")  # ChatGLM's times its rope_ratio
+    if of_code is not None and hf_models.is_one(model, "base_times_ratio"):
+        ratio = config.get("rope_ratio")
+        of_code *= 1.0 if ratio is None else number("rope_ratio", ratio)
+        if of_code <= 0:
+            raise BadInput(f"rope_ratio = {shown(ratio)} is not above 0")
     layers = hf_json.by_layer(config, given) or {_FULL: given}
     own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True))
     if not hf_models.is_one(model, "two_bases"):
@@ -184,8 +190,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             wanted, outside = own_keys[layer], config.get(own_keys[layer])
         if layer == _SLIDING and (local is not None or hf_models.is_one(model, "local_base")):
             wanted, outside = hf_json.LOCAL_BASE, local
-        choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside)]
-        choices += [("rope_theta", _base_of_code(config, model))]
+        choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside), ("rope_theta", of_code)]
         choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
         theta_choice = next((choice for choice in choices if choice[1] is not None), None)
         if theta_choice is None:
@@ -214,18 +219,6 @@ def _given(config: Config, model: str, base: float | None) -> tuple[Config, list
     words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
     kept = base is None or "rope_theta" in config  # --base stands before a default
     return {key: value for key, value in usual.scaled.items() if kept or key != "rope_theta"}, [words]
-
-
-def _base_of_code(config: Config, model: str) -> float | None:
-    """Return the base that the code of a type has, ChatGLM's times its rope_ratio; None where it has none."""
-    base: float | None = hf_models.of_type(model, "base")
-    if base is None or not hf_models.is_one(model, "base_times_ratio"):
-        return base
-    given = config.get("rope_ratio")
-    ratio = 1.0 if given is None else number("rope_ratio", given)
-    if ratio <= 0:
-        raise BadInput(f"rope_ratio = {shown(given)} is not above 0")
-    return base * ratio
 
 
 def _check_rotates(config: Config, model: str, rotates: bool) -> None:
@@ -491,7 +484,12 @@ def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, A
     inside = next((key for key in hf_json.DICTS if config.get(key)), hf_json.DICTS[-1])
     foreign = [name for name in values if name not in (*rules.needs, *rules.takes)]
     if foreign and named is None:
-        fitting = [f'"rope_type": "{one}"' for one in _fitting(config, values)]
+        taking = [one for one in _KINDS if values.keys() <= {*KINDS[one].needs, *KINDS[one].takes}]
+        given = {*values, *_OUTSIDE, *(["original"] if config.get(_KEYS["original"]) is not None else [])}
+        # those that need no more, if any do; the length before yarn may be that of the model
+        lacks = {one: {*KINDS[one].needs} - given - {"original" if one == "yarn" else ""} for one in taking}
+        complete = [one for one in taking if not lacks[one]]
+        fitting = [f'"rope_type": "{one}"' for one in complete or taking]
         remedy = f"add {' or '.join(fitting)}, whichever is meant" if len(fitting) > 1 else ""
         remedy = remedy or (f"add {fitting[0]}" if fitting else "no type takes all of them")
         raise BadInput(
@@ -508,17 +506,6 @@ def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, A
         where = "the config" if set(missing) <= {"maximum"} else inside
         it = "it" if len(missing) == 1 else "them"
         raise BadInput(f"rope_type {named} needs {_listed(missing)}; add {it} to {where}")
-
-
-def _fitting(config: Config, values: Mapping[str, Any]) -> list[str]:
-    """Return the types that take all of some parameters; of those the ones that need no more, if any do."""
-    taking = [kind for kind in _KINDS if values.keys() <= {*KINDS[kind].needs, *KINDS[kind].takes}]
-    given = {*values, *_OUTSIDE, *(["original"] if config.get(_KEYS["original"]) is not None else [])}
-
-    def complete(kind: str) -> bool:
-        return set(KINDS[kind].needs) <= given | ({"original"} if kind == "yarn" else set())
-
-    return [kind for kind in taking if complete(kind)] or taking
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -81,7 +81,14 @@ def files(path: Path) -> list[Path]:
         return [path]
     shards = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
     if index := next((path / name for name in _INDEXES if (path / name).is_file()), None):
-        shards = _indexed(index)
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            if not all(isinstance(name, str) and Path(name).name == name for name in names):
+                raise ValueError("a shard lies outside the folder")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = parser_reason(error) if type(error) is ValueError else "no weight_map of names"
+            raise BadInput(f"{str(index)!r}: {reason}; give the whole checkpoint with its index") from None
+        shards = [path / name for name in sorted(names)]
     elif numbered := [match for shard in shards if (match := _SHARD.fullmatch(shard.name))]:
         stem, _, count, suffix = numbered[0].groups()  # of a series, whose missing ones are named below
         shards = [path / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
@@ -90,23 +97,12 @@ def files(path: Path) -> list[Path]:
         raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}")
     missing = [shard.name for shard in shards if tensorfiles.wrong(shard)]
     if missing:
-        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        first = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise BadInput(
-            f"{str(path)!r}: {len(missing)} of {len(shards)} shards are missing or empty ({names}); "
+            f"{str(path)!r}: {len(missing)} of {len(shards)} shards are missing or empty ({first}); "
             "copy the whole checkpoint"
         )
     return shards
-
-
-def _indexed(index: Path) -> list[Path]:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        if not all(isinstance(name, str) and Path(name).name == name for name in names):
-            raise ValueError("a shard lies outside the folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = parser_reason(error) if type(error) is ValueError else "no weight_map of names"
-        raise BadInput(f"{str(index)!r}: {reason}; give the whole checkpoint with its index") from None
-    return [index.parent / name for name in sorted(names)]
 
 
 def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:

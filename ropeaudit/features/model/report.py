@@ -164,13 +164,6 @@ def _facts(
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
-    facts.append(("not checked", "; ".join(unchecked(audit, results))))
-    facts.append(("next", "by layer: --by layer    all rows: -v"))
-    return [fact for fact in facts if fact[1]]
-
-
-def unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
-    """Return what was not checked: layers that rotate and were not compared with the config, decode."""
     still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
     seen = {head.layer for one in results for head in one.heads}
     compared = {layer for one in results for layer in one.places}
@@ -182,7 +175,10 @@ def unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     if unknown := sorted(seen - set(audit.pairs)):
         parts.append(f"pairs of dims of {listed(unknown)}")
     reasons = [note.removeprefix(_UNCOMPARED) for note in audit.folder.notes if note.startswith(_UNCOMPARED)]
-    return parts + [f"decode with a cache ({reason})" for reason in reasons]
+    parts += [f"decode with a cache ({reason})" for reason in reasons]
+    facts.append(("not checked", "; ".join(parts)))
+    facts.append(("next", "by layer: --by layer    all rows: -v"))
+    return [fact for fact in facts if fact[1]]
 
 
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
