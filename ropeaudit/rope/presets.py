@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
-from typing import Any
 
 from ropeaudit import data
 from ropeaudit.errors import UnknownName
@@ -44,9 +42,14 @@ def all_presets() -> list[ModelRope]:
 def _library() -> dict[str, ModelRope]:
     library = {}
     for name, table in tomllib.loads(data.text("models.toml")).items():
-        layers = {"full_attention": _setting(table, table["base"], table.get("scaling", "default"))}
+        said = {"full_attention": (table["base"], table.get("scaling", "default"))}
         if "sliding_base" in table:
-            layers["sliding_attention"] = _setting(table, table["sliding_base"], "default")
+            said["sliding_attention"] = table["sliding_base"], "default"
+        sizes, softmax = (table["head_dim"], table["rotary_dim"]), table.get("scale")
+        layers = {
+            layer: RopeSetting.of(*sizes, float(base), table["layout"], softmax, scaling.parse(scale))
+            for layer, (base, scale) in said.items()
+        }
         library[name] = ModelRope(
             name=name,
             source=table["source"],
@@ -57,9 +60,3 @@ def _library() -> dict[str, ModelRope]:
             unrotated=table.get("unrotated", ""),
         )
     return library
-
-
-def _setting(table: Mapping[str, Any], base: float, scale: str) -> RopeSetting:
-    head_dim, rotary_dim, layout = table["head_dim"], table["rotary_dim"], table["layout"]
-    parsed = scaling.parse(scale)
-    return RopeSetting.of(head_dim, rotary_dim, float(base), layout, table.get("scale"), parsed)

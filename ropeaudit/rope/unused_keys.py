@@ -80,11 +80,18 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
             return False
 
     unused = [key for key in _keys(part) if all(same(key[0], other) for other in (None, *_changed(key[1])))]
-    found = [_key(path, value, _used(path[-1], part, model)) for path, value in unused]
+    found = [(path, value, _used(path[-1], part, model)) for path, value in unused]
     for path, value in _outside(config, part, ()) if config is not part else ():
         if value != part.get(path[-1]):  # deeper ones are of images or sound
-            found.append(_key(path, value, _used(path[-1], part, model) if len(path) == 1 else []))
-    return [key for key in found if key is not None]
+            found.append((path, value, _used(path[-1], part, model) if len(path) == 1 else []))
+    keys = []
+    for path, value, used in found:
+        if used and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if value not in used:
+                keys.append(UnusedKey(path, value, f"{used[0]:g}"))
+        elif used or path[-1] not in hf_json.FRACTIONS or value != 1:  # which says what is used
+            keys.append(UnusedKey(path, value))
+    return keys
 
 
 def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[str, Scaling]:
@@ -169,15 +176,6 @@ def _outside(inner: Mapping[str, Any], part: Mapping[str, Any], inside: Path) ->
             yield from _outside(value, part, (*inside, key))
         elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
             yield (*inside, key), value
-
-
-def _key(path: Path, value: Any, used: list[float]) -> UnusedKey | None:
-    """Return a key that is not used; None where it says what is used. used: values of its other spellings."""
-    if not used and path[-1] in hf_json.FRACTIONS and value == 1:
-        return None
-    if not used or isinstance(value, bool) or not isinstance(value, (int, float)):
-        return UnusedKey(path, value)
-    return None if value in used else UnusedKey(path, value, f"{used[0]:g}")
 
 
 def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:

@@ -282,7 +282,7 @@ def test_a_model_that_refuses_the_interface_has_rows_by_layer(copied, monkeypatc
 def test_where_q_and_k_are_not_seen_that_is_said(copied, monkeypatch, tmp_path) -> None:
     from ropeaudit.features.model import forward_pass
 
-    monkeypatch.setattr(forward_pass.Products, "_keep", lambda *given: None)
+    monkeypatch.setattr(forward_pass.Capture, "_keep", lambda *given: None)
     monkeypatch.setattr(model_load, "listen", lambda attention: None)
     monkeypatch.setattr(model_load, "ATTENTION", "sdpa")
     audit = model_audit(str(copied), 1000, "fp32", tokens="24")

@@ -80,7 +80,7 @@ class Runner:
     ) -> None:
         """Keep the model, on a device; `wide` runs it in float64 throughout, see `held.wide`.
 
-        scales: of `Products`.
+        scales: of `Capture`.
         """
         self.wide, self.maximum, self.device = wide, maximum, device
         self.scales = {} if scales is None else scales
@@ -93,15 +93,14 @@ class Runner:
 
         rotations: whether the functions that rotate q and k are listened to.
         """
-        capture = Capture()
+        capture = Capture(self.scales, self.wide)
         load.listen(capture)
         self.reset()
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
-        products = Products(capture, self.scales, self.wide)
         listening = capture.listening(self.model) if rotations else contextlib.nullcontext()
-        with torch.no_grad(), self.arithmetic(), listening, products, lookups:
+        with torch.no_grad(), self.arithmetic(), listening, capture, lookups:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
@@ -177,18 +176,25 @@ def _holds(whole: Any, part: Any) -> bool:
     return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
 
 
-class Capture:
+class Capture(TorchFunctionMode):
     """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
 
+    As a mode it listens to torch for q·k, in models that do not call it: a layer is a product of (…, s, d)
+    and (…, d, s) whose multiple, plus a mask, goes into a softmax. Such layers are numbered in the order in
+    which they run. Left out are scores that are more than a multiple of q·k, such as ALiBi's.
     attended: whether the model has called it. heard: what the functions by which a library's models rotate q
-    and k, "apply_rotary…" by name, were given and returned since attention was last asked about.
+    and k, "apply_rotary…" by name, were given and returned since attention was last asked about. scales: of
+    each layer as float64 shows it; where it was shown before, those are taken.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
+    def __init__(self, scales: dict[int, float] | None = None, exact: bool = False) -> None:
+        """Begin with nothing. exact: whether the model computes in float64, and so shows its scales."""
+        super().__init__()
         self.layers: dict[int, LayerVectors] = {}
-        self.attended = False
+        self.attended, self.exact, self.number = False, exact, 0
+        self.scales = {} if scales is None else scales
         self.heard: list[tuple[list[Any], list[Any]]] = []
+        self.factors: tuple[Any, Any] | None = None
         self._modules: dict[int, Any] = {}
 
     def __call__(
@@ -211,7 +217,7 @@ class Capture:
         """Keep q and k of a layer. Shapes: (b, h, s, d), (b, g, s, d)."""
         if not self.attended:
             self.attended = True
-            self.layers.clear()  # of products elsewhere, see `Products`
+            self.layers.clear()  # of products elsewhere
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
             causal = getattr(module, "is_causal", True) is not False
             visible = visible_scores(mask, query.shape[-2], causal=causal)
@@ -282,46 +288,9 @@ class Capture:
         self._modules[number] = module
         return number
 
-
-def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
-    """Return the scores that a query sees. mask: added to them, or true where it sees; None by `causal`."""
-    if mask is None:
-        full = np.ones((size, size), np.bool_)
-        return np.tril(full) if causal else full
-    plane = mask[0, 0, :, :size]
-    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return visible
-
-
-def _attend(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
-) -> Any:
-    """Return plain attention, for models that have no function of their own."""
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
-    scores = scores if mask is None else scores + mask
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
-
-
-class Products(TorchFunctionMode):
-    """Listens to torch for q·k, in models that do not attend through `Capture`; fills its layers.
-
-    A layer is a product of (…, s, d) and (…, d, s) whose multiple, plus a mask, goes into a softmax. scales:
-    of each layer as float64 shows it; where it was shown before, those are taken. Layers are numbered in the
-    order in which they run. Left out are scores that are more than a multiple of q·k, such as ALiBi's.
-    """
-
-    def __init__(self, capture: Capture, scales: dict[int, float], exact: bool) -> None:
-        """Begin with nothing. exact: whether the model computes in float64, and so shows its scales."""
-        super().__init__()
-        self.capture, self.scales, self.exact = capture, scales, exact
-        self.number = 0
-        self.factors: tuple[Any, Any] | None = None
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
-        if self.capture.attended:
+        if self.attended:
             return result
         if name in _PRODUCTS:
             tensors = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
@@ -364,8 +333,29 @@ class Products(TorchFunctionMode):
             self.number += 1
 
     def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
-        self.capture.layers[self.number] = self.capture.vectors(q, k, float(scale), visible)
+        self.layers[self.number] = self.vectors(q, k, float(scale), visible)
         self.number += 1
+
+
+def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
+    """Return the scores that a query sees. mask: added to them, or true where it sees; None by `causal`."""
+    if mask is None:
+        full = np.ones((size, size), np.bool_)
+        return np.tril(full) if causal else full
+    plane = mask[0, 0, :, :size]
+    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return visible
+
+
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
+) -> Any:
+    """Return plain attention, for models that have no function of their own."""
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
+    scores = scores if mask is None else scores + mask
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
 
 
 def _heads(x: Any) -> Any:

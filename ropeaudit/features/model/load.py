@@ -115,10 +115,14 @@ def known_type(config: dict[str, Any]) -> bool:
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
     """Return the model, in evaluation, its weights in a dtype on a device. Raises: BadInput, UsageError."""
     with quiet_transformers():
-        from transformers import PreTrainedModel
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
 
         listen(_unset)  # it has to be known by name before a model can be set to use it
-        make: Any = _class_of(folder).from_pretrained
+        # of text, or of images too where those have axes of positions
+        of_text = folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map")
+        axes = not of_text and hf_json.rope_dict(folder.text).get("mrope_section") is not None
+        make: Any = (AutoModelForImageTextToText if axes else AutoModelForCausalLM).from_pretrained
         given = {
             "dtype": torch_arrays.dtype(dtype),
             "local_files_only": True,
@@ -178,17 +182,6 @@ def left_on_meta(model: Any) -> list[str]:
         for key, value in {**module._buffers, **vars(module)}.items()
         if getattr(value, "is_meta", False)
     ]
-
-
-def _class_of(folder: Folder) -> Any:
-    """Return what finds the model's class: of text, or of images too where those have axes of positions."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
-
-    if folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map"):
-        return AutoModelForCausalLM
-    axes = hf_json.rope_dict(folder.text).get("mrope_section") is not None
-    return AutoModelForImageTextToText if axes else AutoModelForCausalLM
 
 
 def listen(attention: Any) -> None:

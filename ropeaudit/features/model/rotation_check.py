@@ -59,8 +59,15 @@ class _LayerRotator(Rotator):
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as attention gets them. Raises: _Unanswered."""
-        vectors = self.vectors or self._run(int(at[0]))
-        self.vectors = None
+        vectors, self.vectors = self.vectors, None
+        if vectors is None:
+            length = self.setting.scaling.length_for(len(self.ids) + int(at[0]))
+            if not self.again or length != self.setting.length:  # there the setting is another
+                raise _Unanswered
+            try:
+                vectors = self.runner.run(self.ids, int(at[0]), rotations=True).layers[self.number]
+            except (RopeAuditError, KeyError):
+                raise _Unanswered from None
         found = _rotation(vectors, self.still, self.joined)
         if found is None or not all(map(np.array_equal, found[0], (q[0], k[0]))):
             raise _Unanswered
@@ -69,15 +76,6 @@ class _LayerRotator(Rotator):
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Raise _Unanswered: attention gets both at once."""
         raise _Unanswered
-
-    def _run(self, first: int) -> LayerVectors:
-        length = self.setting.scaling.length_for(len(self.ids) + first)
-        if not self.again or length != self.setting.length:  # there the setting is another
-            raise _Unanswered
-        try:
-            return self.runner.run(self.ids, first, rotations=True).layers[self.number]
-        except (RopeAuditError, KeyError):
-            raise _Unanswered from None
 
 
 def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
