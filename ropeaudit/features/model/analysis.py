@@ -105,9 +105,9 @@ class Shifted:
         Where a layer is wrong in another way beside, both; None where nothing is.
         """
         from ropeaudit.features.model import held
-        from ropeaudit.features.model.rotation_check import first_diagnosis
 
-        loaded, layer = held.together(self.held), first_diagnosis(self.places)
+        loaded = held.together([(one.layer, one.diagnosis) for one in self.held])
+        layer = held.together([(n, one.diagnosis) for n, one in self.places.items() if one.diagnosis])
         if loaded is None and layer is None:
             return None if self.decoded is None else self.decoded.wrong
         if loaded is None or layer is None:
@@ -207,10 +207,11 @@ class ModelAudit(Result):
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
                 held = ()
             step()
+            wrong = together([(one.layer, one.diagnosis) for one in held])
             for offset in self.offsets:
                 shifted = runner.run(ids, offset, rotations=True)
                 step()
-                wrong, exact = together(held), (references[0], references[offset])
+                exact = references[0], references[offset]
                 places = check_layers(self, runner, offset, shifted, fmt, wrong)
                 change = compare(base.logits, shifted.logits, exact[0].logits, exact[1].logits, ids)
                 heads = [

@@ -22,7 +22,7 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.features.model.load import Folder
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.check import check
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
@@ -79,14 +79,17 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     return tuple(results)
 
 
-def together(held: Sequence[Held]) -> Diagnosis | None:
-    """Return the diagnosis of the first, with the layers that share it; None without any."""
-    if not held:
+def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
+    """Return the first diagnosis, with the layers that share it, none where None does; None without any.
+
+    found: of each layer, None where layers share a module.
+    """
+    if not found:
         return None
-    first = held[0].diagnosis
-    layers = [one.layer for one in held if one.diagnosis == first]
-    own = tuple(sorted({layer for layer in layers if layer is not None}))
-    return replace(first, where=Where(layers=own if None not in layers else ()))
+    first = found[0][1]
+    layers = {layer for layer, one in found if one == first}
+    own = tuple(sorted(layer for layer in layers if layer is not None))
+    return replace(first, where=replace(first.where, layers=own if None not in layers else ()))
 
 
 def frequencies(module: Any) -> dict[str, Array]:

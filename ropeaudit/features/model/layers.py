@@ -292,7 +292,7 @@ def save_qk(
         file = Path(path)
         named = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
         target = path if len(groups) == 1 else named
-        _write(target, path, {n: layers[n] for n in members}, rotated, layout)
+        _write(target, path, {n: (layers[n], rotated[n]) for n in members}, layout)
         command = f"ropeaudit shift --qk {shlex.quote(target)}"
         if model is not None:
             command += f" --config {shlex.quote(str(folder.path))}"
@@ -304,26 +304,21 @@ def save_qk(
 
 
 def _write(
-    target: str,
-    path: str,
-    layers: Mapping[int, LayerVectors],
-    pairs: Mapping[int, RotatedPairs],
-    layout: str,
+    target: str, path: str, layers: Mapping[int, tuple[LayerVectors, RotatedPairs]], layout: str
 ) -> None:
     import safetensors.numpy as safetensors
 
     parts: dict[str, list[Any]] = {"q": [], "k": []}
-    first = pairs[next(iter(layers))]
-    for layer, vectors in layers.items():
-        own = pairs[layer]
+    number, (_, first) = next(iter(layers.items()))
+    for layer, (vectors, own) in layers.items():
         same = np.array_equal(own.frequencies, first.frequencies) and own.factor == first.factor
         for name, x in (("q", vectors.q), ("k", vectors.k)):
             before = own.rotated(x, -np.arange(x.shape[-2]), own.factor)
             parts[name].append(own.arranged(before, layout))
             if not same or parts[name][0].shape != parts[name][-1].shape:
                 raise BadInput(
-                    f"--save-qk {path!r}: layers {next(iter(layers))} and {layer} differ in shape or "
-                    "frequencies, and config.json does not tell them apart; leave it out"
+                    f"--save-qk {path!r}: layers {number} and {layer} differ in shape or frequencies, and "
+                    "config.json does not tell them apart; leave it out"
                 )
     named = {"layers": ",".join(map(str, layers)), "layout": layout}
     try:

@@ -6,7 +6,7 @@ of what was given to the function that rotates them, at the positions that the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -193,13 +193,3 @@ def _same(first: Diagnosis, other: Diagnosis) -> bool:
     """Return whether a diagnosis, or what explains as much, is that of the first wrong layer."""
     equals = [other, *other.alternatives]
     return any((one.code, other.where) == (first.code, first.where) for one in equals)
-
-
-def first_diagnosis(places: Mapping[int, Places]) -> Diagnosis | None:
-    """Return the diagnosis of the first wrong layer, and in which layers it is; None without any."""
-    found = {layer: one.diagnosis for layer, one in places.items() if one.diagnosis is not None}
-    if not found:
-        return None
-    first = next(iter(found.values()))
-    layers = tuple(layer for layer, one in found.items() if one == first)
-    return replace(first, where=replace(first.where, layers=layers))
