@@ -1,10 +1,10 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
 A key about RoPE that is not understood is named and refused, never ignored. A missing base, length or size of
-heads is the default of the type's configuration class (`ropeaudit.rope.hf_models`), and named; what is
+heads is the default of the type's configuration class (`ropeaudit.rope.hf_json`), and named; what is
 missing and has none there is refused.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
-types do: `ropeaudit.rope.hf_models`.
+types do: `ropeaudit.rope.hf_json`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
-from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
+from ropeaudit.rope import hf_json, layers_of_models, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
@@ -83,9 +83,9 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
     try:
         part = hf_json.text_part(config)
         model = hf_json.model_type(part)
-        if hf_models.is_one(model, "never_rotates"):
+        if hf_json.is_one(model, "never_rotates"):
             raise NotRotated.because(f"model_type = {model}")
-        key, value = hf_models.of_type(model, "rotates_if", ("", None))
+        key, value = hf_json.of_type(model, "rotates_if", ("", None))
         if key and part.get(key) != value:
             raise NotRotated.because(f"{key} = {shown(part.get(key))}")
         if flag(part, "position_encoding_2d"):  # the first ChatGLM
@@ -112,7 +112,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
             defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
-            unjudged=unjudged_keys(config, part),
+            unjudged=_unjudged(config, part),
         )
     except NotRotated as error:
         raise NotRotated(error.typed, where=source) from None
@@ -122,9 +122,9 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     """Return a config with the sizes that its class takes where it gives none; and key -> that in words."""
-    default, taken, words = hf_models.class_default(model), dict(config), dict[str, str]()
+    default, taken, words = hf_json.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
-    known = {**_SPELLINGS, "head_dim": (hf_models.of_type(model, "head_dim_key", "head_dim"),)}
+    known = {**_SPELLINGS, "head_dim": (hf_json.of_type(model, "head_dim_key", "head_dim"),)}
     for name, size in default.sizes.items():
         key, given = first(config, spellings := known.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
@@ -139,7 +139,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
     """Return the spellings of a key, ChatGLM's own for its models."""
-    return (*keys, _GLM_KEYS[keys]) if hf_models.is_one(model, "base_times_ratio") else keys
+    return (*keys, _GLM_KEYS[keys]) if hf_json.is_one(model, "base_times_ratio") else keys
 
 
 def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str]) -> int:
@@ -147,7 +147,7 @@ def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str
     kv_heads = count(config, keys) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
         kv_heads = 1
-    if hf_models.is_one(model, "base_times_ratio") and not flag(config, "multi_query_attention"):
+    if hf_json.is_one(model, "base_times_ratio") and not flag(config, "multi_query_attention"):
         kv_heads = heads
     if heads % kv_heads:
         default = next((f"{of_class[key]}, which" for key in keys if key in of_class), "")
@@ -161,24 +161,24 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     (given, defaults), (key, theta) = _given(config, model, base), first(config, hf_json.BASES)
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
-    usual = hf_models.class_default(model)
-    of_code: float | None = hf_models.of_type(model, "base")  # ChatGLM's times its rope_ratio
-    if of_code is not None and hf_models.is_one(model, "base_times_ratio"):
+    usual = hf_json.class_default(model)
+    of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
+    if of_code is not None and hf_json.is_one(model, "base_times_ratio"):
         ratio = config.get("rope_ratio")
         of_code *= 1.0 if ratio is None else number("rope_ratio", ratio)
         if of_code <= 0:
             raise BadInput(f"rope_ratio = {shown(ratio)} is not above 0")
     layers = hf_json.by_layer(config, given) or {_FULL: given}
     own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True))
-    if not hf_models.is_one(model, "two_bases"):
+    if not hf_json.is_one(model, "two_bases"):
         own_keys = {}
     elif not any(isinstance(one, Mapping) for one in given.values()):
         layers = dict.fromkeys(own_keys, given)
     if _SLIDING not in layers and local is not None:
         layers[_SLIDING] = {}  # never scaled
-    if _SLIDING not in layers and hf_models.is_one(model, "sliding_unscaled") and given:
+    if _SLIDING not in layers and hf_json.is_one(model, "sliding_unscaled") and given:
         layers[_SLIDING] = {key: value for key, value in given.items() if key == "rope_theta"}
-    if _SLIDING not in layers and hf_models.is_one(model, "local_base"):
+    if _SLIDING not in layers and hf_json.is_one(model, "local_base"):
         layers[_SLIDING] = {}  # another base, never scaled
     layers = layers_of_models.rotating(config, model, layers)
     for layer, rope in layers.items():
@@ -188,7 +188,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
         if layer in own_keys:
             wanted, outside = own_keys[layer], config.get(own_keys[layer])
-        if layer == _SLIDING and (local is not None or hf_models.is_one(model, "local_base")):
+        if layer == _SLIDING and (local is not None or hf_json.is_one(model, "local_base")):
             wanted, outside = hf_json.LOCAL_BASE, local
         choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside), ("rope_theta", of_code)]
         choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
@@ -213,7 +213,7 @@ def _given(config: Config, model: str, base: float | None) -> tuple[Config, list
 
     A base that is one of these is used whatever rope_theta says beside them.
     """
-    given, usual = hf_json.rope_dict(config), hf_models.class_default(model)
+    given, usual = hf_json.rope_dict(config), hf_json.class_default(model)
     if not usual.scaled or given or config.get(hf_json.DICTS[1]) is not None:
         return given, []
     words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
@@ -228,7 +228,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
         reason = "rotary = false"
     elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
         reason = f"position_embedding_type = {kind}"
-    elif hf_models.is_one(model, "no_rope") and not rotates:
+    elif hf_json.is_one(model, "no_rope") and not rotates:
         reason = f"model_type = {model}"
     if reason:
         raise NotRotated.because(reason)
@@ -236,7 +236,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
     kind = _kind(rope)
-    taken = hf_models.of_type(model, "scalings")
+    taken = hf_json.of_type(model, "scalings")
     if taken is not None and kind not in ("default", *taken):
         others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
         raise BadInput(
@@ -245,7 +245,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
-    if kind != "proportional" and not hf_models.class_default(model).takes_fraction:
+    if kind != "proportional" and not hf_json.class_default(model).takes_fraction:
         latent = config.get("qk_nope_head_dim") is not None
         taken = head_dim if fraction is None else int(head_dim * fraction)
         if kind != "default" and not latent and taken != head_dim:
@@ -258,7 +258,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = _scaling(config, rope, kind, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
-    interleaved = hf_models.is_one(model, "interleaved") if declared is None else declared
+    interleaved = hf_json.is_one(model, "interleaved") if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
     try:
@@ -277,26 +277,26 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         return needed(config, ["global_head_dim"])
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
-    key = hf_models.of_type(model, "head_dim_key", "head_dim")
-    divided = hf_models.class_default(model).name or hf_models.is_one(model, "divided_head_dim")
-    if config.get(key) is not None or not (divided or not hf_models.is_one(model, "own_head_dim")):
+    key = hf_json.of_type(model, "head_dim_key", "head_dim")
+    divided = hf_json.class_default(model).name or hf_json.is_one(model, "divided_head_dim")
+    if config.get(key) is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
         return needed(config, [key])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
     if width % heads:
         named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
         raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
-    return (2 * width if hf_models.is_one(model, "double_head_dim") else width) // heads
+    return (2 * width if hf_json.is_one(model, "double_head_dim") else width) // heads
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
-    fraction = hf_models.of_type(model, "fraction", fraction)
-    if fraction is None and hf_models.is_one(model, "rotary_dim_unread"):
+    fraction = hf_json.of_type(model, "fraction", fraction)
+    if fraction is None and hf_json.is_one(model, "rotary_dim_unread"):
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
-            if hf_models.class_default(model).takes_fraction:
+            if hf_json.class_default(model).takes_fraction:
                 unless = " unless the RoPE parameters say partial_rotary_factor"
                 remedy = "add it there, or leave rotary_dim out"
             raise BadInput(
@@ -305,7 +305,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
             )
         return head_dim
     if fraction is None:
-        if dims is None and hf_models.is_one(model, "own_fraction"):
+        if dims is None and hf_json.is_one(model, "own_fraction"):
             raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
         return dims or head_dim
     if not 0 < fraction <= 1:
@@ -320,18 +320,16 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     """Return what multiplies q·k; None for one over the root of head_dim."""
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
-    if hf_models.is_one(model, "scale_one"):
+    if hf_json.is_one(model, "scale_one"):
         return 1.0
-    if hf_models.is_one(model, "double_head_dim"):
+    if hf_json.is_one(model, "double_head_dim"):
         return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
         return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
-    latent = config.get("qk_nope_head_dim") is not None and not hf_models.is_one(
-        model, "scale_without_mscale"
-    )
+    latent = config.get("qk_nope_head_dim") is not None and not hf_json.is_one(model, "scale_without_mscale")
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
         head_dim = needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
         return float(head_dim**-0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
@@ -348,8 +346,8 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
     if not fits or not all(type(n) is int and 0 <= n <= 2**15 for n in sections):
         example = "three counts of pairs, such as [16, 24, 24]"
         raise BadInput(f"mrope_section = {shown(sections)} is not {example}")
-    by_code = hf_models.is_one(model, "axes_interleaved")
-    if hf_models.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
+    by_code = hf_json.is_one(model, "axes_interleaved")
+    if hf_json.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
         arranged = "is arranged in a way that is not understood"
         raise BadInput(f"mrope_section of model_type {shown(model)} {arranged}")
     if sum(sections) != setting.pairs:
@@ -369,14 +367,13 @@ _NAMED_SO = re.compile("position.*(shift|offset|delta)|(shift|offset|delta).*pos
 _DEPTH = 3  # objects within one another that are looked into
 
 
-def unjudged_keys(config: Config, part: Config) -> dict[str, str]:
+def _unjudged(config: Config, part: Config) -> dict[str, str]:
     """Return the keys that are not judged, and why. part: the config's part about text. Raises: BadInput."""
-    found: dict[str, str] = {}
     rope = hf_json.rope_dict(part)
     inner = (one for one in rope.values() if isinstance(one, Mapping))
-    if any(one.get("mrope_section") is not None for one in (rope, *inner)):
-        found["mrope_section"] = "the model's code builds the positions of images and video"
-    return found | dict(_found(config, _DEPTH))
+    axes = any(one.get("mrope_section") is not None for one in (rope, *inner))
+    why = {"mrope_section": "the model's code builds the positions of images and video"} if axes else {}
+    return why | dict(_found(config, _DEPTH))
 
 
 def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.rope import hf_json, hf_models
+from ropeaudit.rope import hf_json
 from ropeaudit.rope.hf_json import Config, NotRotated
 
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
@@ -34,9 +34,9 @@ def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str,
 
 def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
-    if not hf_models.is_one(model, "sliding_alone") or config.get("force_rope"):
+    if not hf_json.is_one(model, "sliding_alone") or config.get("force_rope"):
         return False
-    always = not hf_models.is_one(model, "all_without_window")
+    always = not hf_json.is_one(model, "all_without_window")
     return always or config.get("sliding_window", 1) is not None
 
 
@@ -50,7 +50,7 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
     kinds, count = config.get("layer_types"), hf_json.count(config, LAYERS)
     if isinstance(kinds, list):
         return [kind if isinstance(kind, str) else "" for kind in kinds]
-    pattern = config.get(_PATTERN, hf_models.of_type(model, "sliding_pattern"))
+    pattern = config.get(_PATTERN, hf_json.of_type(model, "sliding_pattern"))
     if not pattern or not count or count > _MOST:
         return []
     if isinstance(pattern, str):
@@ -90,7 +90,7 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
     layers that rotate; what is past the last one is read by none. Raises: BadInput.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
-    marks, by_code = config.get("no_rope_layers"), hf_models.is_one(model, "no_rope_layers")
+    marks, by_code = config.get("no_rope_layers"), hf_json.is_one(model, "no_rope_layers")
     if marks is not None and not isinstance(marks, list):
         raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
     if marks:
@@ -104,7 +104,7 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
             )
         marks = marks[: count or None]
         return [n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers"
-    if by_code and marks is not None and not hf_models.is_one(model, "no_rope_layers_empty"):
+    if by_code and marks is not None and not hf_json.is_one(model, "no_rope_layers_empty"):
         raise BadInput(
             f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
         )

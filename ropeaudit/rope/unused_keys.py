@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.rope import hf_config, hf_json, hf_models, scaled
+from ropeaudit.rope import hf_config, hf_json, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
@@ -184,7 +184,7 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
-        taken = hf_models.class_default(hf_json.model_type(part)).takes_fraction
+        taken = hf_json.class_default(hf_json.model_type(part)).takes_fraction
         if not taken and "qk_nope_head_dim" not in part:
             return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim

@@ -194,12 +194,12 @@ class ModelAudit(Result):
             progress(next(done) / total)
 
         ids = self.tokens.ids
-        runner, judge_holds = self._runner(FP64, wide=True)
+        runner, judge_holds = self._runner(FP64)
         references, causes = self._reference(runner, judge_holds, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
-            runner, own = self._runner(fmt, wide=False, scales=scales)
+            runner, own = self._runner(fmt, scales)
             held = own or judge_holds  # what was never written differs from one loading to the next
             base = self._first(runner, held)
             if held and not runner.reads([one.name for one in held], ids, base):
@@ -226,16 +226,17 @@ class ModelAudit(Result):
                     fmt, offset, change, heads, verdict, cause, places, held, not alike, self.decoded
                 )
 
-    def _runner(
-        self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
-    ) -> tuple[Runner, tuple[Held, ...]]:
-        """Return what runs the model in a dtype, and what it holds that is not of its config."""
+    def _runner(self, fmt: Format, scales: dict[int, float] | None = None) -> tuple[Runner, tuple[Held, ...]]:
+        """Return what runs the model in a dtype, and what it holds that is not of its config.
+
+        scales: of the float64 run; without them it is that run.
+        """
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 
-        loaded = load.load(self.folder, dtype, self.device)
+        loaded = load.load(self.folder, fmt, self.device)
         found = held.compare(loaded, self.folder)
-        return Runner(loaded, wide, self.folder.maximum, scales, self.device), found
+        return Runner(loaded, scales is None, self.folder.maximum, scales, self.device), found
 
     def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
         """Return the pass from position 0. Raises: BadInput, with what the model holds if that is wrong."""

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model import held, load
@@ -85,6 +86,7 @@ class Runner:
         self.wide, self.maximum, self.device = wide, maximum, device
         self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(held.widen(model)) if wide else set()
+        self.arithmetic = functools.partial(held.wide, self.narrow) if wide else contextlib.nullcontext
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in held.rotaries(model).items()}
 
@@ -153,16 +155,6 @@ class Runner:
             if bool(again.isnan().any()) and not bool(base.logits.isnan().any()):
                 return True
         return False
-
-    @contextlib.contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """Compute in float64 throughout within the block, where it is `wide`."""
-        if not self.wide:
-            yield
-            return
-        with held.wide() as mode:
-            yield
-        self.narrow |= mode.narrow
 
 
 def _holds(whole: Any, part: Any) -> bool:
@@ -387,7 +379,7 @@ class Lookups(TorchFunctionMode):
                 for tensor in _tensors((args, kwargs or {}))
             )
         if name in _SELECTS:
-            self._note(list(_tensors(args)))
+            self._note(_tensors(args))
         result = func(*args, **(kwargs or {}))
         if name == "topk":
             self.choices.append(result.indices.detach().cpu().sort(-1).values)
@@ -411,14 +403,8 @@ def _apart(first: Any, other: Any) -> float:
     return float((first.nan_to_num().double() - other.nan_to_num().double()).abs().max())
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+def _tensors(value: Any) -> list[Any]:
+    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
 def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -189,10 +189,10 @@ class _RequestedDtype(TorchFunctionMode):
 class Float64Mode(TorchDispatchMode):
     """Answers narrower formats with float64 in every operation. narrow: those that gave another yet."""
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, narrow: set[str]) -> None:
+        """Begin with those that are known."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.narrow: set[str] = set()
+        self.narrow = narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **_wider(kwargs))
@@ -210,9 +210,9 @@ def _wider(kwargs: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def wide() -> Iterator[Float64Mode]:
-    """Yield a mode in which float32, bfloat16 and float16 become float64; it knows what did not."""
-    before, mode = torch.get_default_dtype(), Float64Mode()
+def wide(narrow: set[str] | None = None) -> Iterator[Float64Mode]:
+    """Yield a mode in which float32, bfloat16 and float16 become float64; `narrow` gets what did not."""
+    before, mode = torch.get_default_dtype(), Float64Mode(set() if narrow is None else narrow)
     torch.set_default_dtype(torch.float64)
     try:
         with _RequestedDtype(), mode:

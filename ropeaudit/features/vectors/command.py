@@ -116,15 +116,11 @@ def vectors(
         ),
         quiet=False,
     )
-    code = delivery.INTERRUPTED if interrupted else delivery.DONE
     if interrupted:
         output.say("interrupted: nothing was written")
-    else:
-        made, told = (
-            analysis.report(results, None, {}),
-            screen.form == "table",
-        )  # whose answer holds the notes
-        code = delivery.worst(code, output.print_report(replace(made, notes=[]) if told else made, screen))
-        for note in () if told else made.notes:
-            output.say(f"note: {note}")
+        return delivery.INTERRUPTED
+    made, told = analysis.report(results, None, {}), screen.form == "table"  # whose answer holds the notes
+    code = output.print_report(replace(made, notes=[]) if told else made, screen)
+    for note in () if told else made.notes:
+        output.say(f"note: {note}")
     return code
