@@ -73,7 +73,7 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
                 results.append(Held(full.replace("inv_freq", "attention_scaling"), found))
     for name, module in tabled(model).items():
         built = rebuilt(module, model.config)
-        for key, table in computed_tables(module):
+        for key, table in computed_tables(module).items():
             if found := _of_table(table, None if built is None else built._buffers.get(key)):
                 results.append(Held(f"{name}.{key}".lstrip("."), found))
     return tuple(results)
@@ -244,7 +244,7 @@ def widen(model: Any) -> list[str]:
                 vars(module)[name] = value.double()
     narrow = []
     for name, module in tabled(model).items():
-        built, own = rebuilt(module, model.config), dict(computed_tables(module))
+        built, own = rebuilt(module, model.config), computed_tables(module)
         made: dict[str, Any] = {key: None if built is None else built._buffers.get(key) for key in own}
         if all(
             made[key] is not None and made[key].shape == value.shape and agree(value, made[key])
@@ -282,13 +282,12 @@ def tabled(model: Any) -> dict[str, Any]:
     return {
         name: module
         for name, module in model.named_modules()
-        if name not in known and any(True for _ in computed_tables(module))
+        if name not in known and computed_tables(module)
     }
 
 
-def computed_tables(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tables of such a module, by the names of their buffers."""
-    for key in module._non_persistent_buffers_set:
-        value = module._buffers.get(key)
-        if value is not None and value.is_floating_point() and value.ndim > 1:
-            yield key, value
+def computed_tables(module: Any) -> dict[str, Any]:
+    """Return the tables of such a module, by the names of their buffers."""
+    buffers = {key: module._buffers.get(key) for key in module._non_persistent_buffers_set}
+    floats = {key: one for key, one in buffers.items() if one is not None and one.is_floating_point()}
+    return {key: one for key, one in floats.items() if one.ndim > 1}

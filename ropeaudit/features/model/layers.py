@@ -123,7 +123,7 @@ def tables(model: Any, head_dim: int | None = None) -> list[Table]:
             factor = held.factor(module, key)
             found.append((values, 1.0 if factor is None else factor))
     for module in held.tabled(model).values():
-        for _, table in held.computed_tables(module):
+        for table in held.computed_tables(module).values():
             if (values := _of_sines(table.double().cpu().numpy())).size:
                 found.append((values, 1.0))
     results: list[Table] = []
