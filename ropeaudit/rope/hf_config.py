@@ -101,12 +101,21 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
-        heads = needed(part, _HEADS)
+        heads, keys = needed(part, _HEADS), _spelled(_KV_HEADS, model)
+        kv_heads = count(part, keys) or heads
+        if flag(part, "multi_query") and not flag(part, "new_decoder_architecture"):  # Falcon
+            kv_heads = 1
+        if hf_json.is_one(model, "base_times_ratio") and not flag(part, "multi_query_attention"):
+            kv_heads = heads
+        if heads % kv_heads:
+            default = next((f"{sizes[key]}, which" for key in keys if key in sizes), "")
+            seen = default or f"{keys[0]} = {kv_heads}"
+            raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {keys[0]} that does")
         return ModelRope(
             name=name,
             source=source,
             heads=heads,
-            kv_heads=_kv_heads(part, heads, model, sizes),
+            kv_heads=kv_heads,
             declared=count(part, _spelled(_POSITIONS, model), 2**53),
             layers=layers,
             axes=next(filter(None, axes), None),
@@ -142,26 +151,17 @@ def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
     return (*keys, _GLM_KEYS[keys]) if hf_json.is_one(model, "base_times_ratio") else keys
 
 
-def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str]) -> int:
-    keys = _spelled(_KV_HEADS, model)
-    kv_heads = count(config, keys) or heads
-    if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
-        kv_heads = 1
-    if hf_json.is_one(model, "base_times_ratio") and not flag(config, "multi_query_attention"):
-        kv_heads = heads
-    if heads % kv_heads:
-        default = next((f"{of_class[key]}, which" for key in keys if key in of_class), "")
-        seen = default or f"{keys[0]} = {kv_heads}"
-        raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {keys[0]} that does")
-    return kv_heads
-
-
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
     """Return layer type -> its dict of RoPE parameters, each with its rope_theta; and what was not given."""
-    (given, defaults), (key, theta) = _given(config, model, base), first(config, hf_json.BASES)
+    (key, theta), usual = first(config, hf_json.BASES), hf_json.class_default(model)
+    given, defaults = hf_json.rope_dict(config), list[str]()
+    if usual.scaled and not given and config.get(hf_json.DICTS[1]) is None:  # a class's own has a scaling
+        defaults.append(f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}")
+        kept = base is None or "rope_theta" in config  # --base stands before a default
+        # a base that is one of these is used whatever rope_theta says beside them
+        given = {name: value for name, value in usual.scaled.items() if kept or name != "rope_theta"}
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
-    usual = hf_json.class_default(model)
     of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
     if of_code is not None and hf_json.is_one(model, "base_times_ratio"):
         ratio = config.get("rope_ratio")
@@ -206,19 +206,6 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         if layers[layer]["rope_theta"] <= 1 and theta_choice[0] != "--base":
             raise BadInput(f"{theta_choice[0]} = {shown(theta_choice[1])} is not a finite number above 1")
     return layers, defaults
-
-
-def _given(config: Config, model: str, base: float | None) -> tuple[Config, list[str]]:
-    """Return the RoPE parameters, or a class's own, which has a scaling, and those in words.
-
-    A base that is one of these is used whatever rope_theta says beside them.
-    """
-    given, usual = hf_json.rope_dict(config), hf_json.class_default(model)
-    if not usual.scaled or given or config.get(hf_json.DICTS[1]) is not None:
-        return given, []
-    words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
-    kept = base is None or "rope_theta" in config  # --base stands before a default
-    return {key: value for key, value in usual.scaled.items() if kept or key != "rope_theta"}, [words]
 
 
 def _check_rotates(config: Config, model: str, rotates: bool) -> None:
@@ -331,8 +318,9 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
         return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
     latent = config.get("qk_nope_head_dim") is not None and not hf_json.is_one(model, "scale_without_mscale")
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
-        head_dim = needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
-        return float(head_dim**-0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
+        return (
+            float(_head_dim(config, _FULL, model) ** -0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
+        )
     return None
 
 

@@ -88,13 +88,11 @@ def load(path: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise BadInput(f"the key {shown(key)} stands there twice in one object; keep one")
-            seen.add(key)
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise BadInput(f"the key {shown(key)} stands there twice in one object; keep one")
+        values[key] = value
     return values
 
 

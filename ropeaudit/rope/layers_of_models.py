@@ -36,8 +36,7 @@ def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
     if not hf_json.is_one(model, "sliding_alone") or config.get("force_rope"):
         return False
-    always = not hf_json.is_one(model, "all_without_window")
-    return always or config.get("sliding_window", 1) is not None
+    return not hf_json.is_one(model, "all_without_window") or config.get("sliding_window", 1) is not None
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:

@@ -11,9 +11,6 @@ from ropeaudit.rope import scaling
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.setting import RopeSetting
 
-HUB = "(nothing is downloaded: of a repository of the Hub, give its config.json as --config)"
-
-
 # settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
 USUAL = (
     *("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
@@ -29,7 +26,8 @@ def named(name: str) -> ModelRope:
     """
     library = _library()
     if name not in library:
-        raise UnknownName("model", name, library, HUB if "/" in name else "")
+        hub = "(nothing is downloaded: of a repository of the Hub, give its config.json as --config)"
+        raise UnknownName("model", name, library, hub if "/" in name else "")
     return library[name]
 
 

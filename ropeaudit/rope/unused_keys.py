@@ -132,8 +132,7 @@ def _unscaled(rope: Any) -> Any:
 
 def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
     """Return what a scaling may change of a layer: softmax scale, attention factor, frequencies by length."""
-    served = [setting.for_positions(n) for n in lengths]
-    of_length = [frequencies(one, "inverse_power", FP64).tolist() for one in served]
+    of_length = [frequencies(setting.for_positions(n), "inverse_power", FP64).tolist() for n in lengths]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 

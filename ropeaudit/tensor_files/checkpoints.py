@@ -202,8 +202,9 @@ def chosen(
 
     def load(name: str, tensor: Any) -> StoredTensor | None:
         shape, real = tuple(tensor.shape), tensor.is_floating_point() or tensor.is_complex()
-        first = first_rows(shape)
-        if not (real and is_requested(name, shape, lambda: of_tensor(name, tensor[first]).values)):
+        if not (
+            real and is_requested(name, shape, lambda: of_tensor(name, tensor[first_rows(shape)]).values)
+        ):
             return None
         if path is not None:
             tensorfiles.check_room(path, tensor.numel())

@@ -21,7 +21,6 @@ from ropeaudit.errors import BadInput, MissingPackage
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 Value: TypeAlias = float | bool | str | tuple[float, ...]
-SUFFIX = ".gguf"
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type -> bytes
 _STRING, _ARRAY = 8, 9
@@ -53,7 +52,7 @@ class GgufFile:
 
 def is_gguf(path: str | Path) -> bool:
     """Return whether a path is that of a GGUF file."""
-    return Path(path).suffix.lower() == SUFFIX and not Path(path).is_dir()
+    return Path(path).suffix.lower() == ".gguf" and not Path(path).is_dir()
 
 
 def read(path: Path) -> GgufFile:

@@ -41,9 +41,25 @@ def known(values: Array) -> str:
     with np.errstate(all="ignore"):
         if values.ndim == 1:
             return "" if np.iscomplexobj(values) else _listed(values)
-        if both(values[:HEAD]):
+        if both(rows := values[:HEAD]):
             return "both"
-        return _plane(values) if values.ndim == 2 and not np.iscomplexobj(values) else ""
+        if values.ndim != 2 or np.iscomplexobj(values):
+            return ""
+        size = min(values.shape)
+        square = values[:size, :size]
+        if size >= _FEWEST and np.all(np.abs(square - square.T) <= _CLOSE * np.abs(square).max()):
+            return ""  # a Fourier basis: cos or sin of 2 pi k n / N
+        if _is_cos(rows):
+            return "cos"
+        if np.any(rows[0]) or not np.any(rows[1]):
+            return ""
+        # angles: rows grow by the second one, which holds frequencies; the last one is no sin
+        at = np.unique([2, 3, len(values) - 1])
+        right = at[:, None] * rows[1]
+        grows = (np.abs(rows[1]) < _TINY) | (np.abs(values[at] - right) <= _CLOSE * np.abs(right))
+        if np.all(grows) and _geometric(folded(rows[1])):
+            return "angles"
+        return "sin" if _is_sin(rows) else ""
 
 
 def both(values: Array) -> tuple[Array, Array] | None:
@@ -120,25 +136,6 @@ def _geometric(theta: Array) -> bool:
     factor = 1 / rotator[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
     scaled = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
     return bool(scaled and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
-
-
-def _plane(values: Array) -> str:
-    rows = values[:HEAD]
-    size = min(values.shape)
-    square = values[:size, :size]
-    if size >= _FEWEST and np.all(np.abs(square - square.T) <= _CLOSE * np.abs(square).max()):
-        return ""  # a Fourier basis: cos or sin of 2 pi k n / N
-    if _is_cos(rows):
-        return "cos"
-    if np.any(rows[0]) or not np.any(rows[1]):
-        return ""
-    # angles: rows grow by the second one, which holds frequencies; the last one is no sin
-    at = np.unique([2, 3, len(values) - 1])
-    right = at[:, None] * rows[1]
-    grows = (np.abs(rows[1]) < _TINY) | (np.abs(values[at] - right) <= _CLOSE * np.abs(right))
-    if np.all(grows) and _geometric(folded(rows[1])):
-        return "angles"
-    return "sin" if _is_sin(rows) else ""
 
 
 def _is_cos(rows: Array) -> bool:

@@ -335,8 +335,7 @@ def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.b
         full = np.ones((size, size), np.bool_)
         return np.tril(full) if causal else full
     plane = mask[0, 0, :, :size]
-    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return visible
+    return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
 
 
 def _attend(

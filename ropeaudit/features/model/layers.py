@@ -93,8 +93,7 @@ class RotatedPairs:
 
 def as_array(x: Any) -> Array:
     """Return a copy of a tensor in float64."""
-    array: Array = x.detach().cpu().double().numpy().copy()
-    return array
+    return np.array(x.detach().cpu().double().numpy())
 
 
 def off(x: Array, expected: Array) -> float:
@@ -290,8 +289,8 @@ def save_qk(
         if model is not None:
             layout = (model.layers.get(kind) or next(iter(model.layers.values()))).layout
         file = Path(path)
-        named = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
-        target = path if len(groups) == 1 else named
+        several = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
+        target = several if len(groups) > 1 else path
         _write(target, path, {n: (layers[n], rotated[n]) for n in members}, layout)
         command = f"ropeaudit shift --qk {shlex.quote(target)}"
         if model is not None:
@@ -313,8 +312,7 @@ def _write(
     for layer, (vectors, own) in layers.items():
         same = np.array_equal(own.frequencies, first.frequencies) and own.factor == first.factor
         for name, x in (("q", vectors.q), ("k", vectors.k)):
-            before = own.rotated(x, -np.arange(x.shape[-2]), own.factor)
-            parts[name].append(own.arranged(before, layout))
+            parts[name].append(own.arranged(own.rotated(x, -np.arange(x.shape[-2]), own.factor), layout))
             if not same or parts[name][0].shape != parts[name][-1].shape:
                 raise BadInput(
                     f"--save-qk {path!r}: layers {number} and {layer} differ in shape or frequencies, and "

@@ -247,23 +247,20 @@ def report(
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     rows, texts = [row(result) for result in results], notes(results)
-    some = [_answer(rows, texts)] if rows else []
+    some = []
+    if rows:
+        calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
+        size = sum(one["size"] for one in rows) / 2**20
+        folder, typed, cases = rows[0]["folder"], shlex.quote(printable(rows[0]["folder"])), ""
+        if len(rows) > 1:
+            folder, typed, cases = str(Path(folder).parent), "CASE", f"{len(rows)} cases, "
+        counts = f"{cases}{counted(calls, 'call')} at positions up to {last:,}, {size:.1f} MiB"
+        facts = [("beware", text) for text in texts]
+        then = "a kernel reads it and writes what manifest.json asks for into another folder OUT"
+        facts += [("then", then), ("next", f"ropeaudit check {typed} --returned OUT")]
+        some = [Answer("OK", folder, counts, facts=facts)]
     screen = COLUMNS.screen(rows)
     return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, notes=texts)
-
-
-def _answer(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> Answer:
-    """Return what was written, what to beware of, and what to do with it."""
-    calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
-    size = sum(one["size"] for one in rows) / 2**20
-    folder, typed, cases = rows[0]["folder"], shlex.quote(printable(rows[0]["folder"])), ""
-    if len(rows) > 1:
-        folder, typed, cases = str(Path(folder).parent), "CASE", f"{len(rows)} cases, "
-    counts = f"{cases}{counted(calls, 'call')} at positions up to {last:,}, {size:.1f} MiB"
-    facts = [("beware", text) for text in texts]
-    facts.append(("then", "a kernel reads it and writes what manifest.json asks for into another folder OUT"))
-    facts.append(("next", f"ropeaudit check {typed} --returned OUT"))
-    return Answer("OK", folder, counts, facts=facts)
 
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:
