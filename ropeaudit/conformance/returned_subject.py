@@ -295,7 +295,7 @@ def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
     tensors = tensorfiles.guarded(
         f"{seen}: {path.name}",
         path,
-        lambda: tensorfiles.read(path, lambda names: [name for name in names if name in wanted], ("q", "k")),
+        lambda: tensorfiles.read(path, wanted),
     )
     for problem, names in (
         ("lacks", sorted(wanted.keys() - tensors.keys())),

@@ -57,7 +57,7 @@ def _tensors(paths: list[Path]) -> Tensors:
         raise BadInput(f"--qk {str(path)!r}: {seen}; give one of {', '.join(known)}, or a pair q.npy,k.npy")
     try:
         wanted = {name for names in _NAMES.values() for name in names}
-        return tensorfiles.read(path, lambda names: [name for name in names if name in wanted], ("q", "k"))
+        return tensorfiles.read(path, wanted)
     except Unnamed as other:
         what = "an archive with" if path.suffix.lower() == ".npz" else "a dict of"
         raise BadInput(f"--qk {str(path)!r}: holds {other.args[0]}; give {what} q and k") from None

@@ -63,5 +63,4 @@ def parse(text: str, shifted: str = "all") -> Axes:
         t, h, w = (int(word) for word in counts.split(","))
     except ValueError:
         raise UsageError(f"--mrope {text!r} is not three counts of pairs; try --mrope 16,24,24") from None
-    axes = AXES if shifted == "all" else tuple(shifted)
-    return Axes((t, h, w), arrangement or "split", axes)
+    return Axes((t, h, w), arrangement or "split", AXES if shifted == "all" else tuple(shifted))

@@ -8,7 +8,6 @@ Letters: p pairs, a axes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -17,9 +16,14 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Layout
 
-# What multiplies every frequency, pi as a symbol.
-FACTORS = ("1", "2pi", "pi/2")
+# what multiplies every frequency: pi as a symbol, and the Python float of real code
+FACTORS = {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}
 POSITIONS = ("index", "halves", "centres", "normalised", "fitted")
+# own: each axis has frequencies of its own, one axis behind the other. split, interleaved: the axes share the
+# frequencies of one, as M-RoPE does. alternating: they take turns in those; the pairs of an axis stand
+# together. linspace: base^0 to base^1, evenly in the exponent over all heads; axes take turns, what is left
+# stands still.
+ARRANGEMENTS = ("own", "split", "interleaved", "alternating", "linspace")
 
 
 class AxisPair(NamedTuple):
@@ -99,46 +103,23 @@ class AxialRope:
     def fastest(self) -> float:
         """A bound of all frequencies, at least 1, in radians per unit of the position."""
         largest = max(self.base) if self.arrangement == "linspace" else 1.0
-        return max(1.0, largest * {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}[self.factor])
+        return max(1.0, largest * FACTORS[self.factor])
 
     def pairs(self) -> tuple[AxisPair, ...]:
         """Return axis and frequency of every pair of a head, in the order of the layout. Shapes: -> (p,)."""
-        return tuple(ARRANGEMENTS[self.arrangement](self))
-
-
-def _own(rope: AxialRope) -> Sequence[AxisPair]:
-    """Each axis has frequencies of its own, one axis behind the other."""
-    return [AxisPair(a, 2 * j, d) for a, d in enumerate(rope.dims) for j in range(d // 2)]
-
-
-def _shared(rope: AxialRope, arrangement: str) -> Sequence[AxisPair]:
-    """The axes share the frequencies of one, as M-RoPE does."""
-    if len(rope.axes) != 3:
-        raise UsageError(f"axes {rope.name!r}: arrangement {arrangement} has three axes")
-    t, h, w = (d // 2 for d in rope.dims)
-    of_pairs = Axes((t, h, w), arrangement).of_pairs()
-    return [AxisPair(int(a), 2 * i, sum(rope.dims)) for i, a in enumerate(of_pairs)]
-
-
-def _alternating(rope: AxialRope) -> Sequence[AxisPair]:
-    """The axes take turns in the frequencies of one; the pairs of an axis stand together."""
-    every, count = sum(rope.dims), len(rope.axes)
-    return [AxisPair(a, 2 * i, every) for a in range(count) for i in range(a, every // 2, count)]
-
-
-def _linspace(rope: AxialRope) -> Sequence[AxisPair]:
-    """base^0 to base^1, evenly in the exponent over all heads; axes take turns, what is left stands still."""
-    count, pairs = rope.dims[0] // 2, rope.heads * rope.head_dim // 2
-    ladder = [AxisPair(a, -j, count - 1) for j in range(count) for a in range(len(rope.axes))]
-    still = [AxisPair(0, 0, 0)] * (pairs - len(ladder))
-    mine = rope.head * rope.head_dim // 2
-    return [*still, *ladder][mine : mine + rope.head_dim // 2]
-
-
-ARRANGEMENTS: Mapping[str, Callable[[AxialRope], Sequence[AxisPair]]] = {
-    "own": _own,
-    "split": lambda rope: _shared(rope, "split"),
-    "interleaved": lambda rope: _shared(rope, "interleaved"),
-    "alternating": _alternating,
-    "linspace": _linspace,
-}
+        every, count = sum(self.dims), len(self.axes)
+        if self.arrangement == "own":
+            return tuple(AxisPair(a, 2 * j, d) for a, d in enumerate(self.dims) for j in range(d // 2))
+        if self.arrangement == "alternating":
+            turns = [(a, i) for a in range(count) for i in range(a, every // 2, count)]
+            return tuple(AxisPair(a, 2 * i, every) for a, i in turns)
+        if self.arrangement == "linspace":
+            steps, mine = self.dims[0] // 2, self.head * self.head_dim // 2
+            ladder = [AxisPair(a, -j, steps - 1) for j in range(steps) for a in range(count)]
+            still = [AxisPair(0, 0, 0)] * (self.heads * self.head_dim // 2 - len(ladder))
+            return (*still, *ladder)[mine : mine + self.head_dim // 2]
+        if count != 3:
+            raise UsageError(f"axes {self.name!r}: arrangement {self.arrangement} has three axes")
+        t, h, w = (d // 2 for d in self.dims)
+        of_pairs = Axes((t, h, w), self.arrangement).of_pairs()
+        return tuple(AxisPair(int(a), 2 * i, every) for i, a in enumerate(of_pairs))

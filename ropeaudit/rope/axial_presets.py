@@ -27,12 +27,26 @@ def named(name: str) -> AxialRope:
     >>> named("flux").dims
     (16, 56, 56)
     """
-    if name.endswith(".toml"):
-        return _from_file(name)
     library = _library()
-    if name not in library:
+    if name in library:
+        return library[name]
+    if not name.endswith(".toml"):
         raise UnknownName("axes", name, library, "(or a path that ends in .toml)")
-    return library[name]
+    try:
+        content = Path(name).read_bytes()
+        if len(content) > _LARGEST_FILE:
+            raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
+        tables = tomllib.loads(content.decode())
+        if len(tables) != 1:
+            raise ValueError(f"it has {len(tables)} tables and is to have one")
+        [(own, table)] = tables.items()
+        return replace(_rope(own, table), digest=f"sha256:{hashlib.sha256(content).hexdigest()[:12]}")
+    except OSError as error:
+        raise BadInput(f"axes {name!r} cannot be read: {error.strerror or error}") from None
+    except RopeAuditError as error:
+        raise BadInput(f"{name!r}: {error}") from None
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise BadInput(f"axes {name!r}: {parser_reason(error)}; {_HINT}") from None
 
 
 def all_presets() -> list[AxialRope]:
@@ -43,25 +57,6 @@ def all_presets() -> list[AxialRope]:
 @functools.cache
 def _library() -> dict[str, AxialRope]:
     return {name: _rope(name, table) for name, table in tomllib.loads(data.text("axes.toml")).items()}
-
-
-def _from_file(path: str) -> AxialRope:
-    try:
-        content = Path(path).read_bytes()
-        if len(content) > _LARGEST_FILE:
-            raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
-        tables = tomllib.loads(content.decode())
-        if len(tables) != 1:
-            raise ValueError(f"it has {len(tables)} tables and is to have one")
-        [(name, table)] = tables.items()
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()[:12]}"
-        return replace(_rope(name, table), digest=digest)
-    except OSError as error:
-        raise BadInput(f"axes {path!r} cannot be read: {error.strerror or error}") from None
-    except RopeAuditError as error:
-        raise BadInput(f"{path!r}: {error}") from None
-    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise BadInput(f"axes {path!r}: {parser_reason(error)}; {_HINT}") from None
 
 
 def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
@@ -77,9 +72,6 @@ def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
         given = table.get(key, usual)
         return tuple(given) if isinstance(given, list) else (given,) * len(axes)
 
-    numbers: dict[str, Any] = {
-        key: tuple(map(_exact, each(key, usual))) for key, usual in _USUAL_NUMBERS.items()
-    }
     plain: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
     if "factor" in plain:
         plain["factor"] = str(plain["factor"])
@@ -89,13 +81,12 @@ def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
         dims=tuple(int(d) for d in table["dims"]),
         base=tuple(float(one) for one in each("base", 10000)),
         positions=each("positions", "index"),
+        start=tuple(map(_exact, each("start", 0))),
+        unit=tuple(map(_exact, each("unit", 1))),
+        extent=tuple(map(_exact, each("extent", 1))),
         kv_heads=table.get("kv_heads", table.get("heads", 8)),
-        **numbers,
         **plain,
     )
-
-
-_USUAL_NUMBERS = {"start": 0, "unit": 1, "extent": 1}
 
 
 def _exact(value: Any) -> Fraction:

@@ -9,10 +9,8 @@ Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -21,10 +19,8 @@ from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.rope import scaled
+from ropeaudit.rope.axial import FACTORS, AxialRope
 from ropeaudit.rope.setting import RopeSetting
-
-if TYPE_CHECKING:
-    from ropeaudit.rope.axial import AxialRope
 
 FrequencyForm: TypeAlias = Literal[
     "inverse_power",  # 1 / base^x
@@ -36,7 +32,6 @@ FrequencyForm: TypeAlias = Literal[
     "exp2",  # 2^(-x * log2 base)
 ]
 FORMS: tuple[str, ...] = get_args(FrequencyForm)
-_FACTORS = {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}  # Python floats in real code
 
 
 def check_form(name: str) -> None:
@@ -54,7 +49,7 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
     if setting.grid is not None:
-        return _of_axes(setting.grid.rope, form, fmt, lambda base, d: unscaled(base, d, form, fmt))
+        return _of_axes(setting.grid.rope, form, fmt)
     plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
     if not setting.scaling.rules.rescales or form == "recurrence":
         return plain
@@ -112,27 +107,25 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
     return round_to(np.array(values, dtype=FP64.carrier), fmt)
 
 
-def _of_axes(
-    rope: AxialRope, form: str, fmt: Format, of_axis: Callable[[float, int], FloatArray]
-) -> FloatArray:
+def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
     """Return the numbers that `form` keeps of every pair, every operation rounded once to `fmt`.
 
-    of_axis: those of base^(-2i/d), from base and d, as an axis alone has them. Where a preset says
-    base^0 to base^1 its own formula holds, whatever the form. A pair that stands still keeps 0.
-    Shapes: -> (p,). Raises: UsageError for a form that goes from pair to pair.
+    Where a preset says base^0 to base^1 its own formula holds, whatever the form. A pair that stands still
+    keeps 0. Shapes: -> (p,). Raises: UsageError for a form that goes from pair to pair.
     """
     if form == "recurrence" or (form == "step_power" and rope.arrangement == "linspace"):
         raise UsageError(f"frequency_form {form} goes from pair to pair, and {rope.name} has several axes")
     kept, ladders = np.zeros(len(rope.pairs())), dict[tuple[float, int], FloatArray]()
     for place, (axis, numerator, denominator) in enumerate(rope.pairs()):
+        if not denominator:
+            continue
         base, rising = rope.base[axis], numerator < 0 or rope.arrangement == "linspace"
-        if denominator and (base, denominator) not in ladders:
-            ladder = _rising(base, denominator + 1, fmt) if rising else of_axis(base, denominator)
+        if (base, denominator) not in ladders:
+            ladder = _rising(base, denominator + 1, fmt) if rising else unscaled(base, denominator, form, fmt)
             ladders[base, denominator] = ladder.astype(np.float64)
-        if denominator:
-            kept[place] = ladders[base, denominator][-numerator if rising else numerator // 2]
+        kept[place] = ladders[base, denominator][-numerator if rising else numerator // 2]
     divided = form == "divide" and rope.arrangement != "linspace"
-    factor = 1 / _FACTORS[rope.factor] if divided else _FACTORS[rope.factor]
+    factor = 1 / FACTORS[rope.factor] if divided else FACTORS[rope.factor]
     numbers = round_to(kept * factor, fmt) if factor != 1.0 else kept.astype(fmt.carrier)
     with np.errstate(divide="ignore"):
         return round_to(1 / numbers.astype(np.float64), fmt) if form == "divide" and not divided else numbers

@@ -16,7 +16,8 @@ import numpy as np
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.hf_models import is_one
+from ropeaudit.rope.hf_json import is_one
+from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.tensor_files.gguf_files import GgufFile
@@ -78,6 +79,11 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
         if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
             dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
             layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
+        axes, sections = None, file.values.get("rope.dimension_sections")
+        if isinstance(sections, tuple) and any(sections):  # time, height, width, and one more that is 0
+            t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
+            in_turns = is_one(file.architecture, "gguf_sections_in_turns")
+            axes = Axes((t, h, w), "interleaved" if in_turns else "split")
         model = ModelRope(
             name=name,
             source=source,
@@ -85,7 +91,7 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
             kv_heads=_whole(file, "attention.head_count_kv") or heads,
             declared=context,
             layers=layers,
-            axes=_axes(file),
+            axes=axes,
         )
         return GgufRope(file.architecture, model, missing, tuple(file.divisors))
     except RopeAuditError as error:
@@ -115,9 +121,9 @@ def _scaling(
     yarn = kind == "yarn" and stretch > 1 and original is not None
     if yarn and (every := file.number("rope.scaling.yarn_log_multiplier")):  # weights of DeepSeek's files
         first = every if file.architecture == "deepseek2" and every != 1 else 1.0
-        given = own * (_weighed(stretch, first) / _weighed(stretch, every))
+        given = own * (mscale(stretch, first) / mscale(stretch, every))
     elif yarn and own != 1:
-        given = own * _weighed(stretch, 1.0)
+        given = own * mscale(stretch, 1.0)
     if yarn and _FREQS not in file.divisors:
         fast, slow = (file.number(f"rope.scaling.yarn_beta_{name}") or None for name in ("fast", "slow"))
         return Scaling(
@@ -132,21 +138,6 @@ def _scaling(
         theta = tuple(base ** (-2 * i / rotary_dim) / stretch / one for i, one in enumerate(listed))
         return Scaling("explicit", frequencies=theta, attention_factor=given)
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
-
-
-def _weighed(stretch: float, weight: float) -> float:
-    """Return YaRN's attention factor with a weight."""
-    return 1.0 if stretch <= 1 else 1.0 + 0.1 * weight * math.log(stretch)
-
-
-def _axes(file: GgufFile) -> Axes | None:
-    """Return the sections of M-RoPE: time, height, width, and one more that is 0. Raises: UsageError."""
-    sections = file.values.get("rope.dimension_sections")
-    if not isinstance(sections, tuple) or not any(sections):
-        return None
-    t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
-    in_turns = is_one(file.architecture, "gguf_sections_in_turns")
-    return Axes((t, h, w), "interleaved" if in_turns else "split")
 
 
 def _whole(file: GgufFile, key: str) -> int | None:

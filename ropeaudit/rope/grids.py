@@ -65,11 +65,8 @@ class Grid:
 
     def _per_token(self, tables: tuple[Floats, ...], steps: NDArray[np.int64]) -> Floats:
         """Return the position of each token on each axis. Shapes: tables (n,) each, steps (s,) -> (s, a)."""
-        columns, rest = [], steps
-        for size, table in zip(reversed(self.sizes), reversed(tables), strict=True):
-            columns.append(table[rest % size])
-            rest = rest // size
-        return np.stack(columns[::-1], axis=1)
+        places = np.unravel_index(steps % self.count, self.sizes)
+        return np.stack([table[at] for table, at in zip(tables, places, strict=True)], axis=1)
 
     def shift(self, offset: int) -> Floats:
         """Return by how much an offset moves each axis, a float64 number. Shapes: -> (a,)."""

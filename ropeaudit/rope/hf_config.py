@@ -1,10 +1,10 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
 A key about RoPE that is not understood is named and refused, never ignored. A missing base, length or size of
-heads is the default of the type's configuration class (`ropeaudit.rope.hf_models`), and named; what is
+heads is the default of the type's configuration class (`ropeaudit.rope.hf_json`), and named; what is
 missing and has none there is refused.
 Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
-types do: `ropeaudit.rope.hf_models`.
+types do: `ropeaudit.rope.hf_json`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
-from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
+from ropeaudit.rope import hf_json, layers_of_models, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
@@ -83,9 +83,9 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
     try:
         part = hf_json.text_part(config)
         model = hf_json.model_type(part)
-        if hf_models.is_one(model, "never_rotates"):
+        if hf_json.is_one(model, "never_rotates"):
             raise NotRotated.because(f"model_type = {model}")
-        key, value = hf_models.of_type(model, "rotates_if", ("", None))
+        key, value = hf_json.of_type(model, "rotates_if", ("", None))
         if key and part.get(key) != value:
             raise NotRotated.because(f"{key} = {shown(part.get(key))}")
         if flag(part, "position_encoding_2d"):  # the first ChatGLM
@@ -101,18 +101,27 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
-        heads = needed(part, _HEADS)
+        heads, keys = needed(part, _HEADS), _spelled(_KV_HEADS, model)
+        kv_heads = count(part, keys) or heads
+        if flag(part, "multi_query") and not flag(part, "new_decoder_architecture"):  # Falcon
+            kv_heads = 1
+        if hf_json.is_one(model, "base_times_ratio") and not flag(part, "multi_query_attention"):
+            kv_heads = heads
+        if heads % kv_heads:
+            default = next((f"{sizes[key]}, which" for key in keys if key in sizes), "")
+            seen = default or f"{keys[0]} = {kv_heads}"
+            raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {keys[0]} that does")
         return ModelRope(
             name=name,
             source=source,
             heads=heads,
-            kv_heads=_kv_heads(part, heads, model, sizes),
+            kv_heads=kv_heads,
             declared=count(part, _spelled(_POSITIONS, model), 2**53),
             layers=layers,
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
             defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
-            unjudged=unjudged_keys(config, part),
+            unjudged=_unjudged(config, part),
         )
     except NotRotated as error:
         raise NotRotated(error.typed, where=source) from None
@@ -122,9 +131,9 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     """Return a config with the sizes that its class takes where it gives none; and key -> that in words."""
-    default, taken, words = hf_models.class_default(model), dict(config), dict[str, str]()
+    default, taken, words = hf_json.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
-    known = {**_SPELLINGS, "head_dim": (hf_models.of_type(model, "head_dim_key", "head_dim"),)}
+    known = {**_SPELLINGS, "head_dim": (hf_json.of_type(model, "head_dim_key", "head_dim"),)}
     for name, size in default.sizes.items():
         key, given = first(config, spellings := known.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
@@ -139,40 +148,37 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
     """Return the spellings of a key, ChatGLM's own for its models."""
-    return (*keys, _GLM_KEYS[keys]) if hf_models.is_one(model, "base_times_ratio") else keys
-
-
-def _kv_heads(config: Config, heads: int, model: str, of_class: Mapping[str, str]) -> int:
-    keys = _spelled(_KV_HEADS, model)
-    kv_heads = count(config, keys) or heads
-    if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
-        kv_heads = 1
-    if hf_models.is_one(model, "base_times_ratio") and not flag(config, "multi_query_attention"):
-        kv_heads = heads
-    if heads % kv_heads:
-        default = next((f"{of_class[key]}, which" for key in keys if key in of_class), "")
-        seen = default or f"{keys[0]} = {kv_heads}"
-        raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {keys[0]} that does")
-    return kv_heads
+    return (*keys, _GLM_KEYS[keys]) if hf_json.is_one(model, "base_times_ratio") else keys
 
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
     """Return layer type -> its dict of RoPE parameters, each with its rope_theta; and what was not given."""
-    (given, defaults), (key, theta) = _given(config, model, base), first(config, hf_json.BASES)
+    (key, theta), usual = first(config, hf_json.BASES), hf_json.class_default(model)
+    given, defaults = hf_json.rope_dict(config), list[str]()
+    if usual.scaled and not given and config.get(hf_json.DICTS[1]) is None:  # a class's own has a scaling
+        defaults.append(f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}")
+        kept = base is None or "rope_theta" in config  # --base stands before a default
+        # a base that is one of these is used whatever rope_theta says beside them
+        given = {name: value for name, value in usual.scaled.items() if kept or name != "rope_theta"}
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
-    usual = hf_models.class_default(model)
+    of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
+    if of_code is not None and hf_json.is_one(model, "base_times_ratio"):
+        ratio = config.get("rope_ratio")
+        of_code *= 1.0 if ratio is None else number("rope_ratio", ratio)
+        if of_code <= 0:
+            raise BadInput(f"rope_ratio = {shown(ratio)} is not above 0")
     layers = hf_json.by_layer(config, given) or {_FULL: given}
     own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True))
-    if not hf_models.is_one(model, "two_bases"):
+    if not hf_json.is_one(model, "two_bases"):
         own_keys = {}
     elif not any(isinstance(one, Mapping) for one in given.values()):
         layers = dict.fromkeys(own_keys, given)
     if _SLIDING not in layers and local is not None:
         layers[_SLIDING] = {}  # never scaled
-    if _SLIDING not in layers and hf_models.is_one(model, "sliding_unscaled") and given:
+    if _SLIDING not in layers and hf_json.is_one(model, "sliding_unscaled") and given:
         layers[_SLIDING] = {key: value for key, value in given.items() if key == "rope_theta"}
-    if _SLIDING not in layers and hf_models.is_one(model, "local_base"):
+    if _SLIDING not in layers and hf_json.is_one(model, "local_base"):
         layers[_SLIDING] = {}  # another base, never scaled
     layers = layers_of_models.rotating(config, model, layers)
     for layer, rope in layers.items():
@@ -182,10 +188,9 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
         if layer in own_keys:
             wanted, outside = own_keys[layer], config.get(own_keys[layer])
-        if layer == _SLIDING and (local is not None or hf_models.is_one(model, "local_base")):
+        if layer == _SLIDING and (local is not None or hf_json.is_one(model, "local_base")):
             wanted, outside = hf_json.LOCAL_BASE, local
-        choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside)]
-        choices += [("rope_theta", _base_of_code(config, model))]
+        choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside), ("rope_theta", of_code)]
         choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
         theta_choice = next((choice for choice in choices if choice[1] is not None), None)
         if theta_choice is None:
@@ -203,31 +208,6 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     return layers, defaults
 
 
-def _given(config: Config, model: str, base: float | None) -> tuple[Config, list[str]]:
-    """Return the RoPE parameters, or a class's own, which has a scaling, and those in words.
-
-    A base that is one of these is used whatever rope_theta says beside them.
-    """
-    given, usual = hf_json.rope_dict(config), hf_models.class_default(model)
-    if not usual.scaled or given or config.get(hf_json.DICTS[1]) is not None:
-        return given, []
-    words = f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}"
-    kept = base is None or "rope_theta" in config  # --base stands before a default
-    return {key: value for key, value in usual.scaled.items() if kept or key != "rope_theta"}, [words]
-
-
-def _base_of_code(config: Config, model: str) -> float | None:
-    """Return the base that the code of a type has, ChatGLM's times its rope_ratio; None where it has none."""
-    base: float | None = hf_models.of_type(model, "base")
-    if base is None or not hf_models.is_one(model, "base_times_ratio"):
-        return base
-    given = config.get("rope_ratio")
-    ratio = 1.0 if given is None else number("rope_ratio", given)
-    if ratio <= 0:
-        raise BadInput(f"rope_ratio = {shown(given)} is not above 0")
-    return base * ratio
-
-
 def _check_rotates(config: Config, model: str, rotates: bool) -> None:
     kind = config.get("position_embedding_type")
     reason = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
@@ -235,15 +215,15 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
         reason = "rotary = false"
     elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
         reason = f"position_embedding_type = {kind}"
-    elif hf_models.is_one(model, "no_rope") and not rotates:
+    elif hf_json.is_one(model, "no_rope") and not rotates:
         reason = f"model_type = {model}"
     if reason:
         raise NotRotated.because(reason)
 
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
-    kind = kind_of(rope)
-    taken = hf_models.of_type(model, "scalings")
+    kind = _kind(rope)
+    taken = hf_json.of_type(model, "scalings")
     if taken is not None and kind not in ("default", *taken):
         others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
         raise BadInput(
@@ -252,13 +232,20 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
-    if kind != "proportional" and not hf_models.class_default(model).takes_fraction:
-        _check_unread(config, head_dim, fraction, kind, model)
+    if kind != "proportional" and not hf_json.class_default(model).takes_fraction:
+        latent = config.get("qk_nope_head_dim") is not None
+        taken = head_dim if fraction is None else int(head_dim * fraction)
+        if kind != "default" and not latent and taken != head_dim:
+            raise BadInput(
+                f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is read by {kind}, which makes frequencies of "
+                f"{taken} dims, and not by the code of {model}, which rotates all "
+                f"{head_dim}: it fails when it is called; leave it out"
+            )
         fraction = None
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
-    scale = scaling_of(config, rope, fraction, rotary_dim // 2)
+    scale = _scaling(config, rope, kind, fraction, rotary_dim // 2)
     declared = flag(config, "rope_interleave")
-    interleaved = hf_models.is_one(model, "interleaved") if declared is None else declared
+    interleaved = hf_json.is_one(model, "interleaved") if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
     try:
@@ -277,38 +264,26 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         return needed(config, ["global_head_dim"])
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
-    key = hf_models.of_type(model, "head_dim_key", "head_dim")
-    divided = hf_models.class_default(model).name or hf_models.is_one(model, "divided_head_dim")
-    if config.get(key) is not None or not (divided or not hf_models.is_one(model, "own_head_dim")):
+    key = hf_json.of_type(model, "head_dim_key", "head_dim")
+    divided = hf_json.class_default(model).name or hf_json.is_one(model, "divided_head_dim")
+    if config.get(key) is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
         return needed(config, [key])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
     if width % heads:
         named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
         raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
-    return (2 * width if hf_models.is_one(model, "double_head_dim") else width) // heads
-
-
-def _check_unread(config: Config, head_dim: int, fraction: float | None, kind: str, model: str) -> None:
-    """Raise BadInput for a fraction of dims that a scaling reads, and the code that rotates does not."""
-    latent = config.get("qk_nope_head_dim") is not None
-    if kind == "default" or latent or fraction is None or int(head_dim * fraction) == head_dim:
-        return
-    raise BadInput(
-        f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is read by {kind}, which makes frequencies of "
-        f"{int(head_dim * fraction)} dims, and not by the code of {model}, which rotates all {head_dim}: it "
-        "fails when it is called; leave it out"
-    )
+    return (2 * width if hf_json.is_one(model, "double_head_dim") else width) // heads
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
-    fraction = hf_models.of_type(model, "fraction", fraction)
-    if fraction is None and hf_models.is_one(model, "rotary_dim_unread"):
+    fraction = hf_json.of_type(model, "fraction", fraction)
+    if fraction is None and hf_json.is_one(model, "rotary_dim_unread"):
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
-            if hf_models.class_default(model).takes_fraction:
+            if hf_json.class_default(model).takes_fraction:
                 unless = " unless the RoPE parameters say partial_rotary_factor"
                 remedy = "add it there, or leave rotary_dim out"
             raise BadInput(
@@ -317,7 +292,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
             )
         return head_dim
     if fraction is None:
-        if dims is None and hf_models.is_one(model, "own_fraction"):
+        if dims is None and hf_json.is_one(model, "own_fraction"):
             raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
         return dims or head_dim
     if not 0 < fraction <= 1:
@@ -332,21 +307,20 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     """Return what multiplies q·k; None for one over the root of head_dim."""
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
-    if hf_models.is_one(model, "scale_one"):
+    if hf_json.is_one(model, "scale_one"):
         return 1.0
-    if hf_models.is_one(model, "double_head_dim"):
+    if hf_json.is_one(model, "double_head_dim"):
         return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
         return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
-    latent = config.get("qk_nope_head_dim") is not None and not hf_models.is_one(
-        model, "scale_without_mscale"
-    )
+    latent = config.get("qk_nope_head_dim") is not None and not hf_json.is_one(model, "scale_without_mscale")
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
-        head_dim = needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
-        return float(head_dim**-0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
+        return (
+            float(_head_dim(config, _FULL, model) ** -0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
+        )
     return None
 
 
@@ -360,8 +334,8 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
     if not fits or not all(type(n) is int and 0 <= n <= 2**15 for n in sections):
         example = "three counts of pairs, such as [16, 24, 24]"
         raise BadInput(f"mrope_section = {shown(sections)} is not {example}")
-    by_code = hf_models.is_one(model, "axes_interleaved")
-    if hf_models.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
+    by_code = hf_json.is_one(model, "axes_interleaved")
+    if hf_json.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
         arranged = "is arranged in a way that is not understood"
         raise BadInput(f"mrope_section of model_type {shown(model)} {arranged}")
     if sum(sections) != setting.pairs:
@@ -381,14 +355,13 @@ _NAMED_SO = re.compile("position.*(shift|offset|delta)|(shift|offset|delta).*pos
 _DEPTH = 3  # objects within one another that are looked into
 
 
-def unjudged_keys(config: Config, part: Config) -> dict[str, str]:
+def _unjudged(config: Config, part: Config) -> dict[str, str]:
     """Return the keys that are not judged, and why. part: the config's part about text. Raises: BadInput."""
-    found: dict[str, str] = {}
     rope = hf_json.rope_dict(part)
     inner = (one for one in rope.values() if isinstance(one, Mapping))
-    if any(one.get("mrope_section") is not None for one in (rope, *inner)):
-        found["mrope_section"] = "the model's code builds the positions of images and video"
-    return found | dict(_found(config, _DEPTH))
+    axes = any(one.get("mrope_section") is not None for one in (rope, *inner))
+    why = {"mrope_section": "the model's code builds the positions of images and video"} if axes else {}
+    return why | dict(_found(config, _DEPTH))
 
 
 def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
@@ -433,7 +406,7 @@ _KEYS = {name: key for key, name in HF_NAMES.items()}  # of parameters, as the f
 _OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as one of the scaling's own
 
 
-def kind_of(rope: Config) -> str:
+def _kind(rope: Config) -> str:
     """Return the kind of scaling that RoPE parameters name, "default" where none. Raises: BadInput."""
     names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
     named = next((key for key in ("rope_type", "type") if key in rope), "")
@@ -449,12 +422,11 @@ def kind_of(rope: Config) -> str:
     return str(kinds[0]) if kinds else "default"
 
 
-def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int) -> Scaling:
+def _scaling(config: Config, rope: Config, kind: str, fraction: float | None, pairs: int) -> Scaling:
     """Return the scaling that RoPE parameters say, some of it outside them. Raises: BadInput.
 
     fraction: of the dims that are rotated, None where it is not given. pairs: of those.
     """
-    kind = kind_of(rope)
     rules, values = KINDS[kind], dict[str, Any]()
     for key, name in HF_NAMES.items():
         if rope.get(key) is not None and name not in _OUTSIDE:
@@ -478,7 +450,15 @@ def scaling_of(config: Config, rope: Config, fraction: float | None, pairs: int)
     ):
         values["maximum"] = maximum
     _check_names(config, rope, kind, values)
-    _check_values(kind, values, pairs)
+    for name, value in values.items():  # for some the formulas mean nothing
+        try:
+            scaling.check_value(_KEYS[name], kind, name, value)
+        except UsageError as error:
+            raise BadInput(error.typed) from None
+        if name in ("short", "long") and len(value) != pairs:
+            raise BadInput(
+                f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
+            )
     return scaling.from_mapping(kind, values)
 
 
@@ -489,7 +469,12 @@ def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, A
     inside = next((key for key in hf_json.DICTS if config.get(key)), hf_json.DICTS[-1])
     foreign = [name for name in values if name not in (*rules.needs, *rules.takes)]
     if foreign and named is None:
-        fitting = [f'"rope_type": "{one}"' for one in _fitting(config, values)]
+        taking = [one for one in _KINDS if values.keys() <= {*KINDS[one].needs, *KINDS[one].takes}]
+        given = {*values, *_OUTSIDE, *(["original"] if config.get(_KEYS["original"]) is not None else [])}
+        # those that need no more, if any do; the length before yarn may be that of the model
+        lacks = {one: {*KINDS[one].needs} - given - {"original" if one == "yarn" else ""} for one in taking}
+        complete = [one for one in taking if not lacks[one]]
+        fitting = [f'"rope_type": "{one}"' for one in complete or taking]
         remedy = f"add {' or '.join(fitting)}, whichever is meant" if len(fitting) > 1 else ""
         remedy = remedy or (f"add {fitting[0]}" if fitting else "no type takes all of them")
         raise BadInput(
@@ -506,30 +491,6 @@ def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, A
         where = "the config" if set(missing) <= {"maximum"} else inside
         it = "it" if len(missing) == 1 else "them"
         raise BadInput(f"rope_type {named} needs {_listed(missing)}; add {it} to {where}")
-
-
-def _fitting(config: Config, values: Mapping[str, Any]) -> list[str]:
-    """Return the types that take all of some parameters; of those the ones that need no more, if any do."""
-    taking = [kind for kind in _KINDS if values.keys() <= {*KINDS[kind].needs, *KINDS[kind].takes}]
-    given = {*values, *_OUTSIDE, *(["original"] if config.get(_KEYS["original"]) is not None else [])}
-
-    def complete(kind: str) -> bool:
-        return set(KINDS[kind].needs) <= given | ({"original"} if kind == "yarn" else set())
-
-    return [kind for kind in taking if complete(kind)] or taking
-
-
-def _check_values(kind: str, values: Mapping[str, Any], pairs: int) -> None:
-    """Raise BadInput for values for which the formulas mean nothing."""
-    for name, value in values.items():
-        try:
-            scaling.check_value(_KEYS[name], kind, name, value)
-        except UsageError as error:
-            raise BadInput(error.typed) from None
-        if name in ("short", "long") and len(value) != pairs:
-            raise BadInput(
-                f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
-            )
 
 
 def _listed(names: Iterable[str]) -> str:

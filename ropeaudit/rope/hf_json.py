@@ -1,18 +1,23 @@
 """Read a config.json that may be damaged or hostile: its keys, and checked values out of it.
 
-Every message says on one short line which key holds what, and what would be right.
+Every message says on one short line which key holds what, and what would be right. What single model types do
+beside their config stands in data/model_types.toml and data/class_defaults.toml; they are named without the
+ending "_text".
 """
 
 from __future__ import annotations
 
 import codecs
+import functools
 import json
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.errors import BadInput
-from ropeaudit.rope import hf_models
 from ropeaudit.rope.scaling import HF_NAMES
 
 Config = Mapping[str, Any]
@@ -50,8 +55,15 @@ class NotRotated(BadInput):
 
 def load(path: str) -> Any:
     """Return what a JSON file, or the config.json in a folder, holds. Raises: BadInput."""
+    file = Path(path)
     try:
-        data = _bytes(path)
+        if folder := file.is_dir():
+            file /= "config.json"
+        if not file.is_file():
+            hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
+            raise FileNotFoundError(0, "a folder without config.json" if folder else f"no such file{hub}")
+        with file.open("rb") as stream:
+            data = stream.read(_LARGEST_FILE + 1)
     except OSError as error:
         raise BadInput(f"{path!r}: {error.strerror or error}; give a file that can be read") from None
     except ValueError as error:  # of a path that no file can have
@@ -75,30 +87,12 @@ def load(path: str) -> Any:
         raise BadInput(f"{path!r}: is not JSON in UTF-8: {str(error)[:100]}; give a config.json") from None
 
 
-def _bytes(path: str) -> bytes:
-    """Return the bytes of a file, at most one byte more than the largest file that is read."""
-    file = Path(path)
-    if file.is_dir():
-        file /= "config.json"
-        if not file.is_file():
-            raise FileNotFoundError(0, "a folder without config.json")
-    if not file.is_file():
-        hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
-        raise FileNotFoundError(0, f"no such file{hub}")
-    if file.stat().st_size > _LARGEST_FILE:
-        return bytes(_LARGEST_FILE + 1)
-    with file.open("rb") as stream:
-        return stream.read(_LARGEST_FILE + 1)
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise BadInput(f"the key {shown(key)} stands there twice in one object; keep one")
-            seen.add(key)
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise BadInput(f"the key {shown(key)} stands there twice in one object; keep one")
+        values[key] = value
     return values
 
 
@@ -113,12 +107,9 @@ def shown(value: Any) -> str:
     return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
-def first(config: Config, keys: Iterable[str]) -> tuple[str, Any]:
+def first(config: Config, keys: Sequence[str]) -> tuple[str, Any]:
     """Return the first of some spellings of a key that is given, and its value; else the first and None."""
-    spellings = tuple(keys)
-    return next(
-        ((key, config[key]) for key in spellings if config.get(key) is not None), (spellings[0], None)
-    )
+    return next(((key, config[key]) for key in keys if config.get(key) is not None), (keys[0], None))
 
 
 def number(key: str, value: Any) -> float:
@@ -139,7 +130,7 @@ def numbers(key: str, value: Any) -> float | tuple[float, ...]:
     return tuple(number(f"{key}[{i}]", item) for i, item in enumerate(value))
 
 
-def count(config: Config, keys: Iterable[str], largest: int = 2**16) -> int | None:
+def count(config: Config, keys: Sequence[str], largest: int = 2**16) -> int | None:
     """Return a positive integer under one of some spellings, or None. Raises: BadInput."""
     key, value = first(config, keys)
     if value is None:
@@ -149,7 +140,7 @@ def count(config: Config, keys: Iterable[str], largest: int = 2**16) -> int | No
     return value
 
 
-def needed(config: Config, keys: Iterable[str], largest: int = 2**16) -> int:
+def needed(config: Config, keys: Sequence[str], largest: int = 2**16) -> int:
     """Return a positive integer that has to be there. Raises: BadInput."""
     value = count(config, keys, largest)
     if value is None:
@@ -182,8 +173,8 @@ def text_part(config: Any) -> Config:
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
     rules = _RULES if model != "zamba2" else _RULES[:1]
-    known = _TOP | {"rope_ratio"} if hf_models.is_one(model, "base_times_ratio") else _TOP
-    known = known | {*BASE_KEYS} if hf_models.is_one(model, "two_bases") else known
+    known = _TOP | {"rope_ratio"} if is_one(model, "base_times_ratio") else _TOP
+    known = known | {*BASE_KEYS} if is_one(model, "two_bases") else known
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")
@@ -261,3 +252,63 @@ def of_layers(config: Config, layer: str, key: str) -> int | None:
     if len(values) > 1:
         raise BadInput(f"per_layer_config gives several {key} to {layer} layers, which is not supported")
     return next(iter(values), None)
+
+
+SIZES = (
+    *("max_position_embeddings", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+)
+
+
+def is_one(model: str, fact: str) -> bool:
+    """Return whether a list of data/model_types.toml names a type, or a beginning of it.
+
+    >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "no_rope")
+    (True, True, False)
+    """
+    names = _library("model_types.toml")[fact]
+    return any(model.startswith(name[:-1]) if name.endswith("*") else model == name for name in names)
+
+
+def of_type(model: str, fact: str, usual: Any = None) -> Any:
+    """Return what a table of data/model_types.toml says of a type; `usual` where it says nothing."""
+    return _library("model_types.toml")[fact].get(model, usual)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDefault:
+    """The defaults of a configuration class. name: the class, "" for none that is known.
+
+    bases: layer type -> base, radians per token of pair i being base^(-2i/d); "" for layers of any type.
+    sizes: those of `SIZES` that the class has a default for; others it computes, or has not.
+    scaled: its RoPE parameters, where they ask for a scaling. takes_fraction: False where its code, without a
+    scaling, rotates all dims whatever partial_rotary_factor says.
+    """
+
+    name: str
+    bases: Mapping[str, float]
+    sizes: Mapping[str, int]
+    scaled: Mapping[str, Any]
+    takes_fraction: bool
+
+    def base(self, layer: str) -> float | None:
+        """Return the base of a layer type; None where it is not known."""
+        return self.bases.get(layer, self.bases.get(""))
+
+
+def class_default(model: str) -> ClassDefault:
+    """Return the defaults of a model type.
+
+    >>> class_default("llama").name, class_default("gemma3").sizes["head_dim"]
+    ('LlamaConfig', 256)
+    """
+    values = dict(_library("class_defaults.toml").get(model, {}))
+    name, sizes = values.pop("class", ""), {key: values.pop(key) for key in SIZES if key in values}
+    scaled, takes_fraction = values.pop("scaled", {}), values.pop("partial_rotary_factor", True)
+    bases = {key.replace("rope_theta", ""): value for key, value in values.items()}
+    return ClassDefault(name, bases, sizes, scaled, takes_fraction)
+
+
+@functools.cache
+def _library(file: str) -> dict[str, Any]:
+    return tomllib.loads(data.text(file))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.rope import hf_json, hf_models
+from ropeaudit.rope import hf_json
 from ropeaudit.rope.hf_json import Config, NotRotated
 
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
@@ -34,10 +34,9 @@ def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str,
 
 def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
-    if not hf_models.is_one(model, "sliding_alone") or config.get("force_rope"):
+    if not hf_json.is_one(model, "sliding_alone") or config.get("force_rope"):
         return False
-    always = not hf_models.is_one(model, "all_without_window")
-    return always or config.get("sliding_window", 1) is not None
+    return not hf_json.is_one(model, "all_without_window") or config.get("sliding_window", 1) is not None
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:
@@ -50,7 +49,7 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
     kinds, count = config.get("layer_types"), hf_json.count(config, LAYERS)
     if isinstance(kinds, list):
         return [kind if isinstance(kind, str) else "" for kind in kinds]
-    pattern = config.get(_PATTERN, hf_models.of_type(model, "sliding_pattern"))
+    pattern = config.get(_PATTERN, hf_json.of_type(model, "sliding_pattern"))
     if not pattern or not count or count > _MOST:
         return []
     if isinstance(pattern, str):
@@ -63,84 +62,68 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
 def unrotated(config: Config, model: str) -> str:
     """Return which layers of a model that rotates do not rotate, in words; empty where all do.
 
-    no_rope_layers has, in spite of its name, 1 for the layers that rotate. Raises: BadInput, NotRotated.
-    Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
+    Raises: BadInput, NotRotated.
     """
-    marks, by_code = config.get("no_rope_layers"), hf_models.is_one(model, "no_rope_layers")
-    if marks is not None and not isinstance(marks, list):
-        raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
-    if marks:
-        marks = _marks(marks, hf_json.count(config, LAYERS))
-        return _numbered([n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers")
-    if by_code and marks is not None and not hf_models.is_one(model, "no_rope_layers_empty"):
-        raise BadInput(
-            f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
-        )
-    if (every := hf_json.count(config, [_INTERVAL])) is not None:
-        return _each(every, config, _INTERVAL)
-    if by_code:
-        state, every = "missing" if marks is None else "empty", _USUAL_INTERVAL
-        return _each(every, config, f"no_rope_layers is {state}: each {every}th, by the code of {model}")
-    still = _still_kinds(config, model)
-    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
-    if not still or (kinds and not set(kinds) & set(still)):
-        return ""
-    if not kinds:
-        return f"{why} layers do not rotate"
-    return _numbered([n for n, kind in enumerate(kinds) if kind in still], len(kinds), why)
-
-
-def _marks(marks: list[object], count: int | None) -> list[object]:
-    """Return a mark for each layer; what is past the last one is read by none. Raises: BadInput."""
-    if odd := [mark for mark in marks if mark not in (0, 1)]:
-        raise BadInput(f"no_rope_layers holds {hf_json.shown(odd[0])}; 1 is a layer that rotates, 0 another")
-    if count and len(marks) < count:
-        raise BadInput(
-            f"no_rope_layers has {len(marks)} values for {LAYERS[0]} = {count}; give one for each layer"
-        )
-    return marks[: count or None]
-
-
-def unrotated_layers(config: Config, model: str) -> list[int]:
-    """Return the numbers of the layers of `unrotated`, as far as numbers are known. Raises: BadInput."""
-    marks, count = config.get("no_rope_layers"), hf_json.count(config, LAYERS) or 0
-    bases = config.get(hf_json.LAYER_BASES)
-    listed = marks or bases
-    if isinstance(listed, list):
-        return [n for n, mark in enumerate(listed) if not mark]
-    every = hf_json.count(config, [_INTERVAL])
-    if every is None and hf_models.is_one(model, "no_rope_layers"):
-        every = _USUAL_INTERVAL
-    if every:
-        return [n for n in range(min(count, _MOST)) if (n + 1) % every == 0]
-    still = _still_kinds(config, model)
-    return [n for n, kind in enumerate(kinds_of_layers(config, model)) if kind in still] if still else []
-
-
-def _each(every: int, config: Config, why: str) -> str:
-    """Return that every so many layers one does not rotate, in words."""
-    count = hf_json.count(config, LAYERS)
-    if not count or count > _MOST:
-        return f"one layer in {every} does not rotate ({why})"
-    return _numbered([n for n in range(count) if (n + 1) % every == 0], count, why)
-
-
-def _still_kinds(config: Config, model: str) -> list[str]:
-    """Return the types of layers that do not rotate."""
-    given = hf_json.rope_dict(config)
-    still = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
-    return still + ([_FULL] if sliding_alone(config, model) and _FULL not in still else [])
-
-
-def _numbered(layers: list[int], count: int, why: str) -> str:
-    """Return a sentence about layers that do not rotate, counted from 0; empty for none."""
+    layers, count, why = _still(config, model)
     if not layers:
-        return ""
+        return why if layers is None else ""
     if len(layers) == count:
         raise NotRotated(f"no layer of {count} rotates ({why}); there is no RoPE to audit")
     named = ", ".join(map(str, layers[:_LISTED])) + (f", ... {layers[-1]}" if len(layers) > _LISTED else "")
     verb = "does" if len(layers) == 1 else "do"
     return f"{len(layers)} of {count} layers {verb} not rotate: {named} ({why})"
+
+
+def unrotated_layers(config: Config, model: str) -> list[int]:
+    """Return the numbers of the layers that do not rotate, as far as numbers are known. Raises: BadInput."""
+    bases = config.get(hf_json.LAYER_BASES)
+    if isinstance(bases, list) and not config.get("no_rope_layers"):
+        return [n for n, base in enumerate(bases) if not base]
+    return _still(config, model)[0] or []
+
+
+def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
+    """Return the layers that do not rotate, counted from 0, of how many, and why.
+
+    None and a sentence where their numbers are not known. no_rope_layers has, in spite of its name, 1 for the
+    layers that rotate; what is past the last one is read by none. Raises: BadInput.
+    Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
+    """
+    marks, by_code = config.get("no_rope_layers"), hf_json.is_one(model, "no_rope_layers")
+    if marks is not None and not isinstance(marks, list):
+        raise BadInput(f"no_rope_layers = {hf_json.shown(marks)} is not a list of 0 and 1")
+    if marks:
+        count = hf_json.count(config, LAYERS)
+        if odd := [mark for mark in marks if mark not in (0, 1)]:
+            seen = hf_json.shown(odd[0])
+            raise BadInput(f"no_rope_layers holds {seen}; 1 is a layer that rotates, 0 another")
+        if count and len(marks) < count:
+            raise BadInput(
+                f"no_rope_layers has {len(marks)} values for {LAYERS[0]} = {count}; give one for each layer"
+            )
+        marks = marks[: count or None]
+        return [n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers"
+    if by_code and marks is not None and not hf_json.is_one(model, "no_rope_layers_empty"):
+        raise BadInput(
+            f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
+        )
+    every, why = hf_json.count(config, [_INTERVAL]), _INTERVAL
+    if every is None and by_code:
+        state, every = "missing" if marks is None else "empty", _USUAL_INTERVAL
+        why = f"no_rope_layers is {state}: each {every}th, by the code of {model}"
+    if every is not None:
+        count = hf_json.count(config, LAYERS)
+        if not count or count > _MOST:
+            return None, 0, f"one layer in {every} does not rotate ({why})"
+        return [n for n in range(count) if (n + 1) % every == 0], count, why
+    given = hf_json.rope_dict(config)
+    still = [key for key, value in given.items() if value is None and key in hf_json.LAYER_TYPES]
+    if sliding_alone(config, model) and _FULL not in still:
+        still.append(_FULL)
+    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
+    if still and not kinds:
+        return None, 0, f"{why} layers do not rotate"
+    return [n for n, kind in enumerate(kinds) if kind in still], len(kinds), why
 
 
 def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> dict[str, Config]:

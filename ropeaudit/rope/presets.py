@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
-from typing import Any
 
 from ropeaudit import data
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope import scaling
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.setting import RopeSetting
-
-HUB = "(nothing is downloaded: of a repository of the Hub, give its config.json as --config)"
-
 
 # settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
 USUAL = (
@@ -31,7 +26,8 @@ def named(name: str) -> ModelRope:
     """
     library = _library()
     if name not in library:
-        raise UnknownName("model", name, library, HUB if "/" in name else "")
+        hub = "(nothing is downloaded: of a repository of the Hub, give its config.json as --config)"
+        raise UnknownName("model", name, library, hub if "/" in name else "")
     return library[name]
 
 
@@ -42,25 +38,23 @@ def all_presets() -> list[ModelRope]:
 
 @functools.cache
 def _library() -> dict[str, ModelRope]:
-    return {name: _model(name, table) for name, table in tomllib.loads(data.text("models.toml")).items()}
-
-
-def _model(name: str, table: Mapping[str, Any]) -> ModelRope:
-    layers = {"full_attention": _setting(table, table["base"], table.get("scaling", "default"))}
-    if "sliding_base" in table:
-        layers["sliding_attention"] = _setting(table, table["sliding_base"], "default")
-    return ModelRope(
-        name=name,
-        source=table["source"],
-        heads=table["heads"],
-        kv_heads=table["kv_heads"],
-        declared=table["maximum"],
-        layers=layers,
-        unrotated=table.get("unrotated", ""),
-    )
-
-
-def _setting(table: Mapping[str, Any], base: float, scale: str) -> RopeSetting:
-    head_dim, rotary_dim, layout = table["head_dim"], table["rotary_dim"], table["layout"]
-    parsed = scaling.parse(scale)
-    return RopeSetting.of(head_dim, rotary_dim, float(base), layout, table.get("scale"), parsed)
+    library = {}
+    for name, table in tomllib.loads(data.text("models.toml")).items():
+        said = {"full_attention": (table["base"], table.get("scaling", "default"))}
+        if "sliding_base" in table:
+            said["sliding_attention"] = table["sliding_base"], "default"
+        sizes, softmax = (table["head_dim"], table["rotary_dim"]), table.get("scale")
+        layers = {
+            layer: RopeSetting.of(*sizes, float(base), table["layout"], softmax, scaling.parse(scale))
+            for layer, (base, scale) in said.items()
+        }
+        library[name] = ModelRope(
+            name=name,
+            source=table["source"],
+            heads=table["heads"],
+            kv_heads=table["kv_heads"],
+            declared=table["maximum"],
+            layers=layers,
+            unrotated=table.get("unrotated", ""),
+        )
+    return library

@@ -5,18 +5,16 @@ Letters: h heads, s positions, d head_dim, p = rotary_dim/2 pairs.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from numpy.typing import NDArray
 
 from ropeaudit.rope.setting import RopeSetting
 
+if TYPE_CHECKING:
+    import torch
 
-class _Sliced(Protocol):
-    """An array of NumPy's or a tensor of torch's: a slice of it is a view of the same kind."""
-
-    def __getitem__(self, index: Any, /) -> Any: ...
-
-
-Sliced = TypeVar("Sliced", bound=_Sliced)
+Sliced = TypeVar("Sliced", NDArray[Any], "torch.Tensor")  # of which a slice is a view of the same kind
 
 
 def split_pairs(x: Sliced, setting: RopeSetting) -> tuple[Sliced, Sliced]:

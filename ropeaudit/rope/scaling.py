@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,8 +22,8 @@ class Kind:
     """A row of data/scalings.toml, which explains it: what a kind of scaling takes, and how it behaves."""
 
     example: str
-    needs: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
+    needs: Sequence[str] = ()
+    takes: Sequence[str] = ()
     rescales: bool = True
     blends: bool = False
     by_length: bool = False
@@ -33,12 +33,7 @@ class Kind:
     declares_stretched: bool = False
 
 
-def _kind(row: Mapping[str, Any]) -> Kind:
-    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
-    return Kind(**{**row, **lists})
-
-
-KINDS = {name: _kind(row) for name, row in tomllib.loads(data.text("scalings.toml")).items()}
+KINDS = {name: Kind(**row) for name, row in tomllib.loads(data.text("scalings.toml")).items()}
 HF_NAMES = {
     "factor": "factor",
     "original_max_position_embeddings": "original",
@@ -167,33 +162,25 @@ def parse(text: str) -> Scaling:
         key = HF_NAMES.get(key.strip(), key.strip())
         if not equals or key not in {f.name for f in fields(Scaling)} - {"kind"}:
             raise UsageError(f"scaling {kind}: {item!r} is not KEY=VALUE with one of {_taken(kind)}")
-        values[key] = _read(kind, key, value)
+        if key == "truncate":
+            if value not in ("true", "false"):
+                raise UsageError(f"scaling {kind}: truncate is true or false")
+            values[key] = value == "true"
+            continue
+        try:
+            values[key] = tuple(map(float, value.split(";"))) if key in _LISTS else float(value)
+        except ValueError:
+            raise UsageError(f"scaling {kind}: {key}={value!r} is not a number") from None
     return Scaling(kind, **values)
 
 
 def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
     """Return a scaling from values as JSON holds them; lists may be lists. Raises: UsageError."""
-    parameters: dict[str, Any] = {
-        k: tuple(map(_number, v)) if isinstance(v, (list, tuple)) else v for k, v in values.items()
-    }
+    parameters = dict(values)
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)):
+            parameters[name] = tuple(float(one) if type(one) is int else one for one in value)
     return Scaling(kind, **parameters)
-
-
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _read(kind: str, key: str, text: str) -> Any:
-    if key == "truncate":
-        if text not in ("true", "false"):
-            raise UsageError(f"scaling {kind}: truncate is true or false")
-        return text == "true"
-    try:
-        if key in _LISTS:
-            return tuple(float(part) for part in text.split(";"))
-        return float(text)
-    except ValueError:
-        raise UsageError(f"scaling {kind}: {key}={text!r} is not a number") from None
 
 
 def check_value(called: str, kind: str, name: str, value: Any) -> None:
@@ -269,14 +256,9 @@ class Served:
         reach = self.scaling.reach
         if reach is None or self.declared is None:
             return self.declared if reach is None else reach
-        return self.declared if self.declares_stretched else max(self.declared, reach)
-
-    @property
-    def declares_stretched(self) -> bool:
-        """Return whether the declared length is known to be the one after scaling."""
         before = self.scaling.length_before
-        known = self.declared is not None and before is not None and self.declared > before
-        return known and self.scaling.rules.declares_stretched
+        stretched = self.scaling.rules.declares_stretched and before is not None and self.declared > before
+        return self.declared if stretched else max(self.declared, reach)
 
     @property
     def words(self) -> str:

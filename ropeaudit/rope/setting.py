@@ -57,10 +57,8 @@ class RopeSetting:
     ) -> RopeSetting:
         """Make a setting; rotary_dim defaults to head_dim and scale to 1/sqrt(head_dim)."""
         _check_dim("head_dim", head_dim)
-        if scale is None:
-            scale = 1.0 / math.sqrt(head_dim)
-        if rotary_dim is None:
-            rotary_dim = head_dim
+        scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
+        rotary_dim = head_dim if rotary_dim is None else rotary_dim
         return cls(head_dim, rotary_dim, base, layout, scale, scaling, length, clip)
 
     def __post_init__(self) -> None:

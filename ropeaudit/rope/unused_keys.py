@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.rope import hf_config, hf_json, hf_models, scaled
+from ropeaudit.rope import hf_config, hf_json, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
@@ -65,20 +65,33 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
     lengths = _lengths(model.layers.values())
     reading = _effect(model, lengths)
 
-    def same(changed: Mapping[str, Any]) -> bool:
+    def same(path: Path, value: Any) -> bool:
+        """Return whether the reading is the same with another value in a place, without its key if None."""
+        changed = copy.deepcopy(dict(part))
+        inner = changed
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = value
+        if value is None:
+            del inner[path[-1]]
         try:
-            other = hf_config.from_config(changed, "model", "config", base)
-            return _effect(other, lengths) == reading
+            return _effect(hf_config.from_config(changed, "model", "config", base), lengths) == reading
         except RopeAuditError:
             return False
 
-    found: list[UnusedKey | None] = []
-    for path, value in _keys(part):
-        if all(same(other) for other in _others(part, path, value)):
-            found.append(_key(path, value, _used(path[-1], part, model)))
-    for path, value in _outside(config, part):  # deeper ones are of images or sound
-        found.append(_key(path, value, _used(path[-1], part, model) if len(path) == 1 else []))
-    return [key for key in found if key is not None]
+    unused = [key for key in _keys(part) if all(same(key[0], other) for other in (None, *_changed(key[1])))]
+    found = [(path, value, _used(path[-1], part, model)) for path, value in unused]
+    for path, value in _outside(config, part, ()) if config is not part else ():
+        if value != part.get(path[-1]):  # deeper ones are of images or sound
+            found.append((path, value, _used(path[-1], part, model) if len(path) == 1 else []))
+    keys = []
+    for path, value, used in found:
+        if used and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if value not in used:
+                keys.append(UnusedKey(path, value, f"{used[0]:g}"))
+        elif used or path[-1] not in hf_json.FRACTIONS or value != 1:  # which says what is used
+            keys.append(UnusedKey(path, value))
+    return keys
 
 
 def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[str, Scaling]:
@@ -119,8 +132,7 @@ def _unscaled(rope: Any) -> Any:
 
 def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
     """Return what a scaling may change of a layer: softmax scale, attention factor, frequencies by length."""
-    served = [setting.for_positions(n) for n in lengths]
-    of_length = [frequencies(one, "inverse_power", FP64).tolist() for one in served]
+    of_length = [frequencies(setting.for_positions(n), "inverse_power", FP64).tolist() for n in lengths]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 
@@ -142,20 +154,6 @@ def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, An
             yield path, value
 
 
-def _others(part: Mapping[str, Any], path: Path, value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the text part without a key, and with other values in its place."""
-    for other in (None, *_changed(value)):
-        changed = copy.deepcopy(dict(part))
-        inner = changed
-        for name in path[:-1]:
-            inner = inner[name]
-        if other is None:
-            del inner[path[-1]]
-        else:
-            inner[path[-1]] = other
-        yield changed
-
-
 def _changed(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
@@ -168,29 +166,15 @@ def _changed(value: Any) -> list[Any]:
     return []
 
 
-def _outside(config: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+def _outside(inner: Mapping[str, Any], part: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
     """Yield the keys about RoPE that stand in other parts than the one about text: those are not read."""
-
-    def walk(inner: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
-        for key, value in inner.items():
-            if value is part:
-                continue
-            if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
-                yield from walk(value, (*inside, key))
-            elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
-                yield (*inside, key), value
-
-    if config is not part:
-        yield from (item for item in walk(config, ()) if item[1] != part.get(item[0][-1]))
-
-
-def _key(path: Path, value: Any, used: list[float]) -> UnusedKey | None:
-    """Return a key that is not used; None where it says what is used. used: values of its other spellings."""
-    if not used and path[-1] in hf_json.FRACTIONS and value == 1:
-        return None
-    if not used or isinstance(value, bool) or not isinstance(value, (int, float)):
-        return UnusedKey(path, value)
-    return None if value in used else UnusedKey(path, value, f"{used[0]:g}")
+    for key, value in inner.items():
+        if value is part:
+            continue
+        if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
+            yield from _outside(value, part, (*inside, key))
+        elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
+            yield (*inside, key), value
 
 
 def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
@@ -199,7 +183,7 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
-        taken = hf_models.class_default(hf_json.model_type(part)).takes_fraction
+        taken = hf_json.class_default(hf_json.model_type(part)).takes_fraction
         if not taken and "qk_nope_head_dim" not in part:
             return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim

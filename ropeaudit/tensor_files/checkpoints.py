@@ -79,52 +79,39 @@ def files(path: Path) -> list[Path]:
                 )
             raise BadInput(f"{str(path)!r}: unknown kind of file; {_GIVE}")
         return [path]
-    index = next((path / name for name in _INDEXES if (path / name).is_file()), None)
-    shards = _indexed(index) if index else _unindexed(path)
+    shards = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
+    if index := next((path / name for name in _INDEXES if (path / name).is_file()), None):
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            if not all(isinstance(name, str) and Path(name).name == name for name in names):
+                raise ValueError("a shard lies outside the folder")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = parser_reason(error) if type(error) is ValueError else "no weight_map of names"
+            raise BadInput(f"{str(index)!r}: {reason}; give the whole checkpoint with its index") from None
+        shards = [path / name for name in sorted(names)]
+    elif numbered := [match for shard in shards if (match := _SHARD.fullmatch(shard.name))]:
+        stem, _, count, suffix = numbered[0].groups()  # of a series, whose missing ones are named below
+        shards = [path / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
     if not shards:
         seen = "an empty folder" if not any(path.iterdir()) else "a folder without *.safetensors"
         raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}")
     missing = [shard.name for shard in shards if tensorfiles.wrong(shard)]
     if missing:
-        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        first = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise BadInput(
-            f"{str(path)!r}: {len(missing)} of {len(shards)} shards are missing or empty ({names}); "
+            f"{str(path)!r}: {len(missing)} of {len(shards)} shards are missing or empty ({first}); "
             "copy the whole checkpoint"
         )
     return shards
-
-
-def _indexed(index: Path) -> list[Path]:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        if not all(isinstance(name, str) and Path(name).name == name for name in names):
-            raise ValueError("a shard lies outside the folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = parser_reason(error) if type(error) is ValueError else "no weight_map of names"
-        raise BadInput(f"{str(index)!r}: {reason}; give the whole checkpoint with its index") from None
-    return [index.parent / name for name in sorted(names)]
-
-
-def _unindexed(folder: Path) -> list[Path]:
-    """Return the files of a folder without an index, with the missing ones of a numbered series."""
-    files_here = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    numbered = [match for path in files_here if (match := _SHARD.fullmatch(path.name))]
-    if not numbered:
-        return files_here
-    stem, _, count, suffix = numbered[0].groups()
-    return [folder / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
 
 
 def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
     """Return the tensors that are requested, and how many there are in all. Raises: BadInput."""
     tensors: list[StoredTensor | None] = []
     for path in paths:
-        tensors += tensorfiles.guarded(repr(str(path)), path, functools.partial(_load, path, is_requested))
+        loaded = _LOADERS.get(path.suffix.lower(), _safetensors)(path, is_requested)
+        tensors += tensorfiles.guarded(repr(str(path)), path, functools.partial(list, loaded))
     return [tensor for tensor in tensors if tensor is not None], len(tensors)
-
-
-def _load(path: Path, is_requested: IsRequested) -> list[StoredTensor | None]:
-    return list(_LOADERS.get(path.suffix.lower(), _safetensors)(path, is_requested))
 
 
 def _safetensors(path: Path, is_requested: IsRequested) -> _Loaded:
@@ -163,7 +150,7 @@ def _dumped(path: Path, is_requested: IsRequested) -> _Loaded:
     if path.suffix.lower() == ".npy":
         arrays: tensorfiles.Tensors = {path.stem: tensorfiles.read_npy(path)}
     else:
-        arrays = tensorfiles.read(path, list, ("cos", "sin"))
+        arrays = tensorfiles.read(path)
     for name, array in arrays.items():
         numbers = functools.partial(_numbers, path, name, array)
         yield of_array(name, numbers()) if is_requested(name, np.shape(array), numbers) else None
@@ -179,23 +166,23 @@ def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
 
 def _graph(path: Path, is_requested: IsRequested) -> _Loaded:
     names: set[str] = set()
-    for constant in onnx_graphs.read(path):
-        name, values, count = constant.name, constant.values, 1
+    for own, values, use in onnx_graphs.read(path):
+        name, count = own, 1
         while name in names:  # bodies of loops and functions have names of their own
             count += 1
-            name = f"{constant.name} ({count})"
+            name = f"{own} ({count})"
         names.add(name)
 
         def head(name: str = name, values: Any = values) -> NDArray[Any]:
             return of_array(name, values[first_rows(values.shape)]).values
 
-        called = constant.use.operand or name  # an operator's word for it
+        called = use.operand or name  # an operator's word for it
         if values is None or not is_requested(called, values.shape, head):
             yield None
             continue
         tensorfiles.check_room(path, values.size)
         stored = of_array(name, values)
-        yield replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
+        yield replace(stored, values=use.rounded(stored.values), use=use)
 
 
 _LOADERS: dict[str, Callable[[Path, IsRequested], _Loaded]] = {
@@ -215,8 +202,9 @@ def chosen(
 
     def load(name: str, tensor: Any) -> StoredTensor | None:
         shape, real = tuple(tensor.shape), tensor.is_floating_point() or tensor.is_complex()
-        first = first_rows(shape)
-        if not (real and is_requested(name, shape, lambda: of_tensor(name, tensor[first]).values)):
+        if not (
+            real and is_requested(name, shape, lambda: of_tensor(name, tensor[first_rows(shape)]).values)
+        ):
             return None
         if path is not None:
             tensorfiles.check_room(path, tensor.numel())

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from ropeaudit.errors import BadInput, MissingPackage
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 Value: TypeAlias = float | bool | str | tuple[float, ...]
-SUFFIX = ".gguf"
 DIVISORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type -> bytes
 _STRING, _ARRAY = 8, 9
@@ -53,7 +52,7 @@ class GgufFile:
 
 def is_gguf(path: str | Path) -> bool:
     """Return whether a path is that of a GGUF file."""
-    return Path(path).suffix.lower() == SUFFIX and not Path(path).is_dir()
+    return Path(path).suffix.lower() == ".gguf" and not Path(path).is_dir()
 
 
 def read(path: Path) -> GgufFile:
@@ -96,19 +95,17 @@ def _read(path: Path) -> GgufFile:
     for name, field in reader.fields.items():
         key = name.removeprefix(f"{architecture}.")
         if key != name and key.startswith(_KEYS):
-            values[key] = _plain(field.contents())
+            content = field.contents()
+            if isinstance(content, list):
+                values[key] = tuple(float(one) for one in content)
+            else:
+                values[key] = content if isinstance(content, bool | str) else float(content)
     divisors = {
         tensor.name: np.array(tensor.data, dtype=np.float64).reshape(-1)
         for tensor in reader.tensors
         if tensor.name in DIVISORS and tensor.data.dtype.kind == "f"
     }
     return GgufFile(architecture, values, divisors, len(reader.tensors))
-
-
-def _plain(value: Any) -> Value:
-    if isinstance(value, list):
-        return tuple(float(one) for one in value)
-    return value if isinstance(value, bool | str) else float(value)
 
 
 def _behind_string(data: mmap.mmap, at: int) -> int:

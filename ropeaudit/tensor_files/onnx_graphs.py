@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ _FLOATS = {
     15: ("complex128", "double_data", "float64"),
     16: ("bfloat16", "int32_data", "uint16"),
 }
-_GRAPH, _GRAPHS = 5, 10  # AttributeProto.AttributeType
+_GRAPH = 5  # AttributeProto.AttributeType
 _EXTERNAL = 1  # TensorProto.DataLocation
 _CARRIES = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Transpose", "Tile")
 _TURNS = ("Transpose", "MatMul", "Gemm", "Einsum")  # which may take a table's axes in another order
@@ -39,46 +39,19 @@ _STEPS = 256  # nodes that are followed from a constant
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A node that takes a value: its type, its name, and the keys of the values that it yields.
-
-    to: the dtype that it converts to, if it does. operand: what it calls the value that it takes: cos, sin,
-    or nothing.
-    """
-
-    op: str
-    name: str
-    results: tuple[str, ...]
-    to: str = ""
-    operand: str = ""
-
-    @property
-    def words(self) -> str:
-        """Return its type and name."""
-        return self.op if self.name in ("", self.op) else f"{self.op} {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
 class Use:
     """What a graph does with a constant.
 
     nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
-    converted to before, in this order; none where nodes differ in that, which `mixed` says. op: the type of
-    the first of them. operand: cos or sin, where they name what they take so. transposed: whether a node may
-    transpose it.
+    converted to before, in this order; none where nodes differ in that, which `mixed` says. operand: cos or
+    sin, where they name what they take so. transposed: whether a node may transpose it.
     """
 
     nodes: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
     mixed: bool = False
-    op: str = ""
     operand: str = ""
     transposed: bool = False
-
-    @property
-    def converted(self) -> str:
-        """The dtype that it has in the end, where it is converted."""
-        return next(reversed(self.through), "")
 
     def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values in float64 as the nodes get them; complex ones are never converted."""
@@ -95,28 +68,19 @@ class Use:
         if not self.nodes:
             return "no node"
         more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
-        return f"{self.nodes[0]}{more}{f', as {self.converted}' if self.converted else ''}"
+        return f"{self.nodes[0]}{more}{f', as {self.through[-1]}' if self.through else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A constant: its name, its values as they are stored (None where they are no floats), its use."""
-
-    name: str
-    values: NDArray[Any] | None
-    use: Use
+# Of a graph with those inside its nodes, or of a function: the constants, each a tensor or numbers by a name,
+# and by the name of a value the nodes that take it, each with what it calls it: cos, sin, or nothing.
+_Scope: TypeAlias = tuple[list[tuple[str, Any]], defaultdict[str, list[tuple[Any, str]]]]
 
 
-@dataclass(slots=True)
-class _Scope:
-    """A graph with those inside its nodes, or a function: its constants, and the nodes by their inputs."""
+def read(path: Path) -> Iterator[tuple[str, NDArray[Any] | None, Use]]:
+    """Yield the constants of an .onnx file: name, values as they are stored (None: no floats), use.
 
-    constants: list[tuple[str, Any]] = field(default_factory=list)  # name, tensor or numbers
-    consumers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
-
-
-def read(path: Path) -> Iterator[Constant]:
-    """Yield the constants of an .onnx file. Raises: BadInput, MissingPackage, whatever a parser raises."""
+    Raises: BadInput, MissingPackage, whatever a parser raises.
+    """
     if find_spec("onnx") is None:
         raise MissingPackage(f"{str(path)!r} needs onnx to be read; pip install 'ropeaudit[onnx]'")
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
@@ -132,48 +96,37 @@ def read(path: Path) -> Iterator[Constant]:
     model.ParseFromString(path.read_bytes())
     if not model.HasField("graph") or not (model.graph.node or model.graph.initializer):
         raise BadInput(f"{str(path)!r}: holds no graph; give a model in ONNX's format")
-    scopes = [_Scope()]
-    _add_graph(scopes[0], model.graph)
-    for function in model.functions:
-        scopes.append(_Scope())
-        _add_nodes(scopes[-1], function.node)
-    for scope in scopes:
-        for name, tensor in scope.constants:
+    parts = [(model.graph.node, model.graph.initializer), *((one.node, ()) for one in model.functions)]
+    scopes: list[_Scope] = [([], defaultdict(list)) for _ in parts]
+    for scope, part in zip(scopes, parts, strict=True):
+        _add(scope, *part)
+    for constants, consumers in scopes:
+        for name, tensor in constants:
             values = tensor if isinstance(tensor, np.ndarray) else _values(path, name, tensor)
-            use = Use() if values is None else _use_of(name, scope.consumers.__getitem__)
-            yield Constant(name, values, use)
+            yield name, values, Use() if values is None else _use_of(name, consumers)
 
 
-def _add_graph(scope: _Scope, graph: Any) -> None:
-    scope.constants += [(tensor.name, tensor) for tensor in graph.initializer]
-    _add_nodes(scope, graph.node)
-
-
-def _add_nodes(scope: _Scope, nodes: Any) -> None:
+def _add(scope: _Scope, nodes: Any, initializers: Any) -> None:
+    constants, consumers = scope
+    constants += [(tensor.name, tensor) for tensor in initializers]
     for node in nodes:
-        attributes = {attribute.name: attribute for attribute in node.attribute}
-        to = attributes["to"].i if node.op_type == "Cast" and "to" in attributes else 0
-        known = Node(node.op_type, node.name, tuple(node.output), _FLOATS[to][0] if to in _FLOATS else "")
         if node.op_type != "RotaryEmbedding":
             named = {}
         else:
             named = {2: "cos", 3: "sin"} if node.domain == "com.microsoft" else {1: "cos", 2: "sin"}
         for number, name in enumerate(node.input):
             if name not in node.input[:number]:
-                operand = named.get(number, "")
-                scope.consumers[name].append(replace(known, operand=operand))
+                consumers[name].append((node, named.get(number, "")))
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "Constant" and len(node.output) == 1:
             if "value" in attributes:
-                scope.constants.append((node.output[0], attributes["value"].t))
+                constants.append((node.output[0], attributes["value"].t))
             elif "value_floats" in attributes:
                 floats = np.array(attributes["value_floats"].floats, np.float32)
-                scope.constants.append((node.output[0], floats))
+                constants.append((node.output[0], floats))
         for attribute in node.attribute:
-            if attribute.type == _GRAPH:
-                _add_graph(scope, attribute.g)
-            elif attribute.type == _GRAPHS:
-                for graph in attribute.graphs:
-                    _add_graph(scope, graph)
+            for graph in [attribute.g] if attribute.type == _GRAPH else attribute.graphs:
+                _add(scope, graph.node, graph.initializer)
 
 
 def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
@@ -225,28 +178,27 @@ def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
     return np.asarray(data.view(np.dtype(dtype)).reshape(shape))
 
 
-def _use_of(key: str, consumers: Callable[[str], Sequence[Node]]) -> Use:
+def _use_of(key: str, consumers: Mapping[str, list[tuple[Any, str]]]) -> Use:
     """Return what becomes of a value, followed through nodes that convert it or only give it a shape."""
     followed: list[tuple[str, tuple[str, ...]]] = [(key, ())]
-    uses: dict[tuple[str, tuple[str, ...]], Node] = {}
+    uses: dict[tuple[str, tuple[str, ...]], str] = {}
     transposed = False
     for value, dtypes in followed:  # grows
-        for node in consumers(value):
-            transposed |= node.op in _TURNS
-            if node.op in _CARRIES and len(followed) < _STEPS:
-                path = (*dtypes, node.to) if node.to else dtypes
-                followed += [(one, path) for one in node.results]
+        for node, operand in consumers.get(value, ()):
+            transposed |= node.op_type in _TURNS
+            if node.op_type in _CARRIES and len(followed) < _STEPS:
+                to = [one.i for one in node.attribute if node.op_type == "Cast" and one.name == "to"]
+                path = (*dtypes, *(_FLOATS[number][0] for number in to if number in _FLOATS))
+                followed += [(one, path) for one in node.output]
             else:
-                uses[node.words, dtypes] = node
-    paths = {dtypes for _, dtypes in uses}
+                words = node.op_type if node.name in ("", node.op_type) else f"{node.op_type} {node.name}"
+                uses[words, dtypes] = operand
+    paths, operands = {dtypes for _, dtypes in uses}, set(uses.values())
     ordered = sorted(uses, key=lambda use: use[1] != ())  # those that take it as it is stored first
-    names, mixed = tuple(dict.fromkeys(name for name, _ in ordered)), len(paths) > 1
-    operands = {node.operand for node in uses.values()}
     return Use(
-        names,
-        () if mixed or not paths else paths.pop(),
-        mixed,
-        uses[ordered[0]].op if ordered else "",
+        tuple(dict.fromkeys(words for words, _ in ordered)),
+        paths.pop() if len(paths) == 1 else (),
+        len(paths) > 1,
         operands.pop() if len(operands) == 1 else "",
         transposed,
     )

@@ -23,7 +23,6 @@ _FEWEST, _WIDEST = 4, 4096  # columns
 _CLOSE = 0.03  # what casts leave of the addition theorem, relative
 _NEAR = 0.01  # ... of the ratio of neighbouring frequencies
 _TINY = 2.0**-12  # below, float16 has few digits
-KINDS = ("inv_freq", "periods", "angles", "cos", "sin", "both")
 
 
 def may_hold(shape: tuple[int, ...]) -> bool:
@@ -35,14 +34,32 @@ def may_hold(shape: tuple[int, ...]) -> bool:
 
 
 def known(values: Array) -> str:
-    """Return one of `KINDS`, or nothing: of all values, or of the first rows of a table."""
+    """Return inv_freq, periods, angles, cos, sin, both, or nothing: of all values, or of first rows."""
     values = np.squeeze(values)
     if not may_hold(values.shape) or not np.isfinite(values[:HEAD]).all():
         return ""
     with np.errstate(all="ignore"):
         if values.ndim == 1:
             return "" if np.iscomplexobj(values) else _listed(values)
-        return "both" if both(values[:HEAD]) else _plane(values)
+        if both(rows := values[:HEAD]):
+            return "both"
+        if values.ndim != 2 or np.iscomplexobj(values):
+            return ""
+        size = min(values.shape)
+        square = values[:size, :size]
+        if size >= _FEWEST and np.all(np.abs(square - square.T) <= _CLOSE * np.abs(square).max()):
+            return ""  # a Fourier basis: cos or sin of 2 pi k n / N
+        if _is_cos(rows):
+            return "cos"
+        if np.any(rows[0]) or not np.any(rows[1]):
+            return ""
+        # angles: rows grow by the second one, which holds frequencies; the last one is no sin
+        at = np.unique([2, 3, len(values) - 1])
+        right = at[:, None] * rows[1]
+        grows = (np.abs(rows[1]) < _TINY) | (np.abs(values[at] - right) <= _CLOSE * np.abs(right))
+        if np.all(grows) and _geometric(folded(rows[1])):
+            return "angles"
+        return "sin" if _is_sin(rows) else ""
 
 
 def both(values: Array) -> tuple[Array, Array] | None:
@@ -121,21 +138,6 @@ def _geometric(theta: Array) -> bool:
     return bool(scaled and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
 
 
-def _plane(values: Array) -> str:
-    if values.ndim != 2 or np.iscomplexobj(values):
-        return ""
-    rows = values[:HEAD]
-    size = min(values.shape)
-    square = values[:size, :size]
-    if size >= _FEWEST and np.all(np.abs(square - square.T) <= _CLOSE * np.abs(square).max()):
-        return ""  # a Fourier basis: cos or sin of 2 pi k n / N
-    if _is_cos(rows):
-        return "cos"
-    if np.any(rows[0]) or not np.any(rows[1]):
-        return ""
-    return "angles" if _is_angles(values) else "sin" if _is_sin(rows) else ""
-
-
 def _is_cos(rows: Array) -> bool:
     """cos 2x = 2 cos² x - 1 and cos 3x = 4 cos³ x - 3 cos x, times a factor that the first row holds."""
     factor = rows[0].flat[0]
@@ -158,16 +160,6 @@ def _is_sin(rows: Array) -> bool:
     fits = tiny | (np.abs(x * triple - (double**2 - x**2)) <= _CLOSE * scale)
     bounded = tiny | (np.abs(double) <= 2 * np.abs(x) * (1 + _NEAR))
     return bool(np.all(fits & bounded) and np.unique(np.abs(x)).size >= _FEWEST)
-
-
-def _is_angles(values: Array) -> bool:
-    """Rows grow by the second one, which holds frequencies; the last one is no sin."""
-    pairs = folded(values[1])
-    at = np.unique([2, 3, len(values) - 1])
-    right = at[:, None] * values[1]
-    tiny = np.abs(values[1]) < _TINY
-    grows = np.all(tiny | (np.abs(values[at] - right) <= _CLOSE * np.abs(right)))
-    return bool(grows and pairs.size >= _FEWEST and _geometric(pairs))
 
 
 Floats = NDArray[np.float64]
@@ -228,16 +220,12 @@ class Dump:
             if np.array_equal(first, second, equal_nan=True):
                 return first, first
         for first, second in splits:
-            if _mostly_equal(first, second):
+            differs = (first != second) & ~(np.isnan(first) & np.isnan(second))
+            axes = [differs] if differs.ndim == 1 else [differs.any(axis=1), differs.any(axis=0)]
+            # all but an eighth of the rows, or of the columns, of eight at least
+            if any(8 * np.count_nonzero(one) <= one.size >= _FEWEST_ROWS for one in axes):
                 return first, second
         raise BadInput(
             f"{self.spec!r}: the {columns} columns of {self.name} repeat {pairs} pairs neither in "
             f"halves nor side by side; give one column a pair, or --rotary-dim {2 * columns}"
         )
-
-
-def _mostly_equal(first: Floats, second: Floats) -> bool:
-    """Return whether all but an eighth of the rows, or of the columns, are equal, of eight at least."""
-    differs = (first != second) & ~(np.isnan(first) & np.isnan(second))
-    axes = [differs] if differs.ndim == 1 else [differs.any(axis=1), differs.any(axis=0)]
-    return any(one.size >= _FEWEST_ROWS and np.count_nonzero(one) <= one.size // _FEWEST_ROWS for one in axes)

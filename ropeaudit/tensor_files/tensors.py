@@ -5,10 +5,11 @@ Nothing in a file is ever executed: no pickles.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeVar
 
@@ -19,9 +20,8 @@ from ropeaudit.errors import BadInput, MissingPackage, required_packages
 from ropeaudit.runtime import run_metadata
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-ChooseNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are read
+_Named: TypeAlias = Iterator[tuple[str, Callable[[], NDArray[Any]]]]  # names, and what reads the values
 T = TypeVar("T")
-SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
 
 class Unnamed(Exception):
@@ -60,7 +60,11 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
     except ImportError as error:
         raise BadInput(f"{seen}: cannot be read without {error.name}") from None
     except Exception as error:  # whatever a parser makes of a damaged or hostile file
-        raise BadInput(f"{seen}: not a readable {path.suffix} file: {_line(error)}") from None
+        first = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
+        reason = (first if len(first) > 3 else "it is damaged")[:160]
+        if "ickle" in str(error) or "weights_only" in str(error):  # whose advice is to execute them
+            reason = "it holds Python objects, or is damaged; give tensors alone"
+        raise BadInput(f"{seen}: not a readable {path.suffix} file: {reason}") from None
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -70,15 +74,15 @@ def read_npy(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(file, allow_pickle=False))
 
 
-def read(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
-    """Return all names of a file, with the values of those chosen and empty arrays for the others.
+def read(path: Path, wanted: Container[str] | None = None) -> Tensors:
+    """Return all names of a file, with the values of those wanted, all if None, and no values of the others.
 
-    pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
+    Two tensors without names are called q and k. A file whose suffix is not among `SUFFIXES` is a KeyError.
     Raises: Unnamed, and whatever a parser raises.
     """
     reader = _READERS[path.suffix.lower()]
     check_declared(path)
-    return reader(path, choose, pair)
+    return {name: load() if wanted is None or name in wanted else np.zeros(0) for name, load in reader(path)}
 
 
 def real(seen: str, tensor: Any) -> NDArray[Any]:
@@ -102,29 +106,30 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _read_npz(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
+def _npz(path: Path) -> _Named:
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise Unnamed("one array", archive)
         with archive:
-            chosen = choose(archive.files)
-            return {name: archive[name] if name in chosen else np.zeros(0) for name in archive.files}
+            for name in archive.files:
+                yield name, functools.partial(archive.__getitem__, name)
 
 
-def _read_safetensors(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
+def _safetensors(path: Path) -> _Named:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
+    def numbers(name: str) -> NDArray[Any]:
+        check_room(path, math.prod(archive.get_slice(name).get_shape()))
+        return np.asarray(archive.get_tensor(name))
+
     with safe_open(path, framework="numpy") as archive:
-        names = list(archive.keys())
-        chosen = choose(names)
-        for name in chosen:
-            check_room(path, math.prod(archive.get_slice(name).get_shape()))
-        return {name: archive.get_tensor(name) if name in chosen else np.zeros(0) for name in names}
+        for name in archive.keys():  # noqa: SIM118  (no dictionary)
+            yield name, functools.partial(numbers, name)
 
 
-def _read_torch(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
+def _torch(path: Path) -> _Named:
     import torch
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
@@ -136,30 +141,22 @@ def _read_torch(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tenso
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
-        loaded = dict(zip(pair, loaded, strict=True))
+        loaded = dict(zip("qk", loaded, strict=True))
     if not isinstance(loaded, dict):
         lone = numbers(loaded) if isinstance(loaded, torch.Tensor) else None
         raise Unnamed(f"a {type(loaded).__name__}", lone)
-    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-    chosen = choose(list(tensors))
-    return {name: numbers(value) if name in chosen else np.zeros(0) for name, value in tensors.items()}
+    for name, value in loaded.items():
+        if isinstance(value, torch.Tensor):
+            yield str(name), functools.partial(numbers, value)
 
 
-_READERS: dict[str, Callable[[Path, ChooseNames, tuple[str, str]], Tensors]] = {
-    ".safetensors": _read_safetensors,
-    ".npz": _read_npz,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
+_READERS: dict[str, Callable[[Path], _Named]] = {
+    ".safetensors": _safetensors,
+    ".npz": _npz,
+    ".pt": _torch,
+    ".pth": _torch,
 }
-
-
-def _line(error: BaseException) -> str:
-    """Return the first sentence of a parser's message, short enough to read, without advice on pickles."""
-    if "ickle" in str(error) or "weights_only" in str(error):
-        return "it holds Python objects, or is damaged; give tensors alone"
-    text = str(error).strip().splitlines()
-    first = text[0].partition(". ")[0] if text else ""
-    return (first if len(first) > 3 else "it is damaged")[:160]
+SUFFIXES = tuple(_READERS)
 
 
 _WIDE = 8  # bytes of a number in float64, which all become
@@ -171,12 +168,26 @@ def check_declared(path: Path) -> None:
 
     Of .safetensors the library itself holds the header against the file.
     """
-    if zipfile.is_zipfile(path):  # .npz, .pt and .pth
-        with zipfile.ZipFile(path) as archive:
-            _check_archive(path, archive)
-    elif path.suffix.lower() == ".npy":
-        with path.open("rb") as file:
-            _check_array(path, file, path.stat().st_size)
+    size = path.stat().st_size
+    if not zipfile.is_zipfile(path):
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                _check_array(path, file, size)
+        return
+    with zipfile.ZipFile(path) as archive:  # .npz, .pt and .pth
+        members = archive.infolist()
+        declared = sum(member.file_size for member in members)
+        if declared > max(_PACKED * size, _FREE_OF_DOUBT):
+            raise BadInput(
+                f"{str(path)!r} has {size:,} bytes and declares {declared:,}, more than tensors can be "
+                "packed; give the file unpacked if it is right"
+            )
+        if declared > run_metadata.free_bytes():
+            check_room(path, declared // _WIDE)
+        for member in members:
+            if member.filename.endswith(".npy") and not member.flag_bits & 1:  # encrypted: refused later
+                with archive.open(member) as file:
+                    _check_array(path, file, member.file_size)
 
 
 def check_room(path: Path, numbers: int) -> None:
@@ -186,22 +197,6 @@ def check_room(path: Path, numbers: int) -> None:
             f"{str(path)!r} declares {numbers:,} numbers, {needed / 2**30:,.1f} GiB in float64, and "
             f"{free / 2**30:,.1f} GiB are free; give a smaller part of it"
         )
-
-
-def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
-    members, size = archive.infolist(), path.stat().st_size
-    declared = sum(member.file_size for member in members)
-    if declared > max(_PACKED * size, _FREE_OF_DOUBT):
-        raise BadInput(
-            f"{str(path)!r} has {size:,} bytes and declares {declared:,}, more than tensors can be packed; "
-            "give the file unpacked if it is right"
-        )
-    if declared > run_metadata.free_bytes():
-        check_room(path, declared // _WIDE)
-    for member in members:
-        if member.filename.endswith(".npy") and not member.flag_bits & 1:  # 1: encrypted, and refused later
-            with archive.open(member) as file:
-                _check_array(path, file, member.file_size)
 
 
 def _check_array(path: Path, file: IO[bytes], size: int) -> None:

@@ -21,9 +21,8 @@ from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.analysis import UNSEEN, ModelAudit, verdict_of
 from ropeaudit.features.model.analysis import model as model_audit
-from ropeaudit.features.model.forward_pass import Lookup, Lookups, check_reach
+from ropeaudit.features.model.forward_pass import Change, Lookup, Lookups, check_reach, compare
 from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
-from ropeaudit.features.model.logits import Change, compare
 from ropeaudit.features.model.report import COLUMNS, answer
 from ropeaudit.main import main
 
@@ -175,7 +174,7 @@ def test_turning_back_and_the_part_of_a_pair(layout) -> None:
     rotated = x.copy()
     first, second = pairs.split(rotated)
     first[...], second[...] = z.real, z.imag
-    np.testing.assert_allclose(pairs.rotated_back(rotated), x, atol=1e-14)
+    np.testing.assert_allclose(pairs.rotated(rotated, -np.arange(n), 1.2), x, atol=1e-14)
     q, k = x
     q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
     result = model_layers._by_pair(q, k, q2, k2, pairs)
@@ -283,7 +282,7 @@ def test_a_model_that_refuses_the_interface_has_rows_by_layer(copied, monkeypatc
 def test_where_q_and_k_are_not_seen_that_is_said(copied, monkeypatch, tmp_path) -> None:
     from ropeaudit.features.model import forward_pass
 
-    monkeypatch.setattr(forward_pass.Products, "_keep", lambda *given: None)
+    monkeypatch.setattr(forward_pass.Capture, "_keep", lambda *given: None)
     monkeypatch.setattr(model_load, "listen", lambda attention: None)
     monkeypatch.setattr(model_load, "ATTENTION", "sdpa")
     audit = model_audit(str(copied), 1000, "fp32", tokens="24")
@@ -402,15 +401,17 @@ def test_without_transformers_it_says_what_to_install(monkeypatch, in_process, t
 
 
 def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, in_process, capsys) -> None:
-    real, calls = ModelAudit._compared, []
+    from ropeaudit.features.model import rotation_check
 
-    def broken(self, *arguments):
+    real, calls = rotation_check.check_layers, []
+
+    def broken(*arguments):
         calls.append(arguments)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return real(self, *arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(ModelAudit, "_compared", broken)
+    monkeypatch.setattr(rotation_check, "check_layers", broken)
     offsets = ["--offset", "5,6", "--dtype", "fp32", "-f", "csv"]
     seen = ran(capsys, ["model", built("llama"), *FAST[:2], *offsets], 130)
     assert len(seen.rows) == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ropeaudit.features.model.forward_pass import Capture, Products
+from ropeaudit.features.model.forward_pass import Capture
 from ropeaudit.features.model.layers import tables
 
 H, S, D = 3, 5, 4
@@ -14,8 +14,8 @@ FUSED = torch.nn.functional.scaled_dot_product_attention
 
 
 def seen(attention, scales=None, exact=True):
-    capture, known = Capture(), {} if scales is None else scales
-    with Products(capture, known, exact):
+    capture = Capture(scales, exact)
+    with capture:
         attention()
     return capture.layers
 
@@ -70,8 +70,8 @@ def test_a_narrow_run_takes_the_scales_of_the_float64_run() -> None:
 
 
 def test_what_goes_through_the_interface_is_not_taken_twice() -> None:
-    capture = Capture()
-    with Products(capture, {}, True):
+    capture = Capture({}, True)
+    with capture:
         torch.softmax(Q @ K.transpose(2, 3), -1)  # something else before it
         capture(torch.nn.Identity(), Q, K, V, None, scaling=0.25)
         torch.softmax(Q @ K.transpose(2, 3), -1)

@@ -755,4 +755,4 @@ def test_a_module_that_cannot_be_built_is_compared_with_the_config(tmp_path) -> 
     assert of_own_code(tmp_path, 5e5) == ()
     [one] = of_own_code(tmp_path, 1e4)
     assert (one.name, one.layer, one.diagnosis.code) == ("layers.1.inv_freq", 1, "wrong-base")
-    assert held.together((one,)).where.layers == (1,)
+    assert held.together([(one.layer, one.diagnosis)]).where.layers == (1,)

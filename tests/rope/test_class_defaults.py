@@ -20,10 +20,10 @@ import pytest
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import BadInput
-from ropeaudit.rope import hf_models
+from ropeaudit.rope import hf_json
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
-from ropeaudit.rope.hf_models import SIZES
+from ropeaudit.rope.hf_json import SIZES
 from ropeaudit.rope.unused_keys import unused_keys
 
 VERSION = "5.23.0"
@@ -171,12 +171,12 @@ def _other_sizes(model: str) -> list[str]:
     """Return which sizes are read of a config without any that are not those of its class."""
     known = importlib.import_module("transformers").CONFIG_MAPPING
     name = next(one for one in (f"{model}_text", model) if one in known)
-    heads = hf_models.class_default(model).sizes.get("num_attention_heads", 32)
+    heads = hf_json.class_default(model).sizes.get("num_attention_heads", 32)
     theirs = known[name](hidden_size=192 * heads)
     theirs.allow_global_per_layer_attribute_access = True
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     given = {"model_type": name, "hidden_size": theirs.hidden_size, "rope_parameters": rope}
-    given |= dict([hf_models.of_type(model, "rotates_if", ("use_cache", True))])
+    given |= dict([hf_json.of_type(model, "rotates_if", ("use_cache", True))])
     if model.startswith(("gemma4", "diffusion_gemma")):
         given["global_head_dim"] = theirs.head_dim
     if model == "jetmoe":  # computes it of the heads of k
@@ -194,7 +194,7 @@ def _other_sizes(model: str) -> list[str]:
         ),
     }
     if not latent:
-        share = 0.5 if hf_models.class_default(model).takes_fraction else 1.0
+        share = 0.5 if hf_json.class_default(model).takes_fraction else 1.0
         rotated = {one.rotary_dim for one in read.layers.values()}
         wanted["rotary_dim"] = (rotated, {int(head_dim * share)})
     return [f"{what}: {seen}, not {right}" for what, (seen, right) in wanted.items() if seen != right]

@@ -366,18 +366,11 @@ def answer(name: str, one: DecayCurves) -> Answer:
     facts = [
         ("scores", f"from distance {one.half:,} on, RMS relative to distance 0: {levels}"),
         ("RoFormer bound", bound),
-        *_worst(one.rows),
     ]
+    if own := [row for row in one.rows if row["implementation"] is not None]:
+        row = max(own, key=lambda row: math.inf if math.isnan(row["drift_rms"]) else row["drift_rms"])
+        size = row["drift_rms"]
+        what = f"off by {short(size)} RMS" if math.isfinite(size) else "scores are nan or infinite"
+        where = f"at distance {row['distance']:,} ({row['source']})"
+        facts.append(("worst recipe", f"{row['implementation']} {row['dtype']}: {what} {where}"))
     return Answer("WARN" if within else "OK", name, decides, facts=facts)
-
-
-def _worst(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return how far off the worst recipe is, at the distances of the rows."""
-    own = [row for row in rows if row["implementation"] is not None]
-    if not own:
-        return []
-    row = max(own, key=lambda row: math.inf if math.isnan(row["drift_rms"]) else row["drift_rms"])
-    size = row["drift_rms"]
-    what = f"off by {short(size)} RMS" if math.isfinite(size) else "scores are nan or infinite"
-    where = f"at distance {row['distance']:,} ({row['source']})"
-    return [("worst recipe", f"{row['implementation']} {row['dtype']}: {what} {where}")]

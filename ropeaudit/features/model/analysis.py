@@ -6,6 +6,7 @@ too: frequencies that the length switches, learned positions, a mask that knows 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,9 +29,8 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.decode import Decoded
-    from ropeaudit.features.model.forward_pass import Pass, Runner
+    from ropeaudit.features.model.forward_pass import Change, Pass, Runner
     from ropeaudit.features.model.held import Held
-    from ropeaudit.features.model.logits import Change
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
 
@@ -59,12 +59,7 @@ VERDICTS: dict[str, str] = {
     "structure": "the shift changes the model itself: float64 logits change too",
     "overflow": "some logits are nan or infinite",
 }
-WRONG = (
-    "wrong_frequencies",
-    "wrong_rotation",
-    "wrong_decode",
-    "inaccurate",
-)  # verdicts that a model fails by
+WRONG = ("wrong_frequencies", "wrong_rotation", "wrong_decode", "inaccurate")  # what a model fails by
 
 
 class NotShifted(BadInput):
@@ -110,9 +105,9 @@ class Shifted:
         Where a layer is wrong in another way beside, both; None where nothing is.
         """
         from ropeaudit.features.model import held
-        from ropeaudit.features.model.rotation_check import first_diagnosis
 
-        loaded, layer = held.together(self.held), first_diagnosis(self.places)
+        loaded = held.together([(one.layer, one.diagnosis) for one in self.held])
+        layer = held.together([(n, one.diagnosis) for n, one in self.places.items() if one.diagnosis])
         if loaded is None and layer is None:
             return None if self.decoded is None else self.decoded.wrong
         if loaded is None or layer is None:
@@ -188,52 +183,60 @@ class ModelAudit(Result):
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
+        from ropeaudit.features.model.forward_pass import compare
         from ropeaudit.features.model.held import together
         from ropeaudit.features.model.rotation_check import check_layers
 
         self.check()
-        done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
+        done, total = itertools.count(1), (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
         def step() -> None:
-            nonlocal done
-            done += 1
-            progress(done / total)
+            progress(next(done) / total)
 
-        runner, judge_holds = self._runner(FP64, wide=True)
+        ids = self.tokens.ids
+        runner, judge_holds = self._runner(FP64)
         references, causes = self._reference(runner, judge_holds, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
-        still = layers.unrotated(self.pairs)
         for fmt in self.dtypes:
-            runner, own = self._runner(fmt, wide=False, scales=scales)
+            runner, own = self._runner(fmt, scales)
             held = own or judge_holds  # what was never written differs from one loading to the next
             base = self._first(runner, held)
-            if held and not runner.reads([one.name for one in held], self.tokens.ids, base):
+            if held and not runner.reads([one.name for one in held], ids, base):
                 names = ", ".join(one.name for one in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
                 held = ()
             step()
+            wrong = together([(one.layer, one.diagnosis) for one in held])
             for offset in self.offsets:
-                shifted = runner.run(self.tokens.ids, offset, rotations=True)
+                shifted = runner.run(ids, offset, rotations=True)
                 step()
-                wrong = together(held)
-                places = check_layers(
-                    self.folder, runner, self.tokens.ids, offset, shifted, fmt, still, wrong
+                exact = references[0], references[offset]
+                places = check_layers(self, runner, offset, shifted, fmt, wrong)
+                change = compare(base.logits, shifted.logits, exact[0].logits, exact[1].logits, ids)
+                heads = [
+                    head
+                    for n, seen in sorted(shifted.layers.items())
+                    for head in layers.drifts(n, base.layers[n], seen, self.pairs.get(n, layers.NO_PAIRS))
+                ]
+                verdict = verdict_of(change, offset)
+                cause = {"structure": causes[offset], "none": "none"}.get(verdict, "rounding")
+                alike = exact[0].sends_alike(base) and exact[1].sends_alike(shifted)
+                yield Shifted(
+                    fmt, offset, change, heads, verdict, cause, places, held, not alike, self.decoded
                 )
-                one = self._compared(fmt, offset, (base, shifted), references, causes[offset])
-                alike = references[0].sends_alike(base) and references[offset].sends_alike(shifted)
-                yield replace(one, places=places, held=held, rerouted=not alike, decoded=self.decoded)
 
-    def _runner(
-        self, dtype: Format, wide: bool, scales: dict[int, float] | None = None
-    ) -> tuple[Runner, tuple[Held, ...]]:
-        """Return what runs the model in a dtype, and what it holds that is not of its config."""
+    def _runner(self, fmt: Format, scales: dict[int, float] | None = None) -> tuple[Runner, tuple[Held, ...]]:
+        """Return what runs the model in a dtype, and what it holds that is not of its config.
+
+        scales: of the float64 run; without them it is that run.
+        """
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 
-        loaded = load.load(self.folder, dtype, self.device)
+        loaded = load.load(self.folder, fmt, self.device)
         found = held.compare(loaded, self.folder)
-        return Runner(loaded, wide, self.folder.maximum, scales, self.device), found
+        return Runner(loaded, scales is None, self.folder.maximum, scales, self.device), found
 
     def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
         """Return the pass from position 0. Raises: BadInput, with what the model holds if that is wrong."""
@@ -252,6 +255,7 @@ class ModelAudit(Result):
         self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return of float64, by offset, the pass but for q and k, and what of the model a shift changes."""
+        from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import check_reach
 
         base = self._first(runner, held)
@@ -268,19 +272,6 @@ class ModelAudit(Result):
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, self.pairs)
-        self.decoded = self._decoded(runner, base)
-        step()
-        passes, causes = {0: replace(base, layers={})}, {}
-        for offset in self.offsets:
-            shifted = runner.run(self.tokens.ids, offset)
-            step()
-            passes[offset], causes[offset] = replace(shifted, layers={}), cause_of(base, shifted)
-        return passes, causes
-
-    def _decoded(self, runner: Runner, base: Pass) -> Decoded | None:
-        """Return how decode with a cache differs from one pass; None, with a note, where that is not seen."""
-        from ropeaudit.features.model import decode
-
         ids, reason = self.tokens.ids, ""
         if any(np.triu(layer.visible, 1).any() for layer in base.layers.values()):
             reason = "in one pass tokens see those behind them"
@@ -291,8 +282,15 @@ class ModelAudit(Result):
         found = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE)
         if isinstance(found, str):
             self.folder.note(f"decode with a cache was not compared: {found}")
-            return None
-        return found
+        else:
+            self.decoded = found
+        step()
+        passes, causes = {0: replace(base, layers={})}, {}
+        for offset in self.offsets:
+            shifted = runner.run(ids, offset)
+            step()
+            passes[offset], causes[offset] = replace(shifted, layers={}), cause_of(base, shifted)
+        return passes, causes
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
         """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
@@ -311,28 +309,6 @@ class ModelAudit(Result):
                 if not differ(base.frequencies, other.frequencies):
                     return layers.rotated_pairs(base.layers, other.layers, distance, tables)
         return {}
-
-    def _compared(
-        self,
-        fmt: Format,
-        offset: int,
-        passes: tuple[Pass, Pass],
-        references: dict[int, Pass],
-        cause: str,
-    ) -> Shifted:
-        from ropeaudit.features.model.logits import compare
-
-        base, shifted = passes
-        exact = references[0].logits, references[offset].logits
-        change = compare(base.logits, shifted.logits, *exact, self.tokens.ids)
-        heads = [
-            head
-            for layer, seen in sorted(shifted.layers.items())
-            for head in layers.drifts(layer, base.layers[layer], seen, self.pairs.get(layer, layers.NO_PAIRS))
-        ]
-        verdict = verdict_of(change, offset)
-        named_cause = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
-        return Shifted(fmt, offset, change, heads, verdict, named_cause)
 
 
 @arguments.checked

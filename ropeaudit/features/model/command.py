@@ -76,8 +76,7 @@ def model(
     """
     from ropeaudit.console import delivery
     from ropeaudit.features.model.analysis import WRONG
-    from ropeaudit.features.model.inside import ModelRun
-    from ropeaudit.features.model.report import COLUMNS
+    from ropeaudit.features.model.report import COLUMNS, in_child
     from ropeaudit.reports import Report, with_metadata
     from ropeaudit.reports.numbers import counted
 
@@ -93,12 +92,12 @@ def model(
         "trust_remote_code": trust_remote_code,
         "device": device,
     }
-    run = ModelRun.of(asked, columns, by, threshold)
+    steps = in_child(asked, columns, by, threshold)
     nothing = Report([], list(COLUMNS[by]), [])
     return delivery.delivered(
-        run.steps,
-        lambda results, metadata: with_metadata(results[-1].report if results else nothing, metadata),
+        steps,
+        lambda results, metadata: with_metadata(results[-1][1] if results else nothing, metadata),
         output,
         done=lambda results: counted(len(results), "case"),
-        broken=lambda results: [f"failed: {one.word}" for one in results if one.word in WRONG][:1],
+        broken=lambda results: [f"failed: {word}" for word, _ in results if word in WRONG][:1],
     )

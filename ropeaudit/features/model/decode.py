@@ -21,14 +21,14 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.model import load
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
-from ropeaudit.features.model.layers import NEAR, LayerVectors, RotatedPairs, as_array
+from ropeaudit.features.model.layers import NEAR, RotatedPairs, as_array, off
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
 from ropeaudit.runtime.streams import quiet_transformers
 
 _Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
-_Moves: TypeAlias = dict[str, int | None]  # by side, of those that are off
+_Moves: TypeAlias = dict[str, int | None]  # by side that is off: the tokens that it is rotated further
 _Generated: TypeAlias = tuple[Any, dict[int, list[_Vectors]]]  # logits, and q and k by layer
 _REACH = 4096  # tokens by which q and k are looked for
 NEW, PADDED = 4, 5  # tokens that are generated; padding of the second row
@@ -99,10 +99,9 @@ class _LastVectors(Capture):
         super().__init__()
         self.last: dict[int, list[_Vectors]] = {}
 
-    def __call__(self, module: Any, query: Any, key: Any, *args: Any, **others: Any) -> Any:
+    def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
         last = as_array(query[:, :, -1]), as_array(key[:, :, -1])
         self.last.setdefault(self._number(module), []).append(last)
-        return self.attend(module, query, key, *args, **others)
 
 
 def compare(
@@ -116,9 +115,9 @@ def compare(
     rows = [ids, ids[PADDED:]]
     try:
         both, passes = _generated(runner, rows), [base, runner.run(rows[1], 0)]
-        found = [_differs(both, n, len(rows[n]), passes[n], pairs, allowed) for n in (0, 1)]
+        found = [_differs(both, n, passes[n], pairs, allowed) for n in (0, 1)]
         if found[0].way:
-            alone = _differs(_generated(runner, rows[:1]), 0, len(ids), base, pairs, allowed)
+            alone = _differs(_generated(runner, rows[:1]), 0, base, pairs, allowed)
             if alone.way and alone.rank >= found[0].rank:
                 found[0] = replace(alone, way="with a cache")
     except RopeAuditError as error:
@@ -173,41 +172,41 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
 
 
 def _differs(
-    generated: _Generated,
-    row: int,
-    length: int,
-    one: Pass,
-    pairs: Mapping[int, RotatedPairs],
-    allowed: float,
+    generated: _Generated, row: int, one: Pass, pairs: Mapping[int, RotatedPairs], allowed: float
 ) -> Decoded:
-    """Return where a row of so many tokens, as it was generated, is not that of one pass.
+    """Return where a row, as it was generated, is not that of one pass over it.
 
     A layer whose q and k are moved alike at every step, from the prompt on, keeps its distances: it explains
     nothing where logits differ.
     """
     logits, vectors = generated
-    first = length - NEW - 1  # the last token of the prompt
+    first = len(one.logits) - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     most = allowed * max(1.0, size)
     given, expected = logits[:, row], one.logits[first : first + len(logits)].double()
     equal = (given == expected) | (given.isnan() & expected.isnan())
     gap = (given - expected).abs().masked_fill(equal, 0.0)
-    off = gap.masked_fill(gap.isnan(), float("inf")).amax(-1)
-    change, way = float(off.max()), "padded on the left" if row else "in a batch"
-    compared = [n for n, seen in sorted(vectors.items()) if n in one.layers and len(seen) == len(logits)]
-    moves = {n: _moves(vectors[n], row, first, one.layers[n], pairs.get(n)) for n in compared}
+    far = gap.masked_fill(gap.isnan(), float("inf")).amax(-1)
+    change, way = float(far.max()), "padded on the left" if row else "in a batch"
+    moves = dict[int, list[_Moves]]()
+    for n, seen in sorted(vectors.items()):
+        if n in one.layers and len(seen) == len(logits):
+            moves[n] = []
+            for at, (q, k) in enumerate(seen, first):
+                sides = {"q": (q[row], one.layers[n].q[:, at]), "k": (k[row], one.layers[n].k[:, at])}
+                here = {side: both for side, both in sides.items() if off(*both) > NEAR}
+                moves[n].append({side: _moved(*both, pairs.get(n)) for side, both in here.items()})
     alike = []  # layers that rotate q and k further at every step, all by the same
     for n, (start, *later) in moves.items():
         by = start.get("q")
-        if by is not None and all(here == {"q": by, "k": by} for here in (start, *later)):
+        if by is not None and all(move == {"q": by, "k": by} for move in (start, *later)):
             alike.append(n)
     same = Decoded(change, size, differs=change > most, allowed=most)
-    for step, apart in enumerate(off.tolist()):
-        for layer in compared:
-            here = moves[layer][step:]
-            moved = any(by is not None for by in here[0].values())
-            if layer not in alike and (moved or (here[0] and apart > most)):
-                found = _diagnosis(here, first + step, layer) if moved else None
+    for step, apart in enumerate(far.tolist()):
+        for layer, own in moves.items():
+            moved = any(by is not None for by in own[step].values())
+            if layer not in alike and (moved or (own[step] and apart > most)):
+                found = _diagnosis(own[step:], first + step, layer) if moved else None
                 return replace(same, way=way, position=first + step, layer=layer, diagnosis=found)
         if apart > most:
             return replace(same, way=way, position=first + step)
@@ -215,18 +214,6 @@ def _differs(
         found = _diagnosis(moves[alike[0]], first, alike[0])
         return replace(same, way=way, position=first, layer=alike[0], diagnosis=found)
     return same
-
-
-def _moves(
-    seen: Sequence[_Vectors], row: int, first: int, one: LayerVectors, pairs: RotatedPairs | None
-) -> list[_Moves]:
-    """Return by step what is off of q and k of a row: the tokens that it is rotated further, None by none."""
-    results: list[_Moves] = []
-    for at, vectors in enumerate(seen, first):
-        expected = {"q": (vectors[0][row], one.q[:, at]), "k": (vectors[1][row], one.k[:, at])}
-        off = {side: both for side, both in expected.items() if not _near(*both)}
-        results.append({side: _moved(*both, pairs) for side, both in off.items()})
-    return results
 
 
 def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
@@ -254,10 +241,6 @@ def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
     return Diagnosis("another-position", {"position": position, "seen": position + counts[0]})
 
 
-def _near(x: Array, expected: Array) -> bool:
-    return x.shape == expected.shape and bool(np.abs(x - expected).max() <= NEAR * np.abs(expected).max())
-
-
 def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
     """Return by how many tokens x is rotated further; None by none. Shapes: (h, d), (h, d)."""
     if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
@@ -268,6 +251,5 @@ def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
     turned = np.exp(1j * reach[:, None] * pairs.frequencies) * (a + 1j * b)
     far = np.abs(turned - (first + 1j * second)).max(-1)
     near = reach[far <= 2 * NEAR * np.abs(expected).max()]
-    return next(
-        (int(by) for by in near if _near(x[:, None], pairs.rotated(expected[:, None], int(by)))), None
-    )
+    tried = ((int(by), pairs.rotated(expected[:, None], int(by))) for by in near)
+    return next((by for by, turned_by in tried if off(x[:, None], turned_by) <= NEAR), None)

@@ -1,9 +1,9 @@
-"""One forward pass of a model at shifted positions, from a fresh state, and what is seen in it.
+"""One forward pass of a model at shifted positions, from a fresh state, what is seen in it, and two compared.
 
 Seen are logits, frequencies, which rows of tables are looked up by position, and q and k as attention gets
 them: in a function of ours, or in the products that go into a softmax.
 Letters: b batch, h heads, g key-value heads, s positions, d head_dim, r rotated dims, v vocabulary.
-Positions in tokens. Scores are scaled, before softmax.
+Positions in tokens. Scores are scaled, before softmax. Losses and divergences in nats.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +21,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model import held, load
-from ropeaudit.features.model.layers import Called, LayerVectors, as_array
+from ropeaudit.features.model.layers import LayerVectors, as_array
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
 _HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
 _SELECTS = ("index_select", "__getitem__", "embedding")
+_ROWS = 256  # of logits, compared at once
 _CHANCE = 4  # times the difference of two passes alike: a larger one is none of chance
 UNNAMED = "a table that is no parameter"
 
@@ -79,11 +81,12 @@ class Runner:
     ) -> None:
         """Keep the model, on a device; `wide` runs it in float64 throughout, see `held.wide`.
 
-        scales: of `Products`.
+        scales: of `Capture`.
         """
         self.wide, self.maximum, self.device = wide, maximum, device
         self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(held.widen(model)) if wide else set()
+        self.arithmetic = functools.partial(held.wide, self.narrow) if wide else contextlib.nullcontext
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in held.rotaries(model).items()}
 
@@ -92,15 +95,14 @@ class Runner:
 
         rotations: whether the functions that rotate q and k are listened to.
         """
-        capture = Capture()
+        capture = Capture(self.scales, self.wide)
         load.listen(capture)
         self.reset()
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
-        products = Products(capture, self.scales, self.wide)
-        listening = capture.calls.listening(self.model) if rotations else contextlib.nullcontext()
-        with torch.no_grad(), self.arithmetic(), listening, products, lookups:
+        listening = capture.listening(self.model) if rotations else contextlib.nullcontext()
+        with torch.no_grad(), self.arithmetic(), listening, capture, lookups:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
@@ -110,9 +112,9 @@ class Runner:
                     f"the model cannot be run at offset {offset}{past}: {one_line(error, 300)}"
                 ) from None
         frequencies = {
-            f"{name}.{key}": value.clone()
+            f"{name}.{key}": torch.tensor(values)
             for name, module in held.rotaries(self.model).items()
-            for key, value in held.frequencies(module)
+            for key, values in held.frequencies(module).items()
         }
         seen = capture.layers, frequencies, lookups.rows, lookups.reads, lookups.choices
         return Pass(logits.detach().cpu(), *seen)
@@ -131,76 +133,110 @@ class Runner:
         """
         chance = _apart(self.run(ids, 0).logits, base.logits)
         for value in (0.37, float("nan")):
-            again = self._run_with(dict.fromkeys(names, value), ids)
-            if again is None or _apart(again, base.logits) > _CHANCE * chance:
+            kept, changed = dict(self.fresh), []
+            for path, _, key in (name.rpartition(".") for name in names):
+                if path in self.fresh:
+                    self.fresh[path] = copy.deepcopy(self.fresh[path])
+                module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
+                own = getattr(module, key)
+                changed.append((module, key, own))
+                other = torch.full_like(own, value) if isinstance(own, torch.Tensor) else own * 1.5 + value
+                setattr(module, key, other)
+            try:
+                again = self.run(ids, 0).logits
+            except BadInput:
+                return True
+            finally:
+                self.fresh = kept
+                for module, key, own in changed:
+                    setattr(module, key, own)
+            if _apart(again, base.logits) > _CHANCE * chance:
                 return True
             if bool(again.isnan().any()) and not bool(base.logits.isnan().any()):
                 return True
         return False
 
-    def _run_with(self, values: Mapping[str, float], ids: list[int]) -> Any:
-        """Return logits where buffers and factors, by name, hold other numbers; None where it cannot run."""
-        kept, changed = dict(self.fresh), []
-        for name, value in values.items():
-            path, _, key = name.rpartition(".")
-            if path in self.fresh:
-                self.fresh[path] = copy.deepcopy(self.fresh[path])
-            module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
-            held = getattr(module, key)
-            changed.append((module, key, held))
-            other = torch.full_like(held, value) if isinstance(held, torch.Tensor) else held * 1.5 + value
-            setattr(module, key, other)
-        try:
-            return self.run(ids, 0).logits
-        except BadInput:
-            return None
-        finally:
-            self.fresh = kept
-            for module, key, held in changed:
-                setattr(module, key, held)
 
-    @contextlib.contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """Compute in float64 throughout within the block, where it is `wide`."""
-        if not self.wide:
-            yield
-            return
-        with held.wide() as mode:
-            yield
-        self.narrow |= mode.narrow
+def _holds(whole: Any, part: Any) -> bool:
+    """Return whether the first or the last dims of each head are those of a part, or of its only head.
+
+    Shapes: (h, s, d), (h or 1, s, r).
+    """
+    r = part.shape[-1]
+    if part.shape[-2] != whole.shape[-2] or part.shape[0] not in (1, whole.shape[0]) or r > whole.shape[-1]:
+        return False
+    return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
 
 
-class Calls:
-    """Listens to the functions by which a library's models rotate q and k, "apply_rotary…" by name.
+class Capture(TorchFunctionMode):
+    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
 
-    heard: what they were given and returned since attention was last asked about.
+    As a mode it listens to torch for q·k, in models that do not call it: a layer is a product of (…, s, d)
+    and (…, d, s) whose multiple, plus a mask, goes into a softmax. Such layers are numbered in the order in
+    which they run. Left out are scores that are more than a multiple of q·k, such as ALiBi's.
+    attended: whether the model has called it. heard: what the functions by which a library's models rotate q
+    and k, "apply_rotary…" by name, were given and returned since attention was last asked about. scales: of
+    each layer as float64 shows it; where it was shown before, those are taken.
     """
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, scales: dict[int, float] | None = None, exact: bool = False) -> None:
+        """Begin with nothing. exact: whether the model computes in float64, and so shows its scales."""
+        super().__init__()
+        self.layers: dict[int, LayerVectors] = {}
+        self.attended, self.exact, self.number = False, exact, 0
+        self.scales = {} if scales is None else scales
         self.heard: list[tuple[list[Any], list[Any]]] = []
+        self.factors: tuple[Any, Any] | None = None
+        self._modules: dict[int, Any] = {}
 
-    def take(self, q: Any, k: Any) -> Called | None:
-        """Return the call whose results attention gets, within its first or its last dims; None without any.
+    def __call__(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        **others: Any,
+    ) -> Any:
+        """Keep q and k of a layer, and attend as the model's own function does."""
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        self.keep(module, query, key, attention_mask, scale)
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
+        return eager(module, query, key, value, attention_mask, scaling=scale, **others)
+
+    def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
+        """Keep q and k of a layer. Shapes: (b, h, s, d), (b, g, s, d)."""
+        if not self.attended:
+            self.attended = True
+            self.layers.clear()  # of products elsewhere
+        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
+            causal = getattr(module, "is_causal", True) is not False
+            visible = visible_scores(mask, query.shape[-2], causal=causal)
+            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
+
+    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
+        """Return q and k of a layer, and the call whose results they are, in their first or their last dims.
 
         Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
         """
-        heard, self.heard = self.heard, []
+        (heard, self.heard), called = (self.heard, []), None
+        both = [x.reshape(-1, *x.shape[-2:]) for x in (q, k)]
         for given, rotated in reversed(heard):
             sides = []
-            for whole, x, y in zip((q, k), given, rotated, strict=True):
-                own = whole.reshape(-1, *whole.shape[-2:])
+            for own, x, y in zip(both, given, rotated, strict=True):
                 for before_it, after in ((x[0], y[0]), (x[0].transpose(0, 1), y[0].transpose(0, 1))):
                     if _holds(own, after) and before_it.shape == after.shape:
                         sides.append((as_array(before_it), as_array(after)))
                         break
             if len(sides) == 2:
-                return (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1])
-        return None
+                called = (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1])
+                break
+        return LayerVectors(as_array(both[0]), as_array(both[1]), scale, visible, called)
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:
-        """Listen to the functions in the files of a model's modules, within the block."""
+        """Listen to the functions that rotate, in the files of a model's modules, within the block."""
         files = {type(module).__module__ for module in model.modules()}
         found = [
             (file, name, function)
@@ -232,76 +268,6 @@ class Calls:
 
         return call
 
-
-def _holds(whole: Any, part: Any) -> bool:
-    """Return whether the first or the last dims of each head are those of a part, or of its only head.
-
-    Shapes: (h, s, d), (h or 1, s, r).
-    """
-    r = part.shape[-1]
-    if part.shape[-2] != whole.shape[-2] or part.shape[0] not in (1, whole.shape[0]) or r > whole.shape[-1]:
-        return False
-    return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
-
-
-class Capture:
-    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
-
-    attended: whether the model has called it. calls: of functions that rotate, while they are listened to.
-    """
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.layers: dict[int, LayerVectors] = {}
-        self.attended = False
-        self.calls = Calls()
-        self._modules: dict[int, Any] = {}
-
-    def __call__(
-        self,
-        module: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        attention_mask: Any,
-        scaling: float | None = None,
-        **others: Any,
-    ) -> Any:
-        """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
-        if not self.attended:
-            self.attended = True
-            self.layers.clear()  # of products elsewhere, see `Products`
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
-            visible = visible_scores(
-                attention_mask, query.shape[-2], causal=getattr(module, "is_causal", True) is not False
-            )
-            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
-        return self.attend(module, query, key, value, attention_mask, scale, **others)
-
-    @staticmethod
-    def attend(
-        module: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        attention_mask: Any,
-        scaling: float | None = None,
-        **others: Any,
-    ) -> Any:
-        """Attend as the model's own function does."""
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
-        return eager(module, query, key, value, attention_mask, scaling=scale, **others)
-
-    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
-        """Return q and k of a layer, and what is known of their rotation.
-
-        Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
-        """
-        arrays = as_array(q.reshape(-1, *q.shape[-2:])), as_array(k.reshape(-1, *k.shape[-2:]))
-        return LayerVectors(*arrays, scale, visible, self.calls.take(q, k))
-
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""
         number = getattr(module, "layer_idx", None)
@@ -314,46 +280,9 @@ class Capture:
         self._modules[number] = module
         return number
 
-
-def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
-    """Return the scores that a query sees. mask: added to them, or true where it sees; None by `causal`."""
-    if mask is None:
-        full = np.ones((size, size), np.bool_)
-        return np.tril(full) if causal else full
-    plane = mask[0, 0, :, :size]
-    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return visible
-
-
-def _attend(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
-) -> Any:
-    """Return plain attention, for models that have no function of their own."""
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
-    scores = scores if mask is None else scores + mask
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
-
-
-class Products(TorchFunctionMode):
-    """Listens to torch for q·k, in models that do not attend through `Capture`; fills its layers.
-
-    A layer is a product of (…, s, d) and (…, d, s) whose multiple, plus a mask, goes into a softmax. scales:
-    of each layer as float64 shows it; where it was shown before, those are taken. Layers are numbered in the
-    order in which they run. Left out are scores that are more than a multiple of q·k, such as ALiBi's.
-    """
-
-    def __init__(self, capture: Capture, scales: dict[int, float], exact: bool) -> None:
-        """Begin with nothing. exact: whether the model computes in float64, and so shows its scales."""
-        super().__init__()
-        self.capture, self.scales, self.exact = capture, scales, exact
-        self.number = 0
-        self.factors: tuple[Any, Any] | None = None
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
-        if self.capture.attended:
+        if self.attended:
             return result
         if name in _PRODUCTS:
             tensors = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
@@ -384,24 +313,40 @@ class Products(TorchFunctionMode):
         first = as_array(scores.reshape(-1, *scores.shape[-2:])[0])
         visible = first > _HIDDEN * q.shape[-1] ** -0.5  # some divide after they mask
         if self.exact:
-            self._scale(np.matmul(as_array(q[0]), as_array(k[0]).T), first, visible)
-        scale = self.scales.get(self.number)
-        if scale is None:
-            self.number += 1
+            seen, given = first[visible], np.matmul(as_array(q[0]), as_array(k[0]).T)[visible]
+            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+                scale = float(seen @ given / (given @ given))
+                far = np.abs(seen - scale * given).max(initial=0.0)
+                if far <= 1e-9 * np.abs(seen).max(initial=0.0):  # far above rounding of float64
+                    self.scales[self.number] = scale
+        if self.number in self.scales:
+            self._keep(q, k, self.scales[self.number], visible)
         else:
-            self._keep(q, k, scale, visible)
-
-    def _scale(self, products: Array, scores: Array, visible: Any) -> None:
-        """Note the scale of a layer, where scores are that multiple. 1e-9: far above rounding of float64."""
-        seen, given = scores[visible], products[visible]
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            scale = float(seen @ given / (given @ given))
-            if np.abs(seen - scale * given).max(initial=0.0) <= 1e-9 * np.abs(seen).max(initial=0.0):
-                self.scales[self.number] = scale
+            self.number += 1
 
     def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
-        self.capture.layers[self.number] = self.capture.vectors(q, k, float(scale), visible)
+        self.layers[self.number] = self.vectors(q, k, float(scale), visible)
         self.number += 1
+
+
+def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
+    """Return the scores that a query sees. mask: added to them, or true where it sees; None by `causal`."""
+    if mask is None:
+        full = np.ones((size, size), np.bool_)
+        return np.tril(full) if causal else full
+    plane = mask[0, 0, :, :size]
+    return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
+
+
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
+) -> Any:
+    """Return plain attention, for models that have no function of their own."""
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
+    scores = scores if mask is None else scores + mask
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
 
 
 def _heads(x: Any) -> Any:
@@ -433,7 +378,7 @@ class Lookups(TorchFunctionMode):
                 for tensor in _tensors((args, kwargs or {}))
             )
         if name in _SELECTS:
-            self._note(list(_tensors(args)))
+            self._note(_tensors(args))
         result = func(*args, **(kwargs or {}))
         if name == "topk":
             self.choices.append(result.indices.detach().cpu().sort(-1).values)
@@ -457,14 +402,8 @@ def _apart(first: Any, other: Any) -> float:
     return float((first.nan_to_num().double() - other.nan_to_num().double()).abs().max())
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+def _tensors(value: Any) -> list[Any]:
+    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
 def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -489,3 +428,74 @@ def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> 
                     f"--offset {beyond[0]}: positions {what} ({name}) and end before; for {count} tokens "
                     f"offsets go up to {most}"
                 )
+
+
+@dataclass(slots=True)
+class Change:
+    """Statistics over all logits of two passes, and those of their difference from the float64 passes.
+
+    structural: the change that float64 shows; precision: the rest; error: shifted logits minus float64's;
+    base_error: those at offset 0.
+    kl: KL(unshifted || shifted) by token. flips: tokens whose most likely successor becomes another one.
+    loss: mean next-token cross entropy, unshifted and shifted.
+    """
+
+    count: int = 0
+    tokens: int = 0
+    nonfinite: int = 0
+    largest: float = 0.0
+    squares: float = 0.0
+    structural_largest: float = 0.0
+    structural_squares: float = 0.0
+    precision_largest: float = 0.0
+    precision_squares: float = 0.0
+    error_squares: float = 0.0
+    base_error_squares: float = 0.0
+    reference_largest: float = 0.0
+    reference_squares: float = 0.0
+    kl_sum: float = 0.0
+    kl_largest: float = 0.0
+    flips: int = 0
+    loss_sum: float = 0.0
+    shifted_loss_sum: float = 0.0
+
+    def rms(self, squares: float) -> float:
+        """Return the root of a mean over all logits."""
+        return math.nan if self.nonfinite or not self.count else math.sqrt(squares / self.count)
+
+    def defined(self, value: float) -> float:
+        """Return a value, or nan where some logit is not finite."""
+        return math.nan if self.nonfinite else value
+
+
+def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any, ids: list[int]) -> Change:
+    """Compare logits of the same tokens at two places, in float64. Shapes: four of (s, v)."""
+    total, targets, entropy = Change(), torch.tensor(ids), torch.nn.functional.cross_entropy
+    for start in range(0, base.shape[0], _ROWS):
+        four = (base, shifted, reference_base, reference_shifted)
+        a, b, exact_a, exact_b = (logits[start : start + _ROWS].double() for logits in four)
+        change, structural = b - a, exact_b - exact_a
+        total.count += change.numel()
+        total.tokens += change.shape[0]
+        total.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
+        for name, values in (
+            ("", change),
+            ("structural_", structural),
+            ("precision_", change - structural),
+            ("reference_", exact_a),
+        ):
+            largest = max(getattr(total, f"{name}largest"), float(values.abs().max()))
+            setattr(total, f"{name}largest", largest)
+            setattr(total, f"{name}squares", getattr(total, f"{name}squares") + float((values**2).sum()))
+        total.base_error_squares += float(((a - exact_a) ** 2).sum())
+        total.error_squares += float(((b - exact_b) ** 2).sum())
+        p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
+        kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
+        total.kl_sum += float(kl.sum())
+        total.kl_largest = max(total.kl_largest, float(kl.max()))
+        total.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
+        successors = targets[start + 1 : start + _ROWS + 1]
+        if count := len(successors):  # the last token has none
+            total.loss_sum += float(entropy(a[:count], successors, reduction="sum"))
+            total.shifted_loss_sum += float(entropy(b[:count], successors, reduction="sum"))
+    return total

@@ -22,7 +22,7 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.features.model.load import Folder
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.check import check
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
@@ -55,53 +55,57 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     Where a module's class cannot be called with a config alone, what config.json says stands for what it
     would build.
     """
-    settings = _settings(folder)
-    results = []
+    rope, results = folder.rope, []
+    read = list(rope.layers.values()) if rope else []
+    settings = [one for one in read if one.pairs]  # of each kind of layer, for short and long texts
+    long = [one for one in read if one.scaling.kind == "longrope"]
+    settings += [replace(one, length=int(one.scaling.original or 0) + 1) for one in long]
     for name, module in rotaries(model).items():
         built = rebuilt(module, model.config)
-        for key, values in _frequencies(module).items():
+        expected = {} if built is None else frequencies(built)
+        for key, values in frequencies(module).items():
             full = f"{name}.{key}".lstrip(".")
-            expected = None if built is None else _frequencies(built).get(key)
-            found = _of_frequencies(values, expected, settings)
-            results += [] if found is None else [Held(full, found)]
-            if built is not None and (found := _of_factors(module, built, key)):
+            if found := _of_frequencies(values, expected.get(key), settings):
+                results.append(Held(full, found))
+            seen, asked = factor(module, key), None if built is None else factor(built, key)
+            if seen is not None and asked is not None and not abs(seen - asked) <= _NEAR * abs(asked):
+                found = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
                 results.append(Held(full.replace("inv_freq", "attention_scaling"), found))
     for name, module in tabled(model).items():
         built = rebuilt(module, model.config)
-        for key, table in computed_tables(module):
-            expected_table = None if built is None else built._buffers.get(key)
-            if (found := _of_table(table, expected_table)) is not None:
+        for key, table in computed_tables(module).items():
+            if found := _of_table(table, None if built is None else built._buffers.get(key)):
                 results.append(Held(f"{name}.{key}".lstrip("."), found))
     return tuple(results)
 
 
-def together(held: Sequence[Held]) -> Diagnosis | None:
-    """Return the diagnosis of the first, with the layers that share it; None without any."""
-    if not held:
+def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
+    """Return the first diagnosis, with the layers that share it, none where None does; None without any.
+
+    found: of each layer, None where layers share a module.
+    """
+    if not found:
         return None
-    first = held[0].diagnosis
-    layers = [one.layer for one in held if one.diagnosis == first]
-    own = tuple(sorted({layer for layer in layers if layer is not None}))
-    return replace(first, where=Where(layers=own if None not in layers else ()))
+    first = found[0][1]
+    layers = {layer for layer, one in found if one == first}
+    own = tuple(sorted(layer for layer in layers if layer is not None))
+    return replace(first, where=replace(first.where, layers=own if None not in layers else ()))
 
 
-def _settings(folder: Folder) -> list[RopeSetting]:
-    """Return what config.json says of each kind of layer, for short and long texts; nothing if unreadable."""
-    read = list(folder.rope.layers.values()) if folder.rope else []
-    long = [one for one in read if one.scaling.kind == "longrope"]
-    beyond = [replace(one, length=int(one.scaling.original or 0) + 1) for one in long]
-    return [setting for setting in read if setting.pairs] + beyond
+def frequencies(module: Any) -> dict[str, Array]:
+    """Return the frequencies that a module rotates by, (p,), by the names of their buffers."""
+    return {
+        key: values.detach().to("cpu", torch.float64).reshape(-1).numpy()
+        for key, values in module._buffers.items()
+        if values is not None and key.endswith("inv_freq") and "original" not in key
+    }
 
 
-def frequencies(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the frequencies that a module rotates by, (p,), by the names of their buffers."""
-    for key, values in module._buffers.items():
-        if values is not None and key.endswith("inv_freq") and "original" not in key:
-            yield key, values.detach().to("cpu", torch.float64).reshape(-1)
-
-
-def _frequencies(module: Any) -> dict[str, Array]:
-    return {key: values.numpy() for key, values in frequencies(module)}
+def factor(module: Any, key: str) -> float | None:
+    """Return what multiplies cos and sin of the frequencies in a buffer; None where the module says none."""
+    own = getattr(module, key.replace("inv_freq", "attention_scaling"), None)
+    own = getattr(module, "attention_scaling", None) if own is None else own
+    return float(own) if isinstance(own, (int, float)) else None
 
 
 def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:
@@ -110,14 +114,23 @@ def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetti
         fitting = [one for one in settings if one.pairs == values.size]
         if any(_near(values, allowance.frequencies(one)) for one in fitting):
             return None
-        return _wild(values) or (_explained(values, fitting[0]) if fitting else None)
-    if _near(values, built):
-        return None
-    fitting = [one for one in settings if _near(allowance.frequencies(one), built)]
+    else:
+        if _near(values, built):
+            return None
+        fitting = [one for one in settings if _near(allowance.frequencies(one), built)]
     if found := _wild(values):
         return found
-    setting = fitting[0] if fitting else _setting(built)
-    return Diagnosis("unexplained") if setting is None else _explained(values, setting)
+    setting = fitting[0] if fitting else None if built is None else _setting(built)
+    if setting is None:
+        return None if built is None else Diagnosis("unexplained")
+    try:
+        finding = check(Dump("", "inv_freq", frequencies=values), setting)
+    except RopeAuditError:  # of other dims
+        return Diagnosis("unexplained")
+    if finding.agrees:
+        return None
+    found = finding.diagnosis
+    return found if found and found.certainty != "resembles" else Diagnosis("unexplained")
 
 
 def _near(values: Array, built: Array) -> bool:
@@ -151,29 +164,6 @@ def _setting(built: Array) -> RopeSetting | None:
         return None
 
 
-def _explained(values: Array, setting: RopeSetting) -> Diagnosis | None:
-    try:
-        finding = check(Dump("", "inv_freq", frequencies=values), setting)
-    except RopeAuditError:  # of other dims
-        return Diagnosis("unexplained")
-    if finding.agrees:
-        return None
-    found = finding.diagnosis
-    return found if found and found.certainty != "resembles" else Diagnosis("unexplained")
-
-
-def _of_factors(module: Any, built: Any, key: str) -> Diagnosis | None:
-    """Return that cos and sin are multiplied by a factor that the class does not set; None otherwise."""
-    own = key.replace("inv_freq", "attention_scaling")
-    name = own if hasattr(built, own) else "attention_scaling"
-    seen, asked = getattr(module, name, None), getattr(built, name, None)
-    if not (isinstance(seen, (int, float)) and isinstance(asked, (int, float))):
-        return None
-    if abs(seen - asked) <= _NEAR * abs(asked):
-        return None
-    return Diagnosis("attention-factor", {"seen": float(seen), "asked": float(asked)})
-
-
 def _of_table(table: Any, built: Any) -> Diagnosis | None:
     """Return what is wrong with a table of cosines and sines that was computed; None where nothing is."""
     values = table.detach().to("cpu", torch.float64)
@@ -199,10 +189,10 @@ class _RequestedDtype(TorchFunctionMode):
 class Float64Mode(TorchDispatchMode):
     """Answers narrower formats with float64 in every operation. narrow: those that gave another yet."""
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, narrow: set[str]) -> None:
+        """Begin with those that are known."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.narrow: set[str] = set()
+        self.narrow = narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **_wider(kwargs))
@@ -220,9 +210,9 @@ def _wider(kwargs: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def wide() -> Iterator[Float64Mode]:
-    """Yield a mode in which float32, bfloat16 and float16 become float64; it knows what did not."""
-    before, mode = torch.get_default_dtype(), Float64Mode()
+def wide(narrow: set[str] | None = None) -> Iterator[Float64Mode]:
+    """Yield a mode in which float32, bfloat16 and float16 become float64; `narrow` gets what did not."""
+    before, mode = torch.get_default_dtype(), Float64Mode(set() if narrow is None else narrow)
     torch.set_default_dtype(torch.float64)
     try:
         with _RequestedDtype(), mode:
@@ -252,7 +242,18 @@ def widen(model: Any) -> list[str]:
         for name, value in vars(module).items():  # such as frequencies of short texts, which are put back
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 vars(module)[name] = value.double()
-    return [name for name, module in tabled(model).items() if not _computed_anew(module, model.config)]
+    narrow = []
+    for name, module in tabled(model).items():
+        built, own = rebuilt(module, model.config), computed_tables(module)
+        made: dict[str, Any] = {key: None if built is None else built._buffers.get(key) for key in own}
+        if all(
+            made[key] is not None and made[key].shape == value.shape and agree(value, made[key])
+            for key, value in own.items()
+        ):
+            module._buffers.update(made)
+        else:
+            narrow.append(name)
+    return narrow
 
 
 def rebuilt(module: Any, config: Any) -> Any:
@@ -281,27 +282,12 @@ def tabled(model: Any) -> dict[str, Any]:
     return {
         name: module
         for name, module in model.named_modules()
-        if name not in known and any(True for _ in computed_tables(module))
+        if name not in known and computed_tables(module)
     }
 
 
-def computed_tables(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tables of such a module, by the names of their buffers."""
-    for key in module._non_persistent_buffers_set:
-        value = module._buffers.get(key)
-        if value is not None and value.is_floating_point() and value.ndim > 1:
-            yield key, value
-
-
-def _computed_anew(module: Any, config: Any) -> bool:
-    """Put tables in place that a second module, built in float64, holds; return whether that was possible."""
-    built = rebuilt(module, config)
-    held = dict(computed_tables(module))
-    tables = {} if built is None else {key: built._buffers.get(key) for key in held}
-    if not tables or any(
-        tables[key] is None or tables[key].shape != value.shape or not agree(value, tables[key])
-        for key, value in held.items()
-    ):
-        return False
-    module._buffers.update(tables)
-    return True
+def computed_tables(module: Any) -> dict[str, Any]:
+    """Return the tables of such a module, by the names of their buffers."""
+    buffers = {key: module._buffers.get(key) for key in module._non_persistent_buffers_set}
+    floats = {key: one for key, one in buffers.items() if one is not None and one.is_floating_point()}
+    return {key: one for key, one in floats.items() if one.ndim > 1}

@@ -9,7 +9,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim, p pairs. Scores ar
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -71,15 +71,12 @@ class RotatedPairs:
             both = (part[..., :p], part[..., p:])
         return both[::-1] if self.swapped else both
 
-    def rotated(self, x: Array, distance: int) -> Array:
-        """Return x, moved on by a distance. Shapes: (h, s, d) -> (h, s, d)."""
-        return self._turned(x, distance * self.frequencies, 1.0)
+    def rotated(self, x: Array, distances: int | NDArray[Any], divisor: float = 1.0) -> Array:
+        """Return x, moved on by a distance, or each row by its own, over a divisor.
 
-    def rotated_back(self, x: Array) -> Array:
-        """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
-        return self._turned(x, -np.arange(x.shape[-2])[:, None] * self.frequencies, self.factor)
-
-    def _turned(self, x: Array, angles: Array, divisor: float) -> Array:
+        Shapes: (h, s, d), () or (s,) -> (h, s, d).
+        """
+        angles = np.multiply.outer(distances, self.frequencies)
         cos, sin = np.cos(angles) / divisor, np.sin(angles) / divisor
         turned = x.copy()
         (a, b), (first, second) = self.split(x), self.split(turned)
@@ -96,8 +93,16 @@ class RotatedPairs:
 
 def as_array(x: Any) -> Array:
     """Return a copy of a tensor in float64."""
-    array: Array = x.detach().cpu().double().numpy().copy()
-    return array
+    return np.array(x.detach().cpu().double().numpy())
+
+
+def off(x: Array, expected: Array) -> float:
+    """Return how far x is from what is expected, over the largest of that; inf of another shape or of nan."""
+    if x.shape != expected.shape:
+        return np.inf
+    with np.errstate(invalid="ignore", over="ignore"):
+        far = float(np.abs(x - expected).max()) / max(float(np.abs(expected).max()), 1e-300)
+    return far if np.isfinite(far) else np.inf
 
 
 NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
@@ -109,27 +114,23 @@ def tables(model: Any, head_dim: int | None = None) -> list[Table]:
     head_dim: the largest; those that do not fit into it rotate no head, such as of sines that are added to
     the embedding.
     """
-    fitting = [one for one in _held(model) if head_dim is None or 2 * one[0].size <= head_dim]
-    results: list[Table] = []
-    for one in fitting:
-        if not any(np.array_equal(one[0], other[0]) and one[1] == other[1] for other in results):
-            results.append(one)
-    return results
-
-
-def _held(model: Any) -> Iterator[Table]:
     from ropeaudit.features.model import held  # in-function: it loads torch
 
+    found: list[Table] = []
     for module in held.rotaries(model).values():
-        for key, values in held.frequencies(module):
-            factor = getattr(module, key.replace("inv_freq", "attention_scaling"), None)
-            factor = getattr(module, "attention_scaling", 1.0) if factor is None else factor
-            yield values.numpy(), float(factor) if isinstance(factor, (int, float)) else 1.0
+        for key, values in held.frequencies(module).items():
+            factor = held.factor(module, key)
+            found.append((values, 1.0 if factor is None else factor))
     for module in held.tabled(model).values():
-        for _, values in held.computed_tables(module):
-            frequencies = _of_sines(values.double().cpu().numpy())
-            if frequencies.size:
-                yield frequencies, 1.0
+        for table in held.computed_tables(module).values():
+            if (values := _of_sines(table.double().cpu().numpy())).size:
+                found.append((values, 1.0))
+    results: list[Table] = []
+    for one in found:
+        fits = head_dim is None or 2 * one[0].size <= head_dim
+        if fits and not any(np.array_equal(one[0], other[0]) and one[1] == other[1] for other in results):
+            results.append(one)
+    return results
 
 
 def _of_sines(table: Array) -> Array:
@@ -152,42 +153,24 @@ def rotated_pairs(
     """Return layer -> its pairs, `NO_PAIRS` where q and k stay; layers that nothing fits are left out."""
     results = {}
     for layer, before in base.items():
-        tried = [
-            (_error(before, other[layer], pairs, distance), pairs)
-            for pairs in _candidates(before.q.shape[-1], held)
-        ]
-        error, best = min(tried, key=lambda one: one[0])
-        if error <= NEAR:
-            results[layer] = best
+        tried, head_dim = [NO_PAIRS], before.q.shape[-1]
+        for frequencies, factor in held:
+            rotary_dim = 2 * frequencies.size
+            starts = dict.fromkeys((0, head_dim - rotary_dim)) if 0 < rotary_dim <= head_dim else ()
+            for start, layout, swapped in product(starts, LAYOUTS, (False, True)):
+                tried.append(RotatedPairs(start, layout, frequencies, factor, swapped))
+        both = [(before.q, other[layer].q), (before.k, other[layer].k)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            errors = [max(off(pairs.rotated(x, distance), y) for x, y in both) for pairs in tried]
+        if min(errors) <= NEAR:
+            results[layer] = tried[int(np.argmin(errors))]
     return results
-
-
-def _candidates(head_dim: int, held: Sequence[Table]) -> Iterator[RotatedPairs]:
-    yield NO_PAIRS
-    for frequencies, factor in held:
-        rotary_dim = 2 * frequencies.size
-        if 0 < rotary_dim <= head_dim:
-            for start in dict.fromkeys((0, head_dim - rotary_dim)):
-                for layout, swapped in product(LAYOUTS, (False, True)):
-                    yield RotatedPairs(start, layout, frequencies, factor, swapped)
 
 
 def unrotated(pairs: Mapping[int, RotatedPairs]) -> set[int]:
     """Return the layers whose q and k stay when positions move, of a model whose other layers rotate."""
     still = {layer for layer, one in pairs.items() if not one.frequencies.size}
     return still if len(still) < len(pairs) else set()
-
-
-def _error(before: LayerVectors, after: LayerVectors, pairs: RotatedPairs, distance: int) -> float:
-    """Return how far q and k of one run, rotated by a distance, are from the other's, over their largest."""
-    errors = []
-    with np.errstate(invalid="ignore", over="ignore"):
-        for x, later in ((before.q, after.q), (before.k, after.k)):
-            if x.shape != later.shape:
-                return np.inf
-            largest = max(float(np.abs(x).max()), 1e-300)
-            errors.append(float(np.abs(pairs.rotated(x, distance) - later).max()) / largest)
-    return max(errors) if np.isfinite(errors).all() else np.inf
 
 
 def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
@@ -306,9 +289,9 @@ def save_qk(
         if model is not None:
             layout = (model.layers.get(kind) or next(iter(model.layers.values()))).layout
         file = Path(path)
-        named = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
-        target = path if len(groups) == 1 else named
-        _write(target, path, {n: layers[n] for n in members}, rotated, layout)
+        several = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
+        target = several if len(groups) > 1 else path
+        _write(target, path, {n: (layers[n], rotated[n]) for n in members}, layout)
         command = f"ropeaudit shift --qk {shlex.quote(target)}"
         if model is not None:
             command += f" --config {shlex.quote(str(folder.path))}"
@@ -320,25 +303,20 @@ def save_qk(
 
 
 def _write(
-    target: str,
-    path: str,
-    layers: Mapping[int, LayerVectors],
-    pairs: Mapping[int, RotatedPairs],
-    layout: str,
+    target: str, path: str, layers: Mapping[int, tuple[LayerVectors, RotatedPairs]], layout: str
 ) -> None:
     import safetensors.numpy as safetensors
 
     parts: dict[str, list[Any]] = {"q": [], "k": []}
-    first = pairs[next(iter(layers))]
-    for layer, vectors in layers.items():
-        own = pairs[layer]
+    number, (_, first) = next(iter(layers.items()))
+    for layer, (vectors, own) in layers.items():
         same = np.array_equal(own.frequencies, first.frequencies) and own.factor == first.factor
         for name, x in (("q", vectors.q), ("k", vectors.k)):
-            parts[name].append(own.arranged(own.rotated_back(x), layout))
+            parts[name].append(own.arranged(own.rotated(x, -np.arange(x.shape[-2]), own.factor), layout))
             if not same or parts[name][0].shape != parts[name][-1].shape:
                 raise BadInput(
-                    f"--save-qk {path!r}: layers {next(iter(layers))} and {layer} differ in shape or "
-                    "frequencies, and config.json does not tell them apart; leave it out"
+                    f"--save-qk {path!r}: layers {number} and {layer} differ in shape or frequencies, and "
+                    "config.json does not tell them apart; leave it out"
                 )
     named = {"layers": ",".join(map(str, layers)), "layout": layout}
     try:

@@ -115,16 +115,23 @@ def known_type(config: dict[str, Any]) -> bool:
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
     """Return the model, in evaluation, its weights in a dtype on a device. Raises: BadInput, UsageError."""
     with quiet_transformers():
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
+
         listen(_unset)  # it has to be known by name before a model can be set to use it
-        make: Any = _class_of(folder).from_pretrained
+        # of text, or of images too where those have axes of positions
+        of_text = folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map")
+        axes = not of_text and hf_json.rope_dict(folder.text).get("mrope_section") is not None
+        make: Any = (AutoModelForImageTextToText if axes else AutoModelForCausalLM).from_pretrained
         given = {
             "dtype": torch_arrays.dtype(dtype),
             "local_files_only": True,
             "trust_remote_code": folder.trusted,
             "output_loading_info": True,
             "ignore_mismatched_sizes": True,  # they are named, and refused, below
-            **_experts(dtype),
         }
+        if dtype == FP64 and hasattr(PreTrainedModel, "get_correct_experts_implementation"):
+            given["experts_implementation"] = "eager"  # one after another: grouped products have no float64
         try:
             try:
                 model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
@@ -177,25 +184,6 @@ def left_on_meta(model: Any) -> list[str]:
     ]
 
 
-def _class_of(folder: Folder) -> Any:
-    """Return what finds the model's class: of text, or of images too where those have axes of positions."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
-
-    if folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map"):
-        return AutoModelForCausalLM
-    axes = hf_json.rope_dict(folder.text).get("mrope_section") is not None
-    return AutoModelForImageTextToText if axes else AutoModelForCausalLM
-
-
-def _experts(dtype: Format) -> dict[str, Any]:
-    """Return the option by which experts run one after another: grouped products have no float64."""
-    from transformers import PreTrainedModel
-
-    known = hasattr(PreTrainedModel, "get_correct_experts_implementation")
-    return {"experts_implementation": "eager"} if known and dtype == FP64 else {}
-
-
 def listen(attention: Any) -> None:
     """Let models that were loaded here attend with a function of transformers' attention interface."""
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -227,14 +215,28 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
     A text is cut where the model or --tokens ends, with a note. Raises: BadInput, UsageError.
     """
     vocabulary = hf_json.needed(folder.text, ("vocab_size", "n_vocab"), 2**31)
-    ids, count = _given(given)
+    try:
+        ids = [int(word) for word in given.split(",")] if given is not None else []
+    except ValueError:
+        raise UsageError(f"--tokens {given!r} is not a count or a list of ids; try 128 or 5,17,3") from None
+    count = None
+    if len(ids) == 1:
+        [count], ids = ids, []
+        if not 2 <= count <= 2**20:
+            raise UsageError(
+                f"--tokens {count} is not a count from 2 to 2^20; try 128, or ids such as 5,17,3"
+            )
     for token in ids:
         if not 0 <= token < vocabulary:
             raise UsageError(f"--tokens: {token} is not a token id below the vocabulary of {vocabulary}")
     if text is not None:
         if ids:
             raise UsageError("--text and a list of --tokens both say what to read; give one of them")
-        return Tokens(_cut(folder, _encoded(folder, text, vocabulary), count), Path(text).name, None)
+        whole, most = _encoded(folder, text, vocabulary), min(count or _MOST, folder.maximum or 2**20)
+        if len(whole) > most:
+            why = "--tokens" if count == most else "the model's" if most == folder.maximum else "the usual"
+            folder.note(f"the text was cut to {most} of its {len(whole)} tokens ({why} limit)")
+        return Tokens(whole[:most], Path(text).name, None)
     if ids:
         return Tokens(ids, "ids", None)
     import numpy as np
@@ -243,23 +245,6 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
     if folder.maximum and count > folder.maximum:
         raise UsageError(f"--tokens {count} is more than the model's {folder.maximum} positions; give fewer")
     return Tokens(np.random.default_rng(seed).integers(0, vocabulary, count).tolist(), "random", seed)
-
-
-def _given(text: str | None) -> tuple[list[int], int | None]:
-    """Return a list of ids, or how many tokens. Raises: UsageError."""
-    if text is None:
-        return [], None
-    try:
-        numbers = [int(word) for word in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--tokens {text!r} is not a count or a list of ids; try 128 or 5,17,3") from None
-    if len(numbers) > 1:
-        return numbers, None
-    if not 2 <= numbers[0] <= 2**20:
-        raise UsageError(
-            f"--tokens {numbers[0]} is not a count from 2 to 2^20; try 128, or ids such as 5,17,3"
-        )
-    return [], numbers[0]
 
 
 def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
@@ -295,12 +280,3 @@ def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
         )
         raise BadInput(f"--text {text!r}: the tokenizer {seen}; give another text, or --tokens 128")
     return ids
-
-
-def _cut(folder: Folder, ids: list[int], count: int | None) -> list[int]:
-    """Return the first ids, as many as are requested, usual, or positions of the model."""
-    most = min(count or _MOST, folder.maximum or 2**20)
-    if len(ids) > most:
-        why = "--tokens" if count == most else "the model's" if most == folder.maximum else "the usual"
-        folder.note(f"the text was cut to {most} of its {len(ids)} tokens ({why} limit)")
-    return ids[:most]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32
-from ropeaudit.errors import UnknownName
-from ropeaudit.features.model import load
+from ropeaudit.door import process
+from ropeaudit.door.child import Header, Session
+from ropeaudit.door.messages import Arrays
+from ropeaudit.door.values import Values
+from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
+from ropeaudit.features.model import analysis, load
 from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
 from ropeaudit.features.model.layers import HeadDrift, listed, unrotated
 from ropeaudit.recognition import wording
@@ -160,13 +164,6 @@ def _facts(
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
-    facts.append(("not checked", "; ".join(unchecked(audit, results))))
-    facts.append(("next", "by layer: --by layer    all rows: -v"))
-    return [fact for fact in facts if fact[1]]
-
-
-def unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
-    """Return what was not checked: layers that rotate and were not compared with the config, decode."""
     still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
     seen = {head.layer for one in results for head in one.heads}
     compared = {layer for one in results for layer in one.places}
@@ -178,7 +175,10 @@ def unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
     if unknown := sorted(seen - set(audit.pairs)):
         parts.append(f"pairs of dims of {listed(unknown)}")
     reasons = [note.removeprefix(_UNCOMPARED) for note in audit.folder.notes if note.startswith(_UNCOMPARED)]
-    return parts + [f"decode with a cache ({reason})" for reason in reasons]
+    parts += [f"decode with a cache ({reason})" for reason in reasons]
+    facts.append(("not checked", "; ".join(parts)))
+    facts.append(("next", "by layer: --by layer    all rows: -v"))
+    return [fact for fact in facts if fact[1]]
 
 
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -226,12 +226,25 @@ def rows_of(
         "offset": one.offset,
     }
     if kind == "summary":
-        found = [summary_row(audit, one, threshold, versions)]
-    elif kind == "layer":
-        found = [layer_row(one, layer) for layer in dict.fromkeys(head.layer for head in one.heads)]
-    else:
-        found = [pair_row(head, pair) for head in one.heads for pair in range(head.pair_rms.size)]
-    return [common | row for row in found]
+        return [common | summary_row(audit, one, threshold, versions)]
+    rows = []
+    for layer in dict.fromkeys(head.layer for head in one.heads):
+        heads, place = [head for head in one.heads if head.layer == layer], one.places.get(layer)
+        if kind == "layer":  # its scores, and its worst rotated pair
+            rotation = {
+                "rotation_excess": place.excess if place else None,
+                "diagnosis": codes(place.diagnosis) or None if place else None,
+                "resembles": wording.sentence(place.diagnosis) or None if place else None,
+            }
+            rows.append({**common, "layer": layer, **_scores(heads), **rotation})
+            continue
+        for head in heads:
+            each = zip(head.wavelength, head.q_norm, head.k_norm, head.pair_rms, strict=True)
+            for pair, numbers in enumerate(each):
+                names = ("wavelength", "q_norm", "k_norm", "drift_rms")
+                values = dict(zip(names, map(float, numbers), strict=True))
+                rows.append({**common, "layer": layer, "head": head.head, "pair": pair, **values})
+    return rows
 
 
 def summary_row(
@@ -281,31 +294,6 @@ def summary_row(
     }
 
 
-def layer_row(one: Shifted, layer: int) -> dict[str, Any]:
-    """Return the row of the scores of a layer, and of its worst rotated pair."""
-    place = one.places.get(layer)
-    return {
-        "layer": layer,
-        **_scores([head for head in one.heads if head.layer == layer]),
-        "rotation_excess": place.excess if place else None,
-        "diagnosis": codes(place.diagnosis) or None if place else None,
-        "resembles": wording.sentence(place.diagnosis) or None if place else None,
-    }
-
-
-def pair_row(head: HeadDrift, pair: int) -> dict[str, Any]:
-    """Return the row of a pair of a head."""
-    return {
-        "layer": head.layer,
-        "head": head.head,
-        "pair": pair,
-        "wavelength": float(head.wavelength[pair]),
-        "q_norm": float(head.q_norm[pair]),
-        "k_norm": float(head.k_norm[pair]),
-        "drift_rms": float(head.pair_rms[pair]),
-    }
-
-
 def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
     """Return how many scores heads have and how they change; nothing without heads."""
     if not heads:
@@ -324,3 +312,56 @@ def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
 
 def _exp(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
+
+
+_HERE = "ropeaudit.features.model.report"
+VALUES = Values([Report, Answer, Cause], COLUMNS.values())
+
+
+def in_child(
+    asked: Mapping[str, Any], columns: Sequence[str], by: str, threshold: float
+) -> Callable[[Callable[[float], None]], Iterator[tuple[str, Report]]]:
+    """Read a model in a process of its own; what is returned runs it, and yields step by step.
+
+    A step is the verdict in a dtype at an offset, and the report of all so far. asked: arguments of
+    `analysis.model`. Raises: RopeAuditError.
+    """
+    folder = repr(str(asked["folder"]))
+    told = {"asked": dict(asked), "columns": list(columns), "by": by, "threshold": threshold}
+    try:
+        session = process.alone((_HERE, "torch", "transformers"))
+        session.ask(f"{_HERE}:begin", told)
+    except ForeignError as error:
+        raise BadInput(f"{folder}: loading it {did(error)}") from None
+
+    def steps(progress: Callable[[float], None]) -> Iterator[tuple[str, Report]]:
+        try:
+            while True:
+                told, arrays = session.ask(f"{_HERE}:step", heard=lambda text: progress(float(text)))
+                if told["report"] is None:
+                    return
+                yield told["word"], VALUES.unpacked(told["report"], dict(arrays))
+        except ForeignError as error:
+            raise BadInput(f"{folder}: running it {did(error)}") from None
+
+    return steps
+
+
+def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Read a model in the child."""
+    audit = analysis.model(**arguments["asked"])
+    run = audit.run(lambda share: session.say(repr(share)))
+    session.state.update(audit=audit, run=run, results=[], asked=arguments)
+    return {}, {}
+
+
+def step(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Run it in one dtype at one offset, and return the report of all so far."""
+    state, held = session.state, dict[str, Any]()
+    asked, results = state["asked"], state["results"]
+    one = next(state["run"], None)
+    if one is None:
+        return {"report": None}, {}
+    results.append(one)
+    made = report([state["audit"]], asked["columns"], {}, asked["by"], results, asked["threshold"])
+    return {"word": one.word, "report": VALUES.packed(made, held)}, held

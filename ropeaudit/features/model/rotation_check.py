@@ -6,7 +6,7 @@ of what was given to the function that rotates them, at the positions that the m
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.conformance.returned_subject import CaseVectors
 from ropeaudit.errors import ForeignError, RopeAuditError
 from ropeaudit.features.model.held import UNKNOWN
-from ropeaudit.features.model.layers import LayerVectors
+from ropeaudit.features.model.layers import LayerVectors, unrotated
 from ropeaudit.features.model.load import Folder, known_type
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -28,6 +28,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
 
 if TYPE_CHECKING:
+    from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.model.forward_pass import Pass, Runner
 
 Both = tuple[Array, Array]  # q and k
@@ -58,8 +59,15 @@ class _LayerRotator(Rotator):
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as attention gets them. Raises: _Unanswered."""
-        vectors = self.vectors or self._run(int(at[0]))
-        self.vectors = None
+        vectors, self.vectors = self.vectors, None
+        if vectors is None:
+            length = self.setting.scaling.length_for(len(self.ids) + int(at[0]))
+            if not self.again or length != self.setting.length:  # there the setting is another
+                raise _Unanswered
+            try:
+                vectors = self.runner.run(self.ids, int(at[0]), rotations=True).layers[self.number]
+            except (RopeAuditError, KeyError):
+                raise _Unanswered from None
         found = _rotation(vectors, self.still, self.joined)
         if found is None or not all(map(np.array_equal, found[0], (q[0], k[0]))):
             raise _Unanswered
@@ -68,15 +76,6 @@ class _LayerRotator(Rotator):
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Raise _Unanswered: attention gets both at once."""
         raise _Unanswered
-
-    def _run(self, first: int) -> LayerVectors:
-        length = self.setting.scaling.length_for(len(self.ids) + first)
-        if not self.again or length != self.setting.length:  # there the setting is another
-            raise _Unanswered
-        try:
-            return self.runner.run(self.ids, first, rotations=True).layers[self.number]
-        except (RopeAuditError, KeyError):
-            raise _Unanswered from None
 
 
 def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
@@ -95,22 +94,15 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | 
 
 
 def check_layers(
-    folder: Folder,
-    runner: Runner,
-    ids: list[int],
-    offset: int,
-    seen: Pass,
-    dtype: Format,
-    still: Container[int] = (),
-    held: Diagnosis | None = None,
+    audit: ModelAudit, runner: Runner, offset: int, seen: Pass, dtype: Format, held: Diagnosis | None
 ) -> dict[int, Places]:
     """Return layer -> where its worst rotated pair stands, of the layers whose q and k before are seen.
 
-    What explains a later layer as it does the first wrong one is said so. still: layers that are known not to
-    rotate. held: what is wrong with the frequencies that the model holds; where no setting has those, they
-    explain each wrong layer.
+    What explains a later layer as it does the first wrong one is said so. held: what is wrong with the
+    frequencies that the model holds; where no setting has those, they explain each wrong layer.
     """
-    given = _settings(folder, seen.layers)
+    ids, still = audit.tokens.ids, unrotated(audit.pairs)
+    given = _settings(audit.folder, seen.layers)
     results: dict[int, Places] = {}
     first: Diagnosis | None = None
     rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
@@ -153,9 +145,13 @@ def _compared(
     for joined in (False, True) if vectors.called and setting.layout == "interleaved" else (False,):
         own = replace(setting, layout="half") if joined else setting
         found = _rotation(vectors, still, joined)
-        if found is None or not _comparable(found[0], own):
+        if found is None:
             return None
-        at = np.arange(found[0][0].shape[-2])[None] + offset
+        q, k = found[0]
+        sizes = q.shape[-1] == k.shape[-1] == own.head_dim and q.shape[-2] >= _LEAST
+        if not sizes or not all(np.isfinite(x).all() for x in (q, k)):
+            return None
+        at = np.arange(q.shape[-2])[None] + offset
         off = [
             verification.excess(x[None], y[None], at, own, rule, allowance.careful(rule)).max()
             for x, y in zip(*found, strict=True)
@@ -193,23 +189,7 @@ def _unasked(given: Both, rotated: Both, rule: Format, offset: int) -> Places:
     return Places(excess, "qk"[side], 0, head, position + offset, dim // 2, found, offset if found else -1)
 
 
-def _comparable(given: Both, setting: RopeSetting) -> bool:
-    q, k = given
-    sizes = q.shape[-1] == k.shape[-1] == setting.head_dim and q.shape[-2] >= _LEAST
-    return sizes and all(bool(np.isfinite(x).all()) for x in (q, k))
-
-
 def _same(first: Diagnosis, other: Diagnosis) -> bool:
     """Return whether a diagnosis, or what explains as much, is that of the first wrong layer."""
     equals = [other, *other.alternatives]
     return any((one.code, other.where) == (first.code, first.where) for one in equals)
-
-
-def first_diagnosis(places: Mapping[int, Places]) -> Diagnosis | None:
-    """Return the diagnosis of the first wrong layer, and in which layers it is; None without any."""
-    found = {layer: one.diagnosis for layer, one in places.items() if one.diagnosis is not None}
-    if not found:
-        return None
-    first = next(iter(found.values()))
-    layers = tuple(layer for layer, one in found.items() if one == first)
-    return replace(first, where=replace(first.where, layers=layers))

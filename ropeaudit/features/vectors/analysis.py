@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
@@ -64,26 +64,6 @@ class WrittenCase(Result):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What all cases of a call share. offsets: none for those around which positions break."""
-
-    offsets: tuple[int, ...] = ()
-    want: str = "rotated"
-    positions: str = "int64"
-    context: int | None = None
-    served: bool = False
-
-    def __post_init__(self) -> None:
-        for kind, value, known in (("want", self.want, WANTS), ("positions", self.positions, INTEGERS)):
-            if value not in known:
-                hint = "(scores are judged from rotated q and k)" if value == "scores" else ""
-                raise UnknownName(kind, value, known, hint)
-        for offset in self.offsets:
-            if offset < 0:
-                raise UsageError(f"offset {offset} is negative; vectors begin at positions from 0 up")
-
-
 @arguments.checked
 def vectors(
     folder: str | os.PathLike[str],
@@ -108,39 +88,39 @@ def vectors(
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
-    chosen = arguments.cases_of(cases, case)
-    options = Options(tuple(arguments.numbers(offsets)), want, positions, context, served)
-    yield from run(chosen, arguments.formats(dtypes), str(folder), options, on_progress or arguments.silent)
-
-
-def run(
-    cases: Sequence[Case],
-    dtypes: Sequence[Format],
-    folder: str,
-    options: Options,
-    progress: Callable[[float], None] = arguments.silent,
-) -> Iterator[WrittenCase]:
-    """Write the cases, each in every dtype, all or none, and yield them. Raises: see `vectors`."""
-    specs = [specified(case, dtype, options) for case in cases for dtype in dtypes]
-    names = _folder_names([spec for spec, _ in specs], several=len(dtypes) > 1)
-    check_free(folder)
-    results = []
+    for kind, value, known in (("want", want, WANTS), ("positions", positions, INTEGERS)):
+        if value not in known:
+            hint = "(scores are judged from rotated q and k)" if value == "scores" else ""
+            raise UnknownName(kind, value, known, hint)
+    asked = arguments.numbers(offsets)
+    if below := [offset for offset in asked if offset < 0]:
+        raise UsageError(f"offset {below[0]} is negative; vectors begin at positions from 0 up")
+    chosen = [(one, dtype) for one in arguments.cases_of(cases, case) for dtype in arguments.formats(dtypes)]
+    place, results, progress = str(folder), list[WrittenCase](), on_progress or arguments.silent
+    specs = [_specified(one, dtype, asked, want, positions, context, served) for one, dtype in chosen]
+    names = _folder_names([spec for spec, _ in specs])
+    check_free(place)
     try:
-        with atomic_files.folder(Path(paths.behind(folder))) as beside:
-            for number, ((spec, added), name, case) in enumerate(
-                zip(specs, names, [case for case in cases for _ in dtypes], strict=True)
-            ):
+        with atomic_files.folder(Path(paths.behind(place))) as beside:
+            for number, ((spec, added), name, (one, _)) in enumerate(zip(specs, names, chosen, strict=True)):
                 progress(number / len(specs))
                 inside = name if len(specs) > 1 else ""
-                size, digest = _write(beside / inside, spec)
-                place, notes = str(Path(folder, inside)), tuple(notes_beside(case))
-                results.append(WrittenCase(place, spec, digest, size, added, case.maximum, notes))
+                (beside / inside).mkdir(exist_ok=True)
+                contents = files(spec)
+                for file, content in contents.items():
+                    (beside / inside / file).write_bytes(content)
+                digest = vector_case.read_manifest(beside / inside / MANIFEST)["digest"]
+                size, notes = sum(map(len, contents.values())), tuple(notes_beside(one))
+                written = str(Path(place, inside))
+                results.append(WrittenCase(written, spec, digest, size, added, one.maximum, notes))
     except OSError as error:
-        raise BadOutput(f"-o {folder!r} cannot be written: {error.strerror or error}") from None
+        raise BadOutput(f"-o {place!r} cannot be written: {error.strerror or error}") from None
     yield from results
 
 
-def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:
+def _specified(
+    case: Case, dtype: Format, asked: list[int], want: str, positions: str, context: int | None, served: bool
+) -> tuple[CaseSpec, tuple[int, ...]]:
     """Return the parameters of a case, and which of its offsets were not asked for. Raises: see `vectors`."""
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
         if getattr(case, name) != allowed:
@@ -151,20 +131,22 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
     seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
     if not 2 <= seq_len <= LONGEST:
         raise UsageError(f"--seq-len {seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
-    if options.served and seq_len < SERVED_LEAST:
+    if served and seq_len < SERVED_LEAST:
         raise UsageError(f"--served takes --seq-len {SERVED_LEAST} or more, not {seq_len}")
     sized = replace(case, heads=heads, kv_heads=kv_heads, seq_len=seq_len)
-    requested = options.offsets or tuple(straddling(case.maximum or MAXIMUM, seq_len))
-    offsets = tuple(sorted({0, *requested, *(_straddling_twin(offset, seq_len) for offset in requested)}))
+    requested = asked or straddling(case.maximum or MAXIMUM, seq_len)
+    powers = [offset for offset in requested if offset >= seq_len and not offset & (offset - 1)]
+    twins = [offset - seq_len // 2 - 1 for offset in powers]  # whose positions stand on both sides of one
+    offsets = tuple(sorted({0, *requested, *twins}))
     outline, setting = sized.outline()
     positions_fit(offsets, seq_len)
-    context = offsets[-1] + seq_len if options.context is None else options.context
+    context = offsets[-1] + seq_len if context is None else context
     if context < 1:
         raise UsageError(f"--context {context} is not a number of positions from 1 up")
     setting = replace(setting, length=setting.scaling.length_for(context))
     if setting.clipped or not setting.pairs:
         raise UsageError("vectors rotate by all of an angle, at least one pair; leave out --clip")
-    if options.positions == "int32" and offsets[-1] + seq_len > 2**31:
+    if positions == "int32" and offsets[-1] + seq_len > 2**31:
         raise UsageError(
             f"positions up to {offsets[-1] + seq_len - 1} are past int32; give --positions int64"
         )
@@ -178,27 +160,22 @@ def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tu
         seed=outline.seed or 0,
         offsets=offsets,
         context=context,
-        want=options.want,
-        positions=options.positions,
+        want=want,
+        positions=positions,
         model=case.model_name,
-        served=options.served,
+        served=served,
     )
-    return spec, tuple(offset for offset in offsets if options.offsets and offset not in options.offsets)
-
-
-def _straddling_twin(offset: int, seq_len: int) -> int:
-    """Return the offset whose positions stand on both sides of a power of two; any other as it is."""
-    if offset < seq_len or offset & (offset - 1):
-        return offset
-    return offset - seq_len // 2 - 1
+    return spec, tuple(offset for offset in offsets if asked and offset not in asked)
 
 
 def check_free(folder: str) -> None:
     """Raise UsageError unless a folder is not there, is empty, or holds what this wrote and nothing else."""
     path = Path(folder)
     try:
-        if path.is_dir() and _own(path):
-            return
+        if path.is_dir():
+            cases = [path] if (path / MANIFEST).exists() else list(path.iterdir())
+            if all(one.is_dir() and vector_case.is_alone(one) for one in cases):
+                return
         taken = path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:
         raise BadOutput(f"-o {folder!r}: {getattr(error, 'strerror', None) or error}") from None
@@ -207,25 +184,9 @@ def check_free(folder: str) -> None:
         raise UsageError(f"-o {folder!r} {what}; give a new folder")
 
 
-def _own(folder: Path) -> bool:
-    """Return whether a folder holds a case, or folders of cases, and nothing else."""
-    if (folder / MANIFEST).exists():
-        return vector_case.is_alone(folder)
-    return all(path.is_dir() and vector_case.is_alone(path) for path in folder.iterdir())
-
-
-def _write(folder: Path, spec: CaseSpec) -> tuple[int, str]:
-    """Write the files of a case; return their bytes, and the digest of its manifest. Raises: OSError."""
-    folder.mkdir(exist_ok=True)
-    contents = files(spec)
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    return sum(map(len, contents.values())), vector_case.read_manifest(folder / MANIFEST)["digest"]
-
-
-def _folder_names(specs: Sequence[CaseSpec], several: bool) -> list[str]:
-    """Return a folder name for each case, none of them twice. several: whether dtypes differ."""
-    names: list[str] = []
+def _folder_names(specs: Sequence[CaseSpec]) -> list[str]:
+    """Return a folder name for each case, none of them twice."""
+    names, several = list[str](), len({spec.dtype for spec in specs}) > 1
     for spec in specs:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.model).strip(".-") or "case"
         name = f"{name}.{spec.dtype.short}" if several else name
@@ -235,35 +196,22 @@ def _folder_names(specs: Sequence[CaseSpec], several: bool) -> list[str]:
 
 
 def files(spec: CaseSpec) -> dict[str, bytes]:
-    """Return file name -> bytes of a case, the manifest last."""
+    """Return file name -> bytes of a case, each of its arrays in the dtype of the file, the manifest last."""
     import safetensors.numpy as safetensors
 
-    arrays = _arrays(spec)
-    contents = {f"{name}.bin": vector_case.to_bytes(array) for name, array in arrays.items()}
-    contents[TENSORS] = safetensors.save(arrays)
-    manifest = vector_case.manifest(spec, {name: vector_case.sha256(c) for name, c in contents.items()})
-    return contents | {FLAT: vector_case.flat(manifest), MANIFEST: vector_case.as_json(manifest)}
-
-
-def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:
-    """Return name -> array of all files, in the dtype of the file."""
-    arrays = {
-        name: vector_case.array(_drawn(spec, number, shape), spec.dtype)
-        for number, (name, shape) in enumerate(spec.shapes().items())
-    }
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, (name, shape) in enumerate(spec.shapes().items()):
+        # with all the bits of the dtype: a kernel that holds them in a narrower format then shows
+        drawn = round_to(np.random.default_rng([spec.seed, number]).standard_normal(shape), spec.dtype)
+        arrays[name] = vector_case.array(drawn, spec.dtype)
     for call in spec.calls:
         arrays[f"positions.{call.key}"] = call.positions().astype(spec.positions)
         if call.bounds:
             arrays[f"cu_seqlens.{call.key}"] = np.array(call.bounds, np.int32)
-    return arrays
-
-
-def _drawn(spec: CaseSpec, number: int, shape: tuple[int, ...]) -> FloatArray:
-    """Return normal numbers of a stream of their own, with all the bits of the dtype.
-
-    A kernel that holds them in a narrower format then shows.
-    """
-    return round_to(np.random.default_rng([spec.seed, number]).standard_normal(shape), spec.dtype)
+    contents = {f"{name}.bin": vector_case.to_bytes(array) for name, array in arrays.items()}
+    contents[TENSORS] = safetensors.save(arrays)
+    manifest = vector_case.manifest(spec, {name: vector_case.sha256(c) for name, c in contents.items()})
+    return contents | {FLAT: vector_case.flat(manifest), MANIFEST: vector_case.as_json(manifest)}
 
 
 SCHEMA = 1
@@ -299,23 +247,20 @@ def report(
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     rows, texts = [row(result) for result in results], notes(results)
-    some = [_answer(rows, texts)] if rows else []
+    some = []
+    if rows:
+        calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
+        size = sum(one["size"] for one in rows) / 2**20
+        folder, typed, cases = rows[0]["folder"], shlex.quote(printable(rows[0]["folder"])), ""
+        if len(rows) > 1:
+            folder, typed, cases = str(Path(folder).parent), "CASE", f"{len(rows)} cases, "
+        counts = f"{cases}{counted(calls, 'call')} at positions up to {last:,}, {size:.1f} MiB"
+        facts = [("beware", text) for text in texts]
+        then = "a kernel reads it and writes what manifest.json asks for into another folder OUT"
+        facts += [("then", then), ("next", f"ropeaudit check {typed} --returned OUT")]
+        some = [Answer("OK", folder, counts, facts=facts)]
     screen = COLUMNS.screen(rows)
     return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, notes=texts)
-
-
-def _answer(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> Answer:
-    """Return what was written, what to beware of, and what to do with it."""
-    calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
-    size = sum(one["size"] for one in rows) / 2**20
-    folder, typed, cases = rows[0]["folder"], shlex.quote(printable(rows[0]["folder"])), ""
-    if len(rows) > 1:
-        folder, typed, cases = str(Path(folder).parent), "CASE", f"{len(rows)} cases, "
-    counts = f"{cases}{counted(calls, 'call')} at positions up to {last:,}, {size:.1f} MiB"
-    facts = [("beware", text) for text in texts]
-    facts.append(("then", "a kernel reads it and writes what manifest.json asks for into another folder OUT"))
-    facts.append(("next", f"ropeaudit check {typed} --returned OUT"))
-    return Answer("OK", folder, counts, facts=facts)
 
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:
@@ -324,14 +269,12 @@ def notes(results: Sequence[WrittenCase]) -> list[str]:
     for one in results:
         spec, maximum = one.spec, one.maximum
         texts += one.notes
-        twins = [offset for offset in one.added if offset]
-        if twins:
+        if twins := [offset for offset in one.added if offset]:
             texts.append(
                 f"offset {', '.join(map(str, twins))} is added: its positions are on both sides of a power "
                 "of two"
             )
-        past = [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]
-        if past:
+        if past := [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]:
             texts.append(
                 f"{spec.model}: positions from offset {past[0]} on go past the {maximum} that it is made for"
             )

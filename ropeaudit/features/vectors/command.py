@@ -98,23 +98,29 @@ def vectors(
     A case is a folder of raw little-endian files, the same as .safetensors, and a manifest that says what
     they hold and what to write back. Several models or dtypes make a folder for each.
     """
-    from ropeaudit.audits.arguments import formats
     from ropeaudit.console import delivery, output, rows, settings
     from ropeaudit.features.vectors import analysis
-    from ropeaudit.features.vectors.analysis import report
 
-    options = analysis.Options(offset, want, positions, context, served)
     lengths = () if seq_len is None else (seq_len,)
     cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
     results, interrupted = rows.gathered(
-        lambda on_progress: analysis.run(cases, formats(dtype), folder, options, on_progress), quiet=False
+        lambda on_progress: analysis.vectors(
+            folder,
+            *(dtype, offset),
+            want=want,
+            positions=positions,
+            context=context,
+            served=served,
+            cases=cases,
+            on_progress=on_progress,
+        ),
+        quiet=False,
     )
-    code = delivery.INTERRUPTED if interrupted else delivery.DONE
     if interrupted:
         output.say("interrupted: nothing was written")
-    else:
-        made, told = report(results, None, {}), screen.form == "table"  # whose answer holds the notes
-        code = delivery.worst(code, output.print_report(replace(made, notes=[]) if told else made, screen))
-        for note in () if told else made.notes:
-            output.say(f"note: {note}")
+        return delivery.INTERRUPTED
+    made, told = analysis.report(results, None, {}), screen.form == "table"  # whose answer holds the notes
+    code = output.print_report(replace(made, notes=[]) if told else made, screen)
+    for note in () if told else made.notes:
+        output.say(f"note: {note}")
     return code
