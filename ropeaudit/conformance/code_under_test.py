@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
-from ropeaudit.recognition.verification import GivenVectors, Places
+from ropeaudit.recognition.verification import GivenVectors, Held, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
@@ -157,31 +157,19 @@ class CodeUnderTest:
         explain: bool = True,
     ) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
-        return verification.check(
-            *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=self.afresh,
-            rule=self.rule,
-            batch_step=batch_step,
-            searches=self.seen.searches,
-            each_call=self.each_call,
-            explain=explain,
-        )
+        given = rotator, self.setting, self.dtype, vectors, offset
+        return verification.check(*given, batch_step=batch_step, explain=explain, **self._held())
 
-    def judged(
-        self,
-        rotator: Rotator,
-        blocks: Iterable[CalledBlock],
-        *,
-        explain: bool = True,
-        afresh: Callable[[], Rotator] | None = None,
-    ) -> Places:
+    def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
         """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
-        return verification.judged(
-            blocks,
-            *(rotator, self.setting, self.dtype),
-            afresh=afresh or self.afresh,
-            rule=self.rule,
-            searches=self.seen.searches,
-            explain=explain,
-            each_call=self.each_call,
-        )
+        held = self._held() | other
+        return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
+
+    def _held(self) -> Held:
+        """Return to what all of its calls are held."""
+        return {
+            "afresh": self.afresh,
+            "rule": self.rule,
+            "searches": self.seen.searches,
+            "each_call": self.each_call,
+        }

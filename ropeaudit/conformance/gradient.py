@@ -66,29 +66,25 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
-    worst, later, rotator = Places(-1.0, "q", 0, 0, 0, 0), offsets, make()
+    rotator, tried = make(), list[int]()
 
     def judge(offset: int, explain: bool) -> Places:
+        tried.append(offset)
         call = rotator, code.setting, code.dtype, vectors, offset
         return verification.check(*call, afresh=make, rule=rule, each_call=code.each_call, explain=explain)
 
-    for number, offset in enumerate(offsets):
-        try:
-            places = judge(offset, True)
-        except SwitchedOff as error:
-            return not_applicable("gradient", str(error))
-        except NoGradient as error:
-            return Finding("gradient", "fail", str(error), remedy=_REMEDY)
-        except ForeignError as error:
-            return Finding("gradient", "fail", f"at offset {offset} autograd {did(error)}")
-        if not places.excess <= worst.excess:
-            worst, later = places, offsets[number:]
-        if not places.excess <= 1:
-            worst = verification.with_other_side(worst, judge, later[1:])
-            break
+    try:
+        worst, wrong = verification.up_to_a_wrong_one(offsets, judge)
+    except SwitchedOff as error:
+        return not_applicable("gradient", str(error))
+    except NoGradient as error:
+        return Finding("gradient", "fail", str(error), remedy=_REMEDY)
+    except ForeignError as error:
+        return Finding("gradient", "fail", f"at offset {tried[-1]} autograd {did(error)}")
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.rotator.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
+    later = offsets[offsets.index(wrong[0]) :] if wrong else []
     cause = _cause(code, rotator, worst, vectors, later)
     return of_worst_pair("gradient", detail, worst, diagnosis=cause)
 

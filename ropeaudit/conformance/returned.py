@@ -24,7 +24,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned_subject, score_drift, vector_case
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
-from ropeaudit.conformance.returned_subject import CaseVectors, Returned, ReturnedCall, ReturnedCode, factory
+from ropeaudit.conformance.returned_subject import Returned, ReturnedCall, ReturnedCode, factory
 from ropeaudit.conformance.score_drift import MeasuredDrift, size, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
 from ropeaudit.inputs.qk import Inputs
@@ -70,33 +70,18 @@ class Measured(CaseRun):
             *(_described(code), self.inputs, spec.setting, [factory(code)], None, 1, lambda share: None)
         )
         self.code, self.rule, self.places = code, rule, dict[int, Places]()
-        self.given = CaseVectors(code.given, spec.seed)
         self.rows = list(self.records(spec.offsets))
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
         diagnoses = [places.diagnosis for places in self.places.values()]
         unexplained = sum(found is not None and not found.explains for found in diagnoses)
-        if unexplained < _MOST_UNEXPLAINED:
-            places = verification.check(self.code, setting, dtype, self.given, offset, rule=self.rule)
-        else:
-            places = _worst_pair(self.code, offset, self.rule)
+        at = np.arange(self.code.spec.seq_len, dtype=np.int64) + offset
+        call = CalledBlock(at, self.code.given, self.code.rotated[offset])
+        explain = unexplained < _MOST_UNEXPLAINED
+        places = verification.judged([call], self.code, setting, dtype, rule=self.rule, explain=explain)
         self.places[offset] = places
         return places
-
-
-def _worst_pair(code: ReturnedCode, offset: int, rule: Resolved) -> Places:
-    """Return where the worst pair stands at an offset; what explains it is not looked for."""
-    setting, dtype = code.spec.setting, code.spec.dtype
-    at = np.arange(code.spec.seq_len, dtype=np.int64) + offset
-    worst = Places(-1.0, "q", 0, 0, 0, 0)
-    for side, x, y in zip("qk", code.given, code.rotated[offset], strict=True):
-        over = verification.excess(x, y, np.stack([at] * len(x)), setting, dtype, rule)
-        b, h, i, pair = np.unravel_index(int(over.argmax()), over.shape)
-        if (excess := float(over[b, h, i, pair])) > worst.excess:
-            allowed = allowance.allowed_at(rule, setting, int(at[i]), int(pair))
-            worst = Places(excess, side, int(b), int(h), int(at[i]), int(pair), allowed=allowed)
-    return worst
 
 
 def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | None = None) -> list[Finding]:
@@ -201,9 +186,9 @@ def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> 
     searches = Searches(in_vain=2 * unknown)  # q and k at each of those offsets
     for call in spec.served_calls:
         called = ReturnedCall(code, call)
-        given = CaseVectors(called.given, spec.seed, call.row())
-        asked = called, setting, spec.dtype, given, 0
-        worst = verification.check(*asked, rule=rule, batch_step=call.step, searches=searches)
+        at = call.positions() if call.step else call.row()
+        block = CalledBlock(at, called.given, code.rotated[call.key])
+        worst = verification.judged([block], called, setting, spec.dtype, rule=rule, searches=searches)
         found = worst.diagnosis
         if found and not found.explains:
             found = misread(code.case, returned, call.key) or found
