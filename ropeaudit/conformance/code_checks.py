@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ropeaudit.conformance import (
-    answers,
     environments,
     every_position,
     gradient,
@@ -42,9 +41,9 @@ CHECKS: dict[str, CodeCheck] = {
     "compiled": environments.compiled,
     "state": state.state,
     "results": state.kept,
-    "inputs": answers.inputs_unchanged,
-    "dtype": answers.output_dtype,
-    "keys": answers.keys,
+    "inputs": environments.inputs_unchanged,
+    "dtype": environments.output_dtype,
+    "keys": environments.keys,
     "gradient": gradient.gradient,
     "drift": score_drift.scores,
     "under": environments.under,

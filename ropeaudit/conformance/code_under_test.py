@@ -153,12 +153,11 @@ class CodeUnderTest:
         vectors: GivenVectors,
         offset: int,
         batch_step: int = 0,
-        *,
-        explain: bool = True,
+        **other: Unpack[Held],
     ) -> Places:
         """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
-        given = rotator, self.setting, self.dtype, vectors, offset
-        return verification.check(*given, batch_step=batch_step, explain=explain, **self._held())
+        given, held = (rotator, self.setting, self.dtype, vectors, offset), self._held() | other
+        return verification.check(*given, batch_step=batch_step, **held)
 
     def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
         """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""

@@ -1,4 +1,8 @@
-"""The checks of a checkpoint: its config, the RoPE buffers that it stores, and the model if it is to run."""
+"""The checks of files of weights.
+
+Of a checkpoint: its config, the RoPE buffers that it stores, and the model if it is to run. Of a GGUF file:
+what it says of RoPE, and what its conversion lost of a config.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance.finding import Finding, Status, not_applicable, noted
+from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
@@ -16,9 +21,14 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.expected import FAR, NEAR
+from ropeaudit.recognition import wording
+from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.rope.gguf_metadata import GgufRope
+from ropeaudit.runtime import digests
 
 _MODEL_DTYPES = ("fp32", "bf16")
+_CONVERSION = "conversion"
 
 
 def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
@@ -188,3 +198,52 @@ def _rounding(shifted: Shifted) -> Finding:
         unit="logit, RMS",
         where=where,
     )
+
+
+def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
+    """Yield the checks of a file. note gets what its reader must know. Raises: BadInput, MissingPackage."""
+    audit = module_analysis.module(
+        name,
+        config=case.config,
+        model=case.model,
+        base=case.base,
+        scaling=case.scaling,
+        head_dim=case.head_dim,
+        rotary_dim=case.rotary_dim,
+    )
+    rope = audit.source.gguf
+    assert rope is not None  # noqa: S101
+    digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
+    for finding in _of_conversion(audit, rope):
+        yield Checked(name, "gguf", digest, NONE, rope.setting, rope.model.maximum or 0, finding)
+    note(audit.source.notes)
+
+
+def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
+    """Yield what was lost, or that nothing was, and what the file says."""
+    declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
+    wrong = [one for one in audit.buffers if one.wrong]
+    for one in audit.lost:
+        layer = f"{one.layer} layers" if one.layer else "the file"
+        yield judged(
+            _CONVERSION,
+            False,
+            f"{layer} differ{'' if one.layer else 's'} from the config",
+            where=one.keys,
+            diagnosis=one.diagnosis,
+            remedy=wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1),
+            option=wording.option(one.diagnosis),
+        )
+    for buffer in [] if audit.lost else wrong:
+        detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
+        yield judged(
+            _CONVERSION, False, detail.rstrip("."), where=buffer.stored.name, diagnosis=buffer.diagnosis
+        )
+    if not audit.source.explicit:
+        yield noted(
+            _CONVERSION, "nothing says what it should be; put config.json beside it, or give --config"
+        )
+    elif not audit.lost and not wrong:
+        yield judged(_CONVERSION, True, f"the file says of RoPE what {declared} says")
+    said = setting_words(rope.setting, rope.axes, rope.model.served)
+    yield noted("metadata", f"architecture {rope.architecture}: {said}")

@@ -14,8 +14,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
-from ropeaudit.features.check.targets import Kind
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, Progress
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.limit_result import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
