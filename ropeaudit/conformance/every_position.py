@@ -23,6 +23,7 @@ from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import variants, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -250,9 +251,9 @@ def followed(code: CodeUnderTest) -> bool:
         return False
     at = np.arange(first, ends[0], dtype=np.int64)
     expected = [exact_rotation.rotated(given, at, code.setting.for_positions(end)) for end in ends]
-    near = [[_rms(one - exact) for exact in expected] for one in (short, long)]
+    near = [[rms(one - exact) for exact in expected] for one in (short, long)]
     own = [near[0][0] < _NEARER * near[0][1], near[1][1] < _NEARER * near[1][0]]
-    return any(own) and _rms(long - short) > _NEARER * _rms(expected[1] - expected[0])
+    return any(own) and rms(long - short) > _NEARER * rms(expected[1] - expected[0])
 
 
 def switch(code: CodeUnderTest) -> Iterator[Finding]:
@@ -335,7 +336,3 @@ def _rotated(
         _, rotated = rotator.rotate_both(q[:, :, : at.size], k[:, :, : at.size], at)
         results.append(rotated[:, :, :shared].astype(np.float64))
     return k[:, :, :shared].astype(np.float64), results[0], results[1]
-
-
-def _rms(x: FloatArray) -> float:
-    return float(np.sqrt(np.mean(np.abs(x) ** 2)))

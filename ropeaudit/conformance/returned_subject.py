@@ -190,7 +190,7 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
             f"or {RETURNED}"
         )
     if named := CASE in names:
-        text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
+        text = vector_case.content_of(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
         _same(case, text, f"{seen}: {CASE}")
     if tensor_files:
         arrays, inside = _tensors(case, path / RETURNED, seen)
@@ -228,20 +228,9 @@ def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
         here = file.stat().st_size
         if here != size:
             raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
-        arrays.setdefault(key, {})[name] = vector_case.numbers(_content(file, seen, size), dtype, shape)
+        content = vector_case.content_of(file, seen, size)
+        arrays.setdefault(key, {})[name] = vector_case.numbers(content, dtype, shape)
     return arrays
-
-
-def _content(file: Path, seen: str, most: int) -> bytes:
-    """Return the first bytes of a file. Raises: BadInput."""
-    try:
-        if file.is_file():
-            with file.open("rb") as stream:
-                return stream.read(most)
-        reason = "it is no file"
-    except OSError as error:
-        reason = str(error.strerror or error)
-    raise BadInput(f"{seen}: {file.name} cannot be read: {reason}")
 
 
 def _form(entry: Entry) -> str:

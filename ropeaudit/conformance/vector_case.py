@@ -305,7 +305,7 @@ def read(folder: str | Path) -> VectorCase:
     digests[TENSORS] = str(content["safetensors"]["digest"])
     if manifest(spec, digests) != content:
         raise BadInput(f"{seen}: its files are not those that its parameters make; {_REMEDY}")
-    if _content(path / FLAT, seen) != flat(content):
+    if content_of(path / FLAT, seen) != flat(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
     for name, file in _given(spec).items():
         kind = np.dtype(file["dtype"]) if file["dtype"] in INTEGERS else stored(parse(file["dtype"]))
@@ -320,7 +320,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Its parameters and files are looked at by `spec_of` and `read`.
     """
     seen = repr(str(path))
-    content = _content(path, f"case {str(path.parent)!r}")
+    content = content_of(path, f"case {str(path.parent)!r}")
     try:
         parsed = json.loads(content)
         version = parsed["format"], parsed["version"]
@@ -368,20 +368,22 @@ def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
     """Raise BadInput unless a file is there, of its size, and what was written."""
     if size is not None:
         tensors.check_room(path, size // 8)
-    content = _content(path, seen)
+    content = content_of(path, seen)
     if size is not None and len(content) != size:
         raise BadInput(f"{seen}: {path.name} has {len(content):,} bytes instead of {size:,}; {_REMEDY}")
     if sha256(content) != digest:
         raise BadInput(f"{seen}: {path.name} is not the file that was written, its digest differs; {_REMEDY}")
 
 
-def _content(path: Path, seen: str) -> bytes:
+def content_of(path: Path, seen: str, most: int = -1) -> bytes:
+    """Return what a file holds, or so many bytes of it at most. seen: what it is of. Raises: BadInput."""
     try:
         size = path.stat().st_size
         if path.exists() and not path.is_file():
             raise OSError(0, "it is no file")
         if size <= _LARGEST or path.name not in (MANIFEST, FLAT):
-            return path.read_bytes()
+            with path.open("rb") as stream:
+                return stream.read(most)
     except FileNotFoundError:
         hint = "give the folder that `ropeaudit vectors` wrote" if path.name == MANIFEST else _REMEDY
         raise BadInput(f"{seen}: there is no {path.name}; {hint}") from None

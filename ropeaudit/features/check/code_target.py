@@ -95,24 +95,21 @@ def of_code(
     if options.write_wrapper is not None:
         note([f"{target} is understood without a wrapper; {_FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
-    each_call = every_position.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
+    tested = CodeUnderTest(
+        *(code, setting, dtypes[0], up_to),
+        seed=options.seed,
+        thorough=options.thorough,
+        sizes=options.head_dims,
+        environments=options.environments,
+    )
+    each_call = every_position.followed(tested)
     note(_held_to(setting, up_to, each_call))
     for number, dtype in enumerate(dtypes):
 
         def on_progress(share: float, number: int = number) -> None:
             progress((number + share) / len(dtypes))
 
-        asked = CodeUnderTest(
-            tested=code,
-            setting=setting,
-            dtype=dtype,
-            up_to=up_to,
-            seed=options.seed,
-            thorough=options.thorough,
-            sizes=options.head_dims,
-            environments=options.environments,
-            each_call=each_call,
-        )
+        asked = replace(tested, dtype=dtype, each_call=each_call)
         for finding in _findings(asked, options.recipe, on_progress):
             finding = interrupted(finding, [one.name for one in dtypes[number + 1 :]], "dtype")
             own = code.device.label

@@ -26,31 +26,21 @@ _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or mo
 
 def row(one: Checked) -> dict[str, Any]:
     """Return the row of a check."""
+    finding, setting = one.finding, one.setting
+    about = ("target", "kind", "version", "layer", "dtype", "device")
+    seen = ("check", "status", "measured", "allowed", "unit", "differing", "where")
     return {
         "schema": SCHEMA,
-        "target": one.target,
-        "kind": one.kind,
-        "version": one.version,
-        "layer": one.layer,
-        "dtype": one.dtype,
-        "device": one.device,
-        "check": one.finding.check,
-        "status": one.finding.status,
-        "measured": one.finding.measured,
-        "allowed": one.finding.allowed,
-        "unit": one.finding.unit,
-        "differing": one.finding.differing,
-        "where": one.finding.where,
-        "diagnosis": codes(one.finding.diagnosis),
-        "resembles": one.finding.resembles,
-        "remedy": one.finding.advice,
-        "detail": one.finding.detail,
+        **{name: getattr(one, name) for name in about},
+        **{name: getattr(finding, name) for name in seen},
+        "diagnosis": codes(finding.diagnosis),
+        "resembles": finding.resembles,
+        "remedy": finding.advice,
+        "detail": finding.detail,
         "up_to": one.up_to,
-        "layout": one.setting.layout if one.setting else NONE,
-        "head_dim": one.setting and one.setting.head_dim,
-        "rotary_dim": one.setting and one.setting.rotary_dim,
-        "base": one.setting and one.setting.base,
-        "scaling": str(one.setting.scaling) if one.setting else NONE,
+        "layout": setting.layout if setting else NONE,
+        **{name: getattr(setting, name, None) for name in ("head_dim", "rotary_dim", "base")},
+        "scaling": str(setting.scaling) if setting else NONE,
     }
 
 
