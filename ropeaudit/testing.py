@@ -33,7 +33,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
+from ropeaudit.recognition import known_recipes, rotation, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
@@ -287,18 +287,12 @@ class _Test:
             batch_step=step,
         )
         if not seen.excess <= 1:
-            here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
-            right = (
-                float(here[seen.pair])
-                if seen.pair < here.size
-                else allowance.rounding_error(self.resolved, self.setting)
-            )
             place = (
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
                 f"pair {seen.pair} of {seen.side}"
             )
-            result = f"a rotated pair is off by {seen.excess * right:.3g} relative to the pair"
-            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
+            result = f"a rotated pair is off by {seen.excess * seen.allowed:.3g} relative to the pair"
+            self.fail(result, f"{seen.allowed:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise NotShiftInvariant."""
@@ -388,12 +382,19 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
 
     at = np.arange(q.shape[1], dtype=np.int64) + offset
     nearest, distance = None, known_recipes.rms_difference(results, exact)
-    if not np.isfinite(distance):
-        vectors = np.concatenate([q, k])
-        return _like_nonfinite(
-            test.dtype, results, lambda group: seen(known_recipes.rotated(group, vectors, at, test.setting))
-        )
-    for found, rotated in rotation.predictions(np.concatenate([q, k]), at, test.setting, test.dtype):
+    vectors = np.concatenate([q, k])
+    if not np.isfinite(distance):  # as the scores of some recipes are, in the same places
+        with np.errstate(invalid="ignore", over="ignore"):
+            return known_recipes.nonfinite_as(
+                name
+                for group in known_recipes.groups(test.dtype)
+                if np.array_equal(
+                    np.isfinite(results),
+                    np.isfinite(seen(known_recipes.rotated(group, vectors, at, test.setting))),
+                )
+                for name in group.names
+            )
+    for found, rotated in rotation.predictions(vectors, at, test.setting, test.dtype):
         other = seen(rotated())
         if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
             nearest, distance = found, size / _CLEAR
@@ -409,19 +410,6 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
         if 0.5 < sizes[0] / sizes[1] < 2:
             return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
     return _UNEXPLAINED
-
-
-def _like_nonfinite(
-    dtype: Format, results: FloatArray, scores: Callable[[RecipeGroup], FloatArray]
-) -> Diagnosis:
-    """Return that scores are nonfinite, with the recipes whose scores are so in the same places."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return known_recipes.nonfinite_as(
-            name
-            for group in known_recipes.groups(dtype)
-            if np.array_equal(np.isfinite(results), np.isfinite(scores(group)))
-            for name in group.names
-        )
 
 
 def _heads_off(results: FloatArray, exact: FloatArray) -> tuple[int, ...]:
