@@ -85,14 +85,11 @@ def findings(
     left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
     for number, (name, check) in enumerate(CHECKS.items(), 1):
         doing.begin(f"check {number} of {len(CHECKS)}: {name}")
-
-        def on_share(share: float, start: float = before, size: float = costs[name]) -> None:
-            progress((start + share * size) / total)
-
-        code.on_share = on_share
-        before += costs[name]
+        after = before + costs[name]
+        code.on_share = doing.part(progress, before / total, after / total)
+        before = after
         try:
-            on_share(0.0)
+            code.on_share(0.0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for finding in check(code):

@@ -96,12 +96,9 @@ def run(
     """
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
-    for done, (target, which) in enumerate(zip(targets, kinds, strict=True)):
+    steps = zip(targets, kinds, arguments.steps(progress, len(targets)), strict=True)
+    for done, (target, which, on_progress) in enumerate(steps, 1):
         doing.begin(target)
-
-        def on_progress(share: float, done: int = done) -> None:
-            progress((done + share) / len(targets))
-
         if which == "case":
             results = _of_case(target, options, kinds.count("case") > 1)
         elif which == "code":
@@ -119,7 +116,7 @@ def run(
             alone = replace(case, model=None, config=None)
             results = config_target.checks(target, which, alone, options, on_progress)
         try:
-            yield from _answered(target, which, results, targets[done + 1 :], alone=len(targets) == 1)
+            yield from _answered(target, which, results, targets[done:], alone=len(targets) == 1)
         except RopeAuditError as error:
             if which != "code":
                 raise
@@ -232,7 +229,16 @@ def kind(target: str) -> Kind:
     if third_party.is_known(target):
         return "code"
     if path.is_dir():
-        return _folder(path)
+        if (path / MANIFEST).is_file():
+            return "case"
+        if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
+            return "checkpoint"
+        if (path / "config.json").is_file():
+            return "config"
+        raise BadInput(
+            f"{path} holds neither a config.json nor weights nor a manifest.json of `ropeaudit vectors`; "
+            "give a model's folder"
+        )
     if path.name == MANIFEST and path.is_file():
         return "case"
     if path.suffix == ".json" and path.is_file():
@@ -253,17 +259,4 @@ def kind(target: str) -> Kind:
         f"{target!r} is no target: there is no such file or folder; give FILE.py:NAME, mypkg.rope:NAME, a "
         "config.json, a model's folder, a .gguf file, or a name of `ropeaudit list implementations` or "
         "`ropeaudit list models`"
-    )
-
-
-def _folder(path: Path) -> Kind:
-    if (path / MANIFEST).is_file():
-        return "case"
-    if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
-        return "checkpoint"
-    if (path / "config.json").is_file():
-        return "config"
-    raise BadInput(
-        f"{path} holds neither a config.json nor weights nor a manifest.json of `ropeaudit vectors`; "
-        "give a model's folder"
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
 from ropeaudit.features.check import config_target
@@ -39,11 +40,7 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
             "--tokens and --text run the model, which needs",
             ", or leave them out: what is stored is checked without",
         )
-    parts = 2 if runs else 1
-
-    def of_config(share: float) -> None:
-        progress(share / parts)
-
+    of_config, *of_run = arguments.steps(progress, 2 if runs else 1)
     if (Path(name) / "config.json").is_file():
         yield from config_target.checks(name, "checkpoint", case, options, of_config)
     else:
@@ -56,7 +53,7 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
         yield _checked(name, finding)
     note(audit.source.notes)
     if runs:
-        yield from _run(name, options, lambda share: progress((1 + share) / parts), note)
+        yield from _run(name, options, of_run[0], note)
 
 
 def _checked(name: str, finding: Finding, dtype: str = NONE, device: str = NONE) -> Checked:
@@ -145,22 +142,16 @@ def _decode(shifted: Shifted) -> Finding:
 
 def _rotation(shifted: Shifted) -> Finding:
     """Return whether what the model holds, and how its layers rotate, are its config's."""
+    name, where = "model rotation", f"offset {shifted.offset:,}"
     if shifted.word in model_analysis.WRONG and shifted.word != "wrong_decode":
-        return Finding(
-            "model rotation",
-            "fail",
-            model_analysis.VERDICTS[shifted.word],
-            where=", ".join(one.name for one in shifted.held) or f"offset {shifted.offset:,}",
-            diagnosis=shifted.diagnosis,
-        )
+        where = ", ".join(one.name for one in shifted.held) or where
+        said = model_analysis.VERDICTS[shifted.word]
+        return judged(name, False, said, where=where, diagnosis=shifted.diagnosis)
     if not shifted.places:
-        return not_applicable("model rotation", "no layer's rotation could be compared with config.json")
-    return Finding(
-        "model rotation",
-        "pass",
-        f"what the model holds, and how {len(shifted.places)} of its layers rotate, is as config.json says",
-        where=f"offset {shifted.offset:,}",
-    )
+        return not_applicable(name, "no layer's rotation could be compared with config.json")
+    layers = f"{len(shifted.places)} of its layers rotate"
+    said = f"what the model holds, and how {layers}, is as config.json says"
+    return judged(name, True, said, where=where)
 
 
 def _structure(shifted: Shifted) -> Finding:

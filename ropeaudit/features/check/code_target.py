@@ -14,6 +14,7 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
@@ -104,14 +105,12 @@ def of_code(
     )
     each_call = every_position.followed(tested)
     note(_held_to(setting, up_to, each_call))
-    for number, dtype in enumerate(dtypes):
-
-        def on_progress(share: float, number: int = number) -> None:
-            progress((number + share) / len(dtypes))
-
+    for later, (dtype, on_progress) in enumerate(
+        zip(dtypes, arguments.steps(progress, len(dtypes)), strict=True), 1
+    ):
         asked = replace(tested, dtype=dtype, each_call=each_call)
         for finding in _findings(asked, options.recipe, on_progress):
-            finding = interrupted(finding, [one.name for one in dtypes[number + 1 :]], "dtype")
+            finding = interrupted(finding, [one.name for one in dtypes[later:]], "dtype")
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
     note(code.findings)

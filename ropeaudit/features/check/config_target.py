@@ -11,6 +11,7 @@ from typing import Any
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
@@ -66,7 +67,15 @@ class _Target:
 
 def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
     """Yield the checks of a model's setting: layer type by layer type. Raises: see `analysis.check`."""
-    target = _target(name, kind, replace(case, seed=options.seed))
+    case = replace(case, seed=options.seed)  # its options stand before what the target says
+    if kind == "model":
+        target = _Target(name, kind, replace(case, model=name, config=None), None, NONE)
+    else:
+        config = hf_json.load(name)
+        if not isinstance(config, Mapping):
+            raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
+        digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
+        target = _Target(name, kind, replace(case, model=None, config=name), config, digest)
     try:
         model = target.case.declared()
     except NotRotated as error:
@@ -82,23 +91,8 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
     for one in cases:
         yield target.checked(_read(target, model, one), case=one)
     yield target.checked(_keys(target, model))
-    for number, one in enumerate(cases):
-
-        def on_progress(share: float, number: int = number) -> None:
-            progress((number + share) / len(cases))
-
+    for one, on_progress in zip(cases, arguments.steps(progress, len(cases)), strict=True):
         yield from _of_layer(target, one, options, on_progress)
-
-
-def _target(name: str, kind: Kind, case: Case) -> _Target:
-    """Return the target; options of the command stand before what it says. Raises: BadInput."""
-    if kind == "model":
-        return _Target(name, kind, replace(case, model=name, config=None), None, NONE)
-    config = hf_json.load(name)
-    if not isinstance(config, Mapping):
-        raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
-    digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
-    return _Target(name, kind, replace(case, model=None, config=name), config, digest)
 
 
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
