@@ -182,7 +182,7 @@ class Agreement:
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((_excess(code, self.form, x, y, mine) <= 1).all() for x, y in exact):
-            return self._state(code.afresh, whole.block) or Diagnosis("right-so")
+            return self._state(code.rotator, whole.block) or Diagnosis("right-so")
         form, once = self.form, self.afresh
         if isinstance(form, CallForm) and once is not None:  # of one instance, where each part has one
             once = partial(_over, form, code)
@@ -216,7 +216,7 @@ class Agreement:
 
 
 def _over(form: CallForm, code: CodeUnderTest) -> Rotator:
-    return form.over(code.afresh())
+    return form.over(code.rotator())
 
 
 def _calls(code: CodeUnderTest, form: Rotator, length: int) -> list[slice]:

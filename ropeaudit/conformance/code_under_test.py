@@ -100,12 +100,8 @@ class CodeUnderTest:
         return self.setting.for_positions(int(at.max()) + 1) if self.each_call else self.setting
 
     def rotator(self) -> Rotator:
-        """Return a new instance, which was not called before."""
+        """Return a new instance, which was not called before and has no past, where that can be."""
         return self.called.rotator()
-
-    def afresh(self) -> Rotator:
-        """Return an instance without a past, where that can be."""
-        return self.called.afresh()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
         """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
@@ -167,7 +163,7 @@ class CodeUnderTest:
     def _held(self) -> Held:
         """Return to what all of its calls are held."""
         return {
-            "afresh": self.afresh,
+            "afresh": self.rotator,
             "rule": self.rule,
             "searches": self.seen.searches,
             "each_call": self.each_call,

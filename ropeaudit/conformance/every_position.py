@@ -25,10 +25,8 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, GivenVectors, Places
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.code import Rotator
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
@@ -186,7 +184,11 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         return
     worst: Places | None = None
     right, refused = list[str](), dict[str, list[str]]()
-    for setting in _settings(code):
+    signature = code.own.fit(code.setting).convention.signature
+    told = bool({*signature.roles} & {"dim", *signatures.TABLES}) or code.own.told_dims
+    quarters = _QUARTERS if told else _QUARTERS[:1]
+    for dims, part in itertools.product(_DIMS, quarters):
+        setting = replace(code.setting, head_dim=dims, rotary_dim=dims * part // 4)
         sized = replace(code, setting=setting, up_to=min(code.up_to, _FIRSTS[-1] + _LENGTHS[-1]))
         name = f"{setting.rotary_dim} of {setting.head_dim}"
         try:
@@ -205,15 +207,6 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         yield of_worst_pair("head dims", f"rotated dims of head_dim: {', '.join(right)}", worst)
     for reason, names in refused.items():
         yield noted("head dims", f"{', '.join(names)} dims are refused, and not judged: {reason}")
-
-
-def _settings(code: CodeUnderTest) -> Iterator[RopeSetting]:
-    own = code.own
-    roles = set(own.fit(code.setting).convention.signature.roles) if own else set()
-    told = bool(roles & {"dim", *signatures.TABLES}) or (own is not None and own.told_dims)
-    for dims in _DIMS:
-        for quarters in _QUARTERS if told else _QUARTERS[:1]:
-            yield replace(code.setting, head_dim=dims, rotary_dim=dims * quarters // 4)
 
 
 def _places(code: CodeUnderTest) -> Places:
@@ -246,7 +239,7 @@ def followed(code: CodeUnderTest) -> bool:
         return False
     first, ends = _around(code, border - min(_AWAY, border // 2), border)
     try:
-        given, short, long = _rotated(code, [code.afresh(), code.afresh()], first, ends)
+        given, short, long = _rotated(code, first, ends)
     except ForeignError:
         return False
     at = np.arange(first, ends[0], dtype=np.int64)
@@ -307,7 +300,7 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosi
 def _cached(code: CodeUnderTest, border: int) -> Finding:
     """Return by how much keys that were cached before the border differ from those of a call across it."""
     first, ends = _around(code, border, border)
-    given, short, long = _rotated(code, [code.rotator(), code.rotator()], first, ends)
+    given, short, long = _rotated(code, first, ends)
     pairs = [np.abs(exact_rotation.complex_pairs(one, code.setting)) for one in (long - short, given)]
     apart = float((pairs[0] / np.maximum(pairs[1], 1e-30)).max())
     then = " and each further position changes them again" * (code.setting.scaling.kind == "dynamic")
@@ -326,12 +319,12 @@ def _around(code: CodeUnderTest, end: int, border: int) -> tuple[int, tuple[int,
 
 
 def _rotated(
-    code: CodeUnderTest, rotators: list[Rotator], first: int, ends: tuple[int, int]
+    code: CodeUnderTest, first: int, ends: tuple[int, int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return k of a run up to the first end, and as calls up to each end rotate it, in float64."""
+    """Return k of a run up to the first end, and as new instances called up to each rotate it, in float64."""
     q, k = given_vectors(code, ends[-1] - first)
     shared, results = ends[0] - first, list[FloatArray]()
-    for rotator, end in zip(rotators, ends, strict=True):
+    for rotator, end in zip([code.rotator(), code.rotator()], ends, strict=True):
         at = np.arange(first, end, dtype=np.int64)
         _, rotated = rotator.rotate_both(q[:, :, : at.size], k[:, :, : at.size], at)
         results.append(rotated[:, :, :shared].astype(np.float64))

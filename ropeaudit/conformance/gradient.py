@@ -38,24 +38,19 @@ _REMEDY = "compute what is returned from what is given, in torch and with gradie
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the gradient is rotated back by the position, at offsets that break positions."""
+    own = code.own
+    no_tensors = not_applicable("gradient", "it takes and returns no torch tensors")
     if code.dtype.storage_bits < _FEWEST_BITS:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
-    elif make := _maker(code):
-        yield _gradient(code, make)
+    elif own is None:
+        make = partial(cast("ForeignCode", code.tested).backward, code.setting, code.dtype)
+        yield no_tensors if make() is None else _gradient(code, cast("Callable[[], Rotator]", make))
+    elif code.composed:
+        yield not_applicable("gradient", "it returns cos and sin, through which no gradient has to flow")
+    elif own.fit(code.setting).convention.engine != "torch":
+        yield no_tensors
     else:
-        tables = code.composed and "it returns cos and sin, through which no gradient has to flow"
-        yield not_applicable("gradient", tables or "it takes and returns no torch tensors")
-
-
-def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
-    """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
-    own, called = code.own, code.tested
-    if own is not None:
-        if code.composed or own.fit(code.setting).convention.engine != "torch":
-            return None
-        return lambda: GradientRotator(cast(Direct, code.rotator()).backward())
-    make = partial(cast("ForeignCode", called).backward, code.setting, code.dtype)
-    return cast("Callable[[], Rotator]", make) if make() is not None else None
+        yield _gradient(code, lambda: GradientRotator(cast(Direct, code.rotator()).backward()))
 
 
 def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,9 +67,11 @@ class Measured(CaseRun):
     def __init__(self, code: ReturnedCode, rule: Resolved) -> None:
         q, k = (x[0].astype(np.float64) for x in code.given)
         spec, self.inputs = code.spec, Inputs(q, k, "vectors", code.spec.seed)
-        super().__init__(
-            *(_described(code), self.inputs, spec.setting, [factory(code)], None, 1, lambda share: None)
-        )
+        setting, same = spec.setting, ("head_dim", "rotary_dim", "base", "layout", "scale")
+        said: dict[str, Any] = {name: getattr(setting, name) for name in same}
+        said |= {name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")}
+        case = Case(**said, scaling=str(setting.scaling))
+        super().__init__(case, self.inputs, setting, [factory(code)], None, 1, lambda share: None)
         self.code, self.rule, self.places = code, rule, dict[int, Places]()
         self.rows = list(self.records(spec.offsets))
 
@@ -133,22 +136,6 @@ def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved |
     return Measured(code, rule)
 
 
-def _described(code: ReturnedCode) -> Case:
-    """Return the case of an audit that has the setting and the sizes of a case of vectors."""
-    spec, setting = code.spec, code.spec.setting
-    return Case(
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        seq_len=spec.seq_len,
-        head_dim=setting.head_dim,
-        rotary_dim=setting.rotary_dim,
-        base=setting.base,
-        layout=setting.layout,
-        scale=setting.scale,
-        scaling=str(setting.scaling),
-    )
-
-
 def _rotation(measured: Measured, returned: Returned) -> Finding:
     """Return whether each pair of q and k stands where its position says, at every offset."""
     code, placed = measured.code, measured.places
@@ -159,20 +146,20 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
     found = consistent_diagnosis(placed, spec)
     if off and (found is None or not found.explains):
         found = misread(code.case, returned, off[0]) or found
-    if found and gradient:
-        found = of_gradient(found)
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
-    return of_worst_pair(
-        "gradient" if gradient else "rotation",
-        f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}",
-        worst,
-        where=f"offset {offset}: {worst.words}",
-        diagnosis=found,
-        remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
-        option=wording.option(found) if off else "",
-    )
+    detail = f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}"
+    worst = replace(worst, diagnosis=found and (of_gradient(found) if gradient else found))
+    name, up_to = "gradient" if gradient else "rotation", max(placed) + spec.seq_len
+    return _of_pair(name, detail, worst, f"offset {offset}", spec, up_to)
+
+
+def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, up_to: int) -> Finding:
+    """Return whether the worst pair is in place, with what to change. up_to: number of positions."""
+    found, where = worst.diagnosis, f"{place}: {worst.words}"
+    remedy, option = wording.remedy(found, spec.dtype, up_to), wording.option(found)
+    return of_worst_pair(name, detail, worst, where=where, remedy=remedy, option=option)
 
 
 def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> Iterator[Finding]:
@@ -194,18 +181,12 @@ def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> 
             found = misread(code.case, returned, call.key) or found
         if found and spec.want == "gradient":
             found = of_gradient(found)
-        found = _as_known(found, known) if found and known else found
+        worst = replace(worst, diagnosis=_as_known(found, known) if found and known else found)
         tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
         rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
-        yield of_worst_pair(
-            str(call.key).replace("-", " "),
-            f"{_SERVED[str(call.key)]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}",
-            worst,
-            where=f"{call.key}: {worst.words}",
-            diagnosis=found,
-            remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),
-            option=wording.option(found),
-        )
+        key, up_to = str(call.key), int(call.positions().max()) + 1
+        detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
+        yield _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
 
 
 def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:

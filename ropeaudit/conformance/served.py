@@ -138,7 +138,7 @@ class _Battery:
         """Return the worst rotated pair of a call. explain: look for what explains it."""
 
         def afresh() -> Rotator:
-            return self.code.afresh().lying(call.strides, call.index)  # type: ignore[attr-defined, no-any-return]
+            return self.code.rotator().lying(call.strides, call.index)  # type: ignore[attr-defined, no-any-return]
 
         lying = self.rotator.lying(call.strides, call.index)
         return self.code.judged(lying, [block], explain=explain, afresh=afresh)

@@ -117,7 +117,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = sorted({*begun, *map(int, random[: count - len(begun)])})
 
     def afresh() -> Pieces:
-        return Pieces(code.afresh(), (1,), code.afresh)
+        return Pieces(code.rotator(), (1,), code.rotator)
 
     fresh = Agreement(code, words, Pieces(code.rotator(), (1,)), afresh)
     fresh.take_all(beginning(whole_call(code, offset, whole), length) for offset in offsets)
@@ -146,7 +146,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = some_offsets(code, length, 5)
 
     def afresh() -> Pieces:
-        return Pieces(code.afresh(), _PIECES, code.afresh)
+        return Pieces(code.rotator(), _PIECES, code.rotator)
 
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
     agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
@@ -163,9 +163,9 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
         return
     offsets, instance = some_offsets(code, length, 5), code.rotator()
     agreements = [
-        Agreement(code, "each row alone", Alone(instance), lambda: Alone(code.afresh())),
+        Agreement(code, "each row alone", Alone(instance), lambda: Alone(code.rotator())),
         Agreement(
-            code, "rows and heads in reverse order", Reversed(instance), lambda: Reversed(code.afresh())
+            code, "rows and heads in reverse order", Reversed(instance), lambda: Reversed(code.rotator())
         ),
     ]
     for one in agreements:
@@ -200,7 +200,7 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
             continue
 
         def of_views(strides: Strides = strides, rotator: Rotator | None = None) -> Rotator:
-            used = rotator or code.afresh()
+            used = rotator or code.rotator()
             return used.lying(strides) if isinstance(used, Direct) else used
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)

@@ -153,7 +153,7 @@ def called_before(
     placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
     if reason := placed.refuses(code.setting, before.dtype):
         return reason
-    rotator = code.afresh()
+    rotator = code.rotator()
     if earlier.kind == REFILLED and isinstance(rotator, Direct):
         rotator = rotator.refilling()
     rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
@@ -210,7 +210,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     compared, refused = list[_Compared](), list[str]()
     for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
         at = np.arange(length, dtype=np.int64) + first
-        plain = called(code, code.afresh(), given_vectors(code, length), at)
+        plain = called(code, code.rotator(), given_vectors(code, length), at)
         compared += _after_each(code, plain, () if number else others, refused)
     if not compared:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
@@ -245,7 +245,7 @@ def _after_each(
         if isinstance(used, str):
             refused.append(f"{earlier} ({earlier.kind}): {used}")
         else:
-            form = Agreement(code, f"after {earlier}", used, code.afresh)
+            form = Agreement(code, f"after {earlier}", used, code.rotator)
             yield _Compared(call, earlier, form.take_all([plain]))
 
 

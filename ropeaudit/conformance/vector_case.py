@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -128,22 +128,12 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
             own = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
         files = {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
         calls.append(own | files)
-    content = {
-        **_parameters(spec),
-        "inputs": given(spec.inputs()),
-        "calls": calls,
-        "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
-    }
-    return content | {"digest": digest_of(content)}
-
-
-def _parameters(spec: CaseSpec) -> dict[str, Any]:
     setting = spec.setting
     parameters = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in setting.scaling.parameters().items()
     }
-    return {
+    content = {
         "format": FORMAT,
         "version": SERVED_VERSION if spec.served else VERSION,
         "want": spec.want,
@@ -164,7 +154,12 @@ def _parameters(spec: CaseSpec) -> dict[str, Any]:
         "positions_dtype": spec.positions,
         "seed": spec.seed,
         "offsets": list(spec.offsets),
-    } | ({"served": True} if spec.served else {})
+        **({"served": True} if spec.served else {}),
+        "inputs": given(spec.inputs()),
+        "calls": calls,
+        "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
+    }
+    return content | {"digest": digest_of(content)}
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -192,7 +187,13 @@ def flat(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of manifest.txt: a key and a value a line, no value with a blank in it."""
     elsewhere = ("inputs", "calls", "safetensors", "offsets", "scaling", "digest")
     plain = [(name, value) for name, value in content.items() if name not in elsewhere]
-    lines = [f"{name} {_word(value)}" for name, value in [*plain, *_scaling_lines(content["scaling"])]]
+    plain.append(("scaling", content["scaling"]["kind"]))
+    for name, value in content["scaling"].items():
+        if isinstance(value, list):
+            plain += [(f"scaling.{name}.{number}", item) for number, item in enumerate(value)]
+        elif name != "kind":
+            plain.append((f"scaling.{name}", value))
+    lines = [f"{name} {_word(value)}" for name, value in plain]
     lines.append(f"calls {len(content['calls'])}")
     for call in content["calls"]:
         if "offset" in call:
@@ -202,15 +203,6 @@ def flat(content: Mapping[str, Any]) -> bytes:
             if packed := call["inputs"].get("cu_seqlens"):
                 lines.append(f"call.sequences {packed['shape'][0] - 1}")
     return ("\n".join([*lines, f"digest {content['digest']}"]) + "\n").encode()
-
-
-def _scaling_lines(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "scaling", values["kind"]
-    for name, value in values.items():
-        if isinstance(value, list):
-            yield from ((f"scaling.{name}.{number}", item) for number, item in enumerate(value))
-        elif name != "kind":
-            yield f"scaling.{name}", value
 
 
 def _word(value: Any) -> str:
