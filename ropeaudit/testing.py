@@ -104,12 +104,9 @@ def assert_rope(
     """
     own = in_process(OwnCode(_name(function), function, order, device=device))
     wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
+    most = _QUICK if up_to is None and not full else up_to
     options = CheckOptions(
-        dtypes=tuple(arguments.formats(dtypes)),
-        up_to=_QUICK if up_to is None and not full else up_to,
-        recipe=recipe,
-        order=order,
-        seed=seed,
+        *(tuple(arguments.formats(dtypes)), most, recipe, order, seed),
         thorough=full,
         head_dims=head_dims,
         device=device,

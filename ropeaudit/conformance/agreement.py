@@ -122,17 +122,10 @@ class Agreement:
         if self.wrong_alike and not self.failed:
             detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too: see "
             detail += "places; the figure is of pairs that differ from a plain call's"
-        return judged(
-            check,
-            not self.failed,
-            detail,
-            measured=self.excess * self.allowed,
-            allowed=self.allowed,
-            unit=PAIR,
-            where=f"{self.words}: {self.place}" if self.failed else self.place if self.excess else "",
-            diagnosis=self.diagnosis,
-            differing=differing,
-        )
+        where = f"{self.words}: {self.place}" if self.failed else self.place if self.excess else ""
+        sizes = {"measured": self.excess * self.allowed, "allowed": self.allowed, "differing": differing}
+        found = {"unit": PAIR, "where": where, "diagnosis": self.diagnosis}
+        return judged(check, not self.failed, detail, **sizes, **found)
 
     def _over(self, whole: WholeCall, mine: CalledBlock, side: int) -> Array:
         """Return the error over the allowance of a side, and count the bits. Shapes: -> (b, h, s, p)."""

@@ -17,7 +17,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
-from ropeaudit.recognition.verification import GivenVectors, Held, Places
+from ropeaudit.recognition.verification import Held, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
@@ -143,28 +143,17 @@ class CodeUnderTest:
             "whether it takes a row of positions for each batch element is not known: plain calls are wrong"
         )
 
-    def check(
-        self,
-        rotator: Rotator,
-        vectors: GivenVectors,
-        offset: int,
-        batch_step: int = 0,
-        **other: Unpack[Held],
-    ) -> Places:
-        """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
-        given, held = (rotator, self.setting, self.dtype, vectors, offset), self._held() | other
-        return verification.check(*given, batch_step=batch_step, **held)
-
     def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
         """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
-        held = self._held() | other
+        held = self.held() | other
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 
-    def _held(self) -> Held:
-        """Return to what all of its calls are held."""
+    def held(self, explain: bool = True) -> Held:
+        """Return to what all of its calls are held; see `verification.judged`."""
         return {
             "afresh": self.rotator,
             "rule": self.rule,
             "searches": self.seen.searches,
             "each_call": self.each_call,
+            "explain": explain,
         }

@@ -134,7 +134,8 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
         nonlocal worst
 
         def judge(offset: int, explain: bool) -> Places:
-            return code.check(rotator, vectors, offset, step, explain=explain)
+            call = rotator, code.setting, code.dtype, vectors, offset
+            return verification.check(*call, batch_step=step, **code.held(explain))
 
         placed, wrong = verification.up_to_a_wrong_one(offsets, judge)
         worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)

@@ -95,7 +95,8 @@ def _cause(
     forwards = code.rotator()
 
     def judge(offset: int, explain: bool) -> Places:
-        return code.check(forwards, vectors, offset, explain=explain)
+        call = forwards, code.setting, code.dtype, vectors, offset
+        return verification.check(*call, **code.held(explain))
 
     offset, *later = offsets
     at = before + offset

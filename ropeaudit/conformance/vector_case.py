@@ -140,13 +140,8 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         "model": spec.model,
         "dtype": spec.dtype.name,
         "batch": BATCH,
-        "heads": spec.heads,
-        "kv_heads": spec.kv_heads,
-        "seq_len": spec.seq_len,
-        "head_dim": setting.head_dim,
-        "rotary_dim": setting.rotary_dim,
-        "layout": setting.layout,
-        "base": setting.base,
+        **{name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")},
+        **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "layout", "base")},
         "softmax_scale": setting.scale,
         "scaling": {"kind": setting.scaling.kind, **parameters},
         "context": spec.context,
@@ -226,13 +221,11 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
             scale,
             scale.length_for(_whole(content, "context")),
         )
+        dtype = parse(str(content["dtype"]))
+        names = ("heads", "kv_heads", "seq_len", "seed")
+        heads, kv_heads, seq_len, seed = (_whole(content, name) for name in names)
         spec = CaseSpec(
-            setting=setting,
-            dtype=parse(str(content["dtype"])),
-            heads=_whole(content, "heads"),
-            kv_heads=_whole(content, "kv_heads"),
-            seq_len=_whole(content, "seq_len"),
-            seed=_whole(content, "seed"),
+            *(setting, dtype, heads, kv_heads, seq_len, seed),
             offsets=tuple(_integer(offset) for offset in content["offsets"]),
             context=_whole(content, "context"),
             want=str(content["want"]),

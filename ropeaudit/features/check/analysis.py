@@ -64,15 +64,9 @@ def check(
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
+    formats = () if dtypes is None else tuple(arguments.formats(dtypes))
     options = CheckOptions(
-        dtypes=() if dtypes is None else tuple(arguments.formats(dtypes)),
-        up_to=up_to,
-        recipe=recipe,
-        order=order,
-        seed=seed,
-        text=text,
-        tokens=tokens,
-        returned=returned,
+        *(formats, up_to, recipe, order, seed, text, tokens, returned),
         thorough=thorough,
         head_dims=head_dims,
         device=device,

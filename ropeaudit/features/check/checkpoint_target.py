@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import arguments
@@ -82,29 +83,19 @@ def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
     if far >= NEAR and (distant := one.drift_at(far)) is not None:
         drift += f", {percent(distant)} at a distance of {far:,}"
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-    return Finding(
-        f"stored {one.what}",
-        "fail" if one.wrong else "info" if one.agrees is None else "pass",
-        f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}",
-        measured=math.nan if one.error is None else one.error,
-        unit="relative" if one.what in ("inv_freq", "periods") else "radians",
-        where=f"{one.stored.name}{more}",
-        diagnosis=one.diagnosis,
-        remedy=one.remedy(expected),
-    )
+    status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
+    detail = f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}"
+    unit = "relative" if one.what in ("inv_freq", "periods") else "radians"
+    sizes = math.nan if one.error is None else one.error, math.nan, unit
+    about = f"{one.stored.name}{more}", one.diagnosis
+    return Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
 
 
 def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
     """Yield what the whole model does at shifted positions: in float64, then in each dtype."""
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
-    audit = model_analysis.model(
-        name,
-        dtypes=names,
-        text=options.text,
-        tokens=options.tokens,
-        seed=options.seed,
-        device=options.device,
-    )
+    asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
+    audit = model_analysis.model(name, dtypes=names, **asked)
     place = audit.device.label
     seen: set[int] = set()
     try:
@@ -128,16 +119,9 @@ def _decode(shifted: Shifted) -> Finding:
     if one is None:
         return not_applicable("model decode", "it was not compared: see the notes")
     status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
-    return Finding(
-        "model decode",
-        status,
-        one.words or "decode with a cache, of two rows, one padded on the left, is one pass",
-        measured=one.change,
-        allowed=one.allowed,
-        unit="logit",
-        where="" if one.layer is None else f"layer {one.layer}",
-        diagnosis=one.wrong,
-    )
+    detail = one.words or "decode with a cache, of two rows, one padded on the left, is one pass"
+    sizes, where = (one.change, one.allowed, "logit"), "" if one.layer is None else f"layer {one.layer}"
+    return Finding("model decode", status, detail, *sizes, where, one.wrong)
 
 
 def _rotation(shifted: Shifted) -> Finding:
@@ -162,23 +146,16 @@ def _structure(shifted: Shifted) -> Finding:
     detail = f"logits of the float64 run change when positions move; the cause: {shifted.cause}"
     if change.structural_largest <= allowed:
         status, detail = "pass", "logits of the float64 run change by no more than rounding"
-    return Finding(
-        "model structure",
-        status,
-        detail,
-        measured=change.structural_largest,
-        allowed=allowed,
-        unit="logit",
-        where=f"offset {shifted.offset:,}",
-    )
+    sizes, where = (change.structural_largest, allowed, "logit"), f"offset {shifted.offset:,}"
+    return Finding("model structure", status, detail, *sizes, where)
 
 
 def _rounding(shifted: Shifted) -> Finding:
     """Return what rounding adds to the change of the logits; there is no limit to judge it by."""
     change, where = shifted.change, f"offset {shifted.offset:,}"
     if change.nonfinite:
-        return Finding(
-            "model rounding", "fail", f"{change.nonfinite:,} logits are nan or infinite", where=where
+        return judged(
+            "model rounding", False, f"{change.nonfinite:,} logits are nan or infinite", where=where
         )
     rms = change.rms(change.precision_squares)
     return noted(
@@ -193,15 +170,11 @@ def _rounding(shifted: Shifted) -> Finding:
 
 def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
     """Yield the checks of a file. note gets what its reader must know. Raises: BadInput, MissingPackage."""
-    audit = module_analysis.module(
-        name,
-        config=case.config,
-        model=case.model,
-        base=case.base,
-        scaling=case.scaling,
-        head_dim=case.head_dim,
-        rotary_dim=case.rotary_dim,
-    )
+    said: dict[str, Any] = {
+        field: getattr(case, field)
+        for field in ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
+    }
+    audit = module_analysis.module(name, **said)
     rope = audit.source.gguf
     assert rope is not None  # noqa: S101
     digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
@@ -215,16 +188,10 @@ def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
     declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
     wrong = [one for one in audit.buffers if one.wrong]
     for one in audit.lost:
-        layer = f"{one.layer} layers" if one.layer else "the file"
-        yield judged(
-            _CONVERSION,
-            False,
-            f"{layer} differ{'' if one.layer else 's'} from the config",
-            where=one.keys,
-            diagnosis=one.diagnosis,
-            remedy=wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1),
-            option=wording.option(one.diagnosis),
-        )
+        differs = f"{one.layer} layers differ" if one.layer else "the file differs"
+        remedy = wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1)
+        found = {"diagnosis": one.diagnosis, "remedy": remedy, "option": wording.option(one.diagnosis)}
+        yield judged(_CONVERSION, False, f"{differs} from the config", where=one.keys, **found)
     for buffer in [] if audit.lost else wrong:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
         yield judged(

@@ -57,16 +57,8 @@ class CheckReportOptions(options.ReportOptions):
 @options.device_option
 @options.calling_options
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]", cls=Rare)
-@click.option(
-    "--thorough",
-    is_flag=True,
-    help="Compile code too, and cross more sizes: slower.",
-)
-@click.option(
-    "--head-dims",
-    is_flag=True,
-    help="Try heads of 64 to 256 dims, and parts of them.",
-)
+@click.option("--thorough", is_flag=True, help="Compile code too, and cross more sizes: slower.")
+@click.option("--head-dims", is_flag=True, help="Try heads of 64 to 256 dims, and parts of them.")
 @options.axis(
     "--under",
     NAMES,

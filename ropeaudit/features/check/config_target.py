@@ -215,17 +215,10 @@ def limits(
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
     for limit in limit_analysis.run([case], recipes, accepted, largest, None, progress):
-        margin = limit.margin
-        allowed, unit = (1.0, MARGIN) if limit.within is not None else (math.nan, "")
-        yield Finding(
-            LIMIT,
-            _STATUS[limit.standing],
-            told(limit),
-            measured=math.nan if margin is None else margin,
-            allowed=allowed,
-            unit=unit,
-            where=f"{limit.at_zero.implementation}: {_where(limit)}",
-        )
+        measured = math.nan if limit.margin is None else limit.margin
+        sizes = (measured, 1.0, MARGIN) if limit.within is not None else (measured, math.nan, "")
+        where = f"{limit.at_zero.implementation}: {_where(limit)}"
+        yield Finding(LIMIT, _STATUS[limit.standing], told(limit), *sizes, where)
 
 
 def _where(limit: Limit) -> str:
@@ -265,14 +258,12 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
     effect = f"{percent(near or 0.0)} of the scores' RMS within {NEAR} tokens"
     if distant is not None and far >= NEAR:
         effect += f" and {percent(distant)} at a distance of {far:,}"
-    return noted(
-        "cast module",
+    detail = (
         f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
-        "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
-        measured=math.nan if distant is None else distant,
-        unit="of the scores' RMS",
-        where=f"distance {far:,}",
+        "independent Gaussian q and k; load it in the dtype, or cast the weights alone"
     )
+    measured, where = math.nan if distant is None else distant, f"distance {far:,}"
+    return noted("cast module", detail, measured=measured, unit="of the scores' RMS", where=where)
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:
@@ -287,11 +278,9 @@ def _switch_finding(setting: RopeSetting) -> Finding:
     )
     largest = max(abs(b - a) / a for a, b in zip(before, after, strict=True) if a)
     then = "the long divisors" if scaling.kind == "longrope" else "others with each further position"
-    return noted(
-        "frequency switch",
+    detail = (
         f"up to {border:,} positions it has one set of frequencies and from {border + 1:,} on {then} (there "
-        f"by up to {percent(largest)}); keys that were rotated before do not fit those rotated after",
-        measured=float(border),
-        unit="positions",
-        where=f"from {border + 1:,} positions on",
+        f"by up to {percent(largest)}); keys that were rotated before do not fit those rotated after"
     )
+    where = f"from {border + 1:,} positions on"
+    return noted("frequency switch", detail, measured=float(border), unit="positions", where=where)
