@@ -31,15 +31,8 @@ _ARGUMENTS = {
     "recipe": "recipes",
     "set": "changes",
 }
-_COMMAND_LINE = (
-    "fail-if",
-    "force-reinstall",
-    "jobs",
-    "resume",
-    "scheduler",
-    "shard",
-    "write-wrapper",
-)  # what no function of this package takes
+# what no function of this package takes
+_COMMAND_LINE = ("fail-if", "force-reinstall", "jobs", "resume", "scheduler", "shard", "write-wrapper")
 # what comes with this package, and may be broken all the same -> a name that nothing else has
 _TELLING = {"torch": "Tensor", "pandas": "DataFrame"}
 _OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?:-[a-z]+)*)")

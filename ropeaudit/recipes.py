@@ -236,7 +236,14 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     for stage, text in stages.items():
         _chain(stage, text, FP32)
     rest = {key: table[key] for key in (*_SWITCHES, *_TEXTS) if key in table}
-    _check_switches(rest)
+    check_form(_string("frequency_form", rest.get("frequency_form", "inverse_power")))
+    rounding = rest.get("rotation_rounding", "each")
+    if rounding not in get_args(RotationRounding):
+        raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
+    if not isinstance(rest.get("scale_after_store", False), bool):
+        raise UsageError(f"scale_after_store = {rest['scale_after_store']!r}: give true or false")
+    for key in _TEXTS:
+        _string(key, rest.get(key, ""))
     if len(scaled) > 1:
         raise UsageError("keys are stored with scales at one stage: give input or output, not both")
     for stage, text in scaled.items():
@@ -244,17 +251,6 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     if parent:
         return replace(parent, name=name, stages=stages, **rest)
     return Recipe(name, stages, **rest)
-
-
-def _check_switches(table: Mapping[str, Any]) -> None:
-    check_form(_string("frequency_form", table.get("frequency_form", "inverse_power")))
-    rounding = table.get("rotation_rounding", "each")
-    if rounding not in get_args(RotationRounding):
-        raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
-    if not isinstance(table.get("scale_after_store", False), bool):
-        raise UsageError(f"scale_after_store = {table['scale_after_store']!r}: give true or false")
-    for key in _TEXTS:
-        _string(key, table.get(key, ""))
 
 
 def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:

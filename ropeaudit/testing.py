@@ -243,11 +243,6 @@ class _Test:
     setting: RopeSetting
     inputs: Inputs
 
-    @property
-    def dtype(self) -> Format:
-        """The number format of q and k."""
-        return self.resolved.dtype
-
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """q and k as the function gets them."""
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
@@ -278,7 +273,7 @@ class _Test:
     ) -> None:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
-            *(rotator, self.setting, self.dtype, vectors, offset),
+            *(rotator, self.setting, self.resolved.dtype, vectors, offset),
             afresh=rotator.afresh,
             rule=self.resolved,
             batch_step=step,
@@ -295,8 +290,9 @@ class _Test:
         """Raise NotShiftInvariant."""
         found = like()
         begin = "behaves like: " if found.explains else ""
+        right = f"allowed for recipe {self.recipe}: {allowed}"
         raise NotShiftInvariant(
-            f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
+            f"{seen} in {self.resolved.dtype} at offset {offset}; {right}; {place}"
             f"; {begin}{wording.sentence(found)} [{codes(found)}]",
             codes(found),
         )
@@ -309,16 +305,16 @@ def _name(function: Any) -> str:
 def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
     name, setting = subject.name, test.setting
-    if reason := subject.refuses(setting, test.dtype):
+    if reason := subject.refuses(setting, test.resolved.dtype):
         raise UsageError(reason)
-    rotator = subject.rotator(setting, test.dtype)
+    rotator = subject.rotator(setting, test.resolved.dtype)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
-    called = Called(subject, setting, test.dtype, rotator)
+    called = Called(subject, setting, test.resolved.dtype, rotator)
     called.together(test.inputs.q, test.inputs.k)
     for offset in offsets:
-        with _raising(name, test.dtype, offset):
+        with _raising(name, test.resolved.dtype, offset):
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
@@ -328,7 +324,7 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
         many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
-        with _raising(name, test.dtype, start):
+        with _raising(name, test.resolved.dtype, start):
             test.check_places(rotator, GivenVectors(many[0], many[1], at), start)
 
 
@@ -352,11 +348,11 @@ def _test_scores(
         at = np.arange(length, dtype=np.int64) + offset
         try:
             results = conventions.scored(
-                function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
+                function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
         except Exception as error:  # whatever it raises is a failure
             raise NotShiftInvariant(
-                f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
+                f"{name} raises in {test.resolved.dtype} at offset {offset}: {one_line(error)}"
             ) from error
         seen = measure.of_scores(results, test.exact())
         test.check_drift(seen, offset, functools.partial(_like_scores, test, results, offset))
@@ -365,7 +361,8 @@ def _test_scores(
 def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
-    exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, test.dtype), test.setting)
+    dtype = test.resolved.dtype
+    exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, dtype), test.setting)
 
     def seen(rotated: FloatArray) -> FloatArray:
         return _scores(rotated[: len(q)], rotated[len(q) :], exact_sums)
@@ -381,39 +378,31 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     nearest, distance = None, known_recipes.rms_difference(results, exact)
     vectors = np.concatenate([q, k])
     if not np.isfinite(distance):  # as the scores of some recipes are, in the same places
+
+        def alike(group: RecipeGroup) -> bool:
+            scores = seen(known_recipes.rotated(group, vectors, at, test.setting))
+            return np.array_equal(np.isfinite(results), np.isfinite(scores))
+
         with np.errstate(invalid="ignore", over="ignore"):
-            return known_recipes.nonfinite_as(
-                name
-                for group in known_recipes.groups(test.dtype)
-                if np.array_equal(
-                    np.isfinite(results),
-                    np.isfinite(seen(known_recipes.rotated(group, vectors, at, test.setting))),
-                )
-                for name in group.names
-            )
-    for found, rotated in rotation.predictions(vectors, at, test.setting, test.dtype):
+            return known_recipes.nonfinite_as(dtype, alike)
+    for found, rotated in rotation.predictions(vectors, at, test.setting, dtype):
         other = seen(rotated())
         if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
             nearest, distance = found, size / _CLEAR
     if nearest is not None:
         return replace(nearest, certainty="resembles")
-    if off := _heads_off(results, exact):
-        return Diagnosis("unexplained", where=Where(heads=off, of_heads=len(results)))
-    for fmt in ("fp16", "bf16"):
-        narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
-        first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
-        formed = _scores(first, second, Emulated(narrow, test.setting))
-        sizes = [known_recipes.rms_difference(other, exact) for other in (results, formed)]
-        if 0.5 < sizes[0] / sizes[1] < 2:
-            return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
-    return _UNEXPLAINED
-
-
-def _heads_off(results: FloatArray, exact: FloatArray) -> tuple[int, ...]:
-    """Return which heads are off, where most are not. Shapes: (h, s, s) twice."""
     sizes = np.sqrt(np.mean((results.astype(np.float64) - exact) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
-    return tuple(off.tolist()) if off.size * 2 <= sizes.size else ()
+    if 0 < off.size * 2 <= sizes.size:  # of some heads, where most are right
+        return Diagnosis("unexplained", where=Where(heads=tuple(off.tolist()), of_heads=len(results)))
+    for fmt in ("fp16", "bf16"):
+        narrow = _resolved(test.recipe, {"accumulate": fmt}, dtype)
+        first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
+        formed = _scores(first, second, Emulated(narrow, test.setting))
+        seen_size, formed_size = (known_recipes.rms_difference(other, exact) for other in (results, formed))
+        if 0.5 < seen_size / formed_size < 2:
+            return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
+    return _UNEXPLAINED
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:

@@ -169,7 +169,7 @@ def _diagnosis(
     if best.few:
         entries = inferred.entries_off(work.things, best.strays, work.off.size)
         if best.diagnosis is None:
-            return replace(entries, where=work.where())
+            return replace(entries, where=work.where() if isinstance(work, CosSinTable) else Where())
         return replace(entries, also=(best.diagnosis,))
     if best.diagnosis is None or left > _NEAR:
         return None
@@ -183,7 +183,7 @@ class FrequencyList:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         self.values = np.zeros(0) if dump.frequencies is None else dump.frequencies
-        self.name, self.inverse = dump.name, dump.inverse
+        self.inverse = dump.inverse
         self.setting, self.exact = setting, exact
         self.tolerance = allowance.frequency_error(setting, theta=exact)
         self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
@@ -210,10 +210,6 @@ class FrequencyList:
         for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.values)):
             for fmt in (None,) if variant.computed else (None, *casts):
                 yield self._hypothesis(variant, fmt)
-
-    def where(self) -> Where:
-        """Return where it is off: there are no parts."""
-        return Where()
 
     def _as_stored(self, theta: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""

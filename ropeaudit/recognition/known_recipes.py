@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -158,20 +158,9 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
     return value if np.isfinite(value) else float("inf")
 
 
-def nonfinite(block: CalledBlock, setting: RopeSetting, dtype: Format) -> Diagnosis:
-    """Return that nothing is finite, with the recipes that overflow everywhere too, if there are any."""
-    x = block.given[0][0, 0]
-    return nonfinite_as(
-        name
-        for group in groups(dtype)
-        if not np.isfinite(rotated(group, x, block.rows()[0], setting)[:, : setting.rotary_dim]).any()
-        for name in group.names
-    )
-
-
-def nonfinite_as(names: Iterable[str]) -> Diagnosis:
-    """Return that numbers are not finite, as those of some recipes are, if there are any."""
-    recipes = tuple(names)
+def nonfinite_as(dtype: Format, alike: Callable[[RecipeGroup], bool]) -> Diagnosis:
+    """Return that numbers are not finite, as those of recipes are that are alike, if there are any."""
+    recipes = tuple(name for group in groups(dtype) if alike(group) for name in group.names)
     return Diagnosis("nonfinite", {"recipes": recipes} if recipes else {})
 
 

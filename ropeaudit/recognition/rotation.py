@@ -24,7 +24,7 @@ from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, ROUNDINGS, SETTING, Fault
-from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
@@ -85,7 +85,14 @@ def explained(
         return Diagnosis("unexplained")  # what was out of place is right when it is called again
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
-        return known_recipes.nonfinite(block, setting, dtype)
+        x, at = block.given[0][0, 0], block.rows()[0]
+
+        def overflows(group: RecipeGroup) -> bool:
+            return not np.isfinite(
+                known_recipes.rotated(group, x, at, setting)[:, : setting.rotary_dim]
+            ).any()
+
+        return known_recipes.nonfinite_as(dtype, overflows)
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
     found: dict[str, Diagnosis] = {}
@@ -456,7 +463,7 @@ class _Side:
         """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
         given, rotated_as, at = self._vectors()
         given = given if rounded is None else round_to(given, rounded)
-        wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
+        wrong = np.isin(at, self.side.positions)
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
         asked = other or self.setting
         seen = solving.positions(at, given[0], rotated_as[0], wrong, asked, fmt or self.dtype)
