@@ -21,8 +21,6 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any
 
 # options that go by another name in Python; others have underscores for dashes
 _ARGUMENTS = {
@@ -33,15 +31,8 @@ _ARGUMENTS = {
     "recipe": "recipes",
     "set": "changes",
 }
-_COMMAND_LINE = (
-    "fail-if",
-    "force-reinstall",
-    "jobs",
-    "resume",
-    "scheduler",
-    "shard",
-    "write-wrapper",
-)  # what no function of this package takes
+# what no function of this package takes
+_COMMAND_LINE = ("fail-if", "force-reinstall", "jobs", "resume", "scheduler", "shard", "write-wrapper")
 # what comes with this package, and may be broken all the same -> a name that nothing else has
 _TELLING = {"torch": "Tensor", "pandas": "DataFrame"}
 _OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?:-[a-z]+)*)")
@@ -237,7 +228,10 @@ def failure(package: str) -> Exception | None:
         module = importlib.import_module(package)
     except Exception as error:  # of many kinds, by what is broken
         return error
-    return None if hasattr(module, _TELLING[package]) else Hidden(_place(module), name=package)
+    if hasattr(module, _TELLING[package]):
+        return None
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), module.__name__)
+    return Hidden(repr(place), name=package)
 
 
 def _remedy(package: str, error: BaseException) -> str:
@@ -248,23 +242,11 @@ def _remedy(package: str, error: BaseException) -> str:
     return f"which cannot be imported ({one_line(error)}); type: pip install --force-reinstall {package}"
 
 
-def _place(module: Any) -> str:
-    """Return where a module lies that is not the package of its name."""
-    file = getattr(module, "__file__", None)
-    return repr(file or next(iter(getattr(module, "__path__", ())), module.__name__))
-
-
 def _concerns(error: BaseException, package: str) -> bool:
+    import traceback  # in-function: it is needed for errors alone
+
     named = getattr(error, "name", None) if isinstance(error, ImportError) else ""
     if isinstance(error, AttributeError):
         named = getattr(error.obj, "__name__", "")
-    if str(named).partition(".")[0] == package:
-        return True
-    return any(name.partition(".")[0] == package for name in _modules(error.__traceback__))
-
-
-def _modules(traceback: TracebackType | None) -> Iterator[str]:
-    """Yield the names of the modules that an error passed through."""
-    while traceback is not None:
-        yield str(traceback.tb_frame.f_globals.get("__name__", ""))
-        traceback = traceback.tb_next
+    passed = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(str(name).partition(".")[0] == package for name in (named, *passed))

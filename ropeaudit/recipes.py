@@ -90,7 +90,10 @@ class Recipe:
         for key in changes:
             if key not in (*STAGES, *_SWITCHES):
                 raise UnknownName("stage", key, (*STAGES, *_SWITCHES))
-        table: dict[str, Any] = {key: _switch(key, value) for key, value in changes.items()}
+        table: dict[str, Any] = dict(changes)
+        if "scale_after_store" in changes:
+            said = changes["scale_after_store"]
+            table["scale_after_store"] = {"true": True, "false": False}.get(said, said)
         label = " ".join(f"{key}={value}" for key, value in changes.items())
         return _from_table(f"{self.name}[{label}]", table, self)
 
@@ -111,24 +114,12 @@ class Recipe:
                 f"`ropeaudit list recipes` shows those that can"
             )
         chains = {stage: _chain(stage, self.stages[stage], dtype) for stage in STAGES}
-        output = chains["output"][-1]
-        wide = FP64 if output.precision > FP32.precision else FP32
-        accumulate = (chains["accumulate"] or (wide,))[-1]
-        return Resolved(
-            recipe=self,
-            dtype=dtype,
-            position=chains["position"][-1],
-            frequency=(chains["frequency"][0], chains["frequency"][-1]),
-            angle=(chains["angle"][0], chains["angle"][-1]),
-            trig=chains["trig"][-1],
-            table=chains["table"][-1] if chains["table"] else None,
-            input=chains["input"][-1],
-            rotation=chains["rotation"][-1],
-            output=output,
-            accumulate=accumulate,
-            score=(chains["score"] or (accumulate,))[-1],
-            softmax=chains["softmax"][-1],
-        )
+        formats: dict[str, Any] = {stage: chain[-1] if chain else None for stage, chain in chains.items()}
+        formats |= {stage: (chains[stage][0], chains[stage][-1]) for stage in _CHAINED}
+        wide = FP64 if formats["output"].precision > FP32.precision else FP32
+        formats["accumulate"] = formats["accumulate"] or wide
+        formats["score"] = formats["score"] or formats["accumulate"]
+        return Resolved(recipe=self, dtype=dtype, **formats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +159,17 @@ class Resolved:
         return {name: str(on).lower() for name, on in results.items() if on != PLAIN[name]} | keys
 
 
+@functools.cache
 def named(name: str) -> Recipe:
     """Return the recipe called `name`. Raises: UnknownName."""
     if name not in _texts():
         raise UnknownName("recipe", name, _texts(), "(or a path that ends in .toml)")
-    return _parsed(name)
+    return _from_table(name, tomllib.loads(_texts()[name])[name])
 
 
 def all_recipes() -> list[Recipe]:
     """Return every named recipe, those that are refused included."""
-    return [_parsed(name) for name in _texts()]
+    return [named(name) for name in _texts()]
 
 
 def load(spec: str) -> Recipe:
@@ -232,11 +224,6 @@ def _texts() -> dict[str, str]:
     return {text[1 : text.index("]")].strip('"'): text for text in tables}
 
 
-@functools.cache
-def _parsed(name: str) -> Recipe:
-    return _from_table(name, tomllib.loads(_texts()[name])[name])
-
-
 def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = None) -> Recipe:
     allowed = (*STAGES, *_SWITCHES, *_TEXTS)
     for key in table:
@@ -249,7 +236,14 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     for stage, text in stages.items():
         _chain(stage, text, FP32)
     rest = {key: table[key] for key in (*_SWITCHES, *_TEXTS) if key in table}
-    _check_switches(rest)
+    check_form(_string("frequency_form", rest.get("frequency_form", "inverse_power")))
+    rounding = rest.get("rotation_rounding", "each")
+    if rounding not in get_args(RotationRounding):
+        raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
+    if not isinstance(rest.get("scale_after_store", False), bool):
+        raise UsageError(f"scale_after_store = {rest['scale_after_store']!r}: give true or false")
+    for key in _TEXTS:
+        _string(key, rest.get(key, ""))
     if len(scaled) > 1:
         raise UsageError("keys are stored with scales at one stage: give input or output, not both")
     for stage, text in scaled.items():
@@ -257,17 +251,6 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     if parent:
         return replace(parent, name=name, stages=stages, **rest)
     return Recipe(name, stages, **rest)
-
-
-def _check_switches(table: Mapping[str, Any]) -> None:
-    check_form(_string("frequency_form", table.get("frequency_form", "inverse_power")))
-    rounding = table.get("rotation_rounding", "each")
-    if rounding not in get_args(RotationRounding):
-        raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
-    if not isinstance(table.get("scale_after_store", False), bool):
-        raise UsageError(f"scale_after_store = {table['scale_after_store']!r}: give true or false")
-    for key in _TEXTS:
-        _string(key, table.get(key, ""))
 
 
 def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
@@ -295,14 +278,6 @@ def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
 def _string(key: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f'{key} = {value!r} is not text; put text in quotes, as in angle = "fp32"')
-    return value
-
-
-def _switch(key: str, value: str) -> str | bool:
-    if key == "scale_after_store":
-        if value not in ("true", "false"):
-            raise UsageError(f"scale_after_store = {value!r}: give true or false")
-        return value == "true"
     return value
 
 

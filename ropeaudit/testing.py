@@ -33,7 +33,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
+from ropeaudit.recognition import known_recipes, rotation, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
@@ -104,12 +104,9 @@ def assert_rope(
     """
     own = in_process(OwnCode(_name(function), function, order, device=device))
     wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
+    most = _QUICK if up_to is None and not full else up_to
     options = CheckOptions(
-        dtypes=tuple(arguments.formats(dtypes)),
-        up_to=_QUICK if up_to is None and not full else up_to,
-        recipe=recipe,
-        order=order,
-        seed=seed,
+        *(tuple(arguments.formats(dtypes)), most, recipe, order, seed),
         thorough=full,
         head_dims=head_dims,
         device=device,
@@ -246,11 +243,6 @@ class _Test:
     setting: RopeSetting
     inputs: Inputs
 
-    @property
-    def dtype(self) -> Format:
-        """The number format of q and k."""
-        return self.resolved.dtype
-
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """q and k as the function gets them."""
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
@@ -281,31 +273,26 @@ class _Test:
     ) -> None:
         """Raise NotShiftInvariant if a rotated pair is not where its position says."""
         seen = verification.check(
-            *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=lambda: rotator.code.rotator(self.setting, self.dtype),
+            *(rotator, self.setting, self.resolved.dtype, vectors, offset),
+            afresh=lambda: rotator.code.rotator(self.setting, self.resolved.dtype),
             rule=self.resolved,
             batch_step=step,
         )
         if not seen.excess <= 1:
-            here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
-            right = (
-                float(here[seen.pair])
-                if seen.pair < here.size
-                else allowance.rounding_error(self.resolved, self.setting)
-            )
             place = (
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
                 f"pair {seen.pair} of {seen.side}"
             )
-            result = f"a rotated pair is off by {seen.excess * right:.3g} relative to the pair"
-            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
+            result = f"a rotated pair is off by {seen.excess * seen.allowed:.3g} relative to the pair"
+            self.fail(result, f"{seen.allowed:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
         """Raise NotShiftInvariant."""
         found = like()
         begin = "behaves like: " if found.explains else ""
+        right = f"allowed for recipe {self.recipe}: {allowed}"
         raise NotShiftInvariant(
-            f"{seen} in {self.dtype} at offset {offset}; allowed for recipe {self.recipe}: {allowed}; {place}"
+            f"{seen} in {self.resolved.dtype} at offset {offset}; {right}; {place}"
             f"; {begin}{wording.sentence(found)} [{codes(found)}]",
             codes(found),
         )
@@ -318,16 +305,16 @@ def _name(function: Any) -> str:
 def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
     name, setting = subject.name, test.setting
-    if reason := subject.refuses(setting, test.dtype):
+    if reason := subject.refuses(setting, test.resolved.dtype):
         raise UsageError(reason)
-    rotator = subject.rotator(setting, test.dtype)
+    rotator = subject.rotator(setting, test.resolved.dtype)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
-    called = Called(subject, setting, test.dtype, rotator)
+    called = Called(subject, setting, test.resolved.dtype, rotator)
     called.together(test.inputs.q, test.inputs.k)
     for offset in offsets:
-        with _raising(name, test.dtype, offset):
+        with _raising(name, test.resolved.dtype, offset):
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
@@ -337,7 +324,7 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
         many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
-        with _raising(name, test.dtype, start):
+        with _raising(name, test.resolved.dtype, start):
             test.check_places(rotator, GivenVectors(many[0], many[1], at), start)
 
 
@@ -361,11 +348,11 @@ def _test_scores(
         at = np.arange(length, dtype=np.int64) + offset
         try:
             results = conventions.scored(
-                function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
+                function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
         except Exception as error:  # whatever it raises is a failure
             raise NotShiftInvariant(
-                f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
+                f"{name} raises in {test.resolved.dtype} at offset {offset}: {one_line(error)}"
             ) from error
         seen = measure.of_scores(results, test.exact())
         test.check_drift(seen, offset, functools.partial(_like_scores, test, results, offset))
@@ -374,7 +361,8 @@ def _test_scores(
 def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
-    exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, test.dtype), test.setting)
+    dtype = test.resolved.dtype
+    exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, dtype), test.setting)
 
     def seen(rotated: FloatArray) -> FloatArray:
         return _scores(rotated[: len(q)], rotated[len(q) :], exact_sums)
@@ -388,47 +376,33 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
 
     at = np.arange(q.shape[1], dtype=np.int64) + offset
     nearest, distance = None, known_recipes.rms_difference(results, exact)
-    if not np.isfinite(distance):
-        vectors = np.concatenate([q, k])
-        return _like_nonfinite(
-            test.dtype, results, lambda group: seen(known_recipes.rotated(group, vectors, at, test.setting))
-        )
-    for found, rotated in rotation.predictions(np.concatenate([q, k]), at, test.setting, test.dtype):
+    vectors = np.concatenate([q, k])
+    if not np.isfinite(distance):  # as the scores of some recipes are, in the same places
+
+        def alike(group: RecipeGroup) -> bool:
+            scores = seen(known_recipes.rotated(group, vectors, at, test.setting))
+            return np.array_equal(np.isfinite(results), np.isfinite(scores))
+
+        with np.errstate(invalid="ignore", over="ignore"):
+            return known_recipes.nonfinite_as(dtype, alike)
+    for found, rotated in rotation.predictions(vectors, at, test.setting, dtype):
         other = seen(rotated())
         if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
             nearest, distance = found, size / _CLEAR
     if nearest is not None:
         return replace(nearest, certainty="resembles")
-    if off := _heads_off(results, exact):
-        return Diagnosis("unexplained", where=Where(heads=off, of_heads=len(results)))
-    for fmt in ("fp16", "bf16"):
-        narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
-        first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
-        formed = _scores(first, second, Emulated(narrow, test.setting))
-        sizes = [known_recipes.rms_difference(other, exact) for other in (results, formed)]
-        if 0.5 < sizes[0] / sizes[1] < 2:
-            return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
-    return _UNEXPLAINED
-
-
-def _like_nonfinite(
-    dtype: Format, results: FloatArray, scores: Callable[[RecipeGroup], FloatArray]
-) -> Diagnosis:
-    """Return that scores are nonfinite, with the recipes whose scores are so in the same places."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return known_recipes.nonfinite_as(
-            name
-            for group in known_recipes.groups(dtype)
-            if np.array_equal(np.isfinite(results), np.isfinite(scores(group)))
-            for name in group.names
-        )
-
-
-def _heads_off(results: FloatArray, exact: FloatArray) -> tuple[int, ...]:
-    """Return which heads are off, where most are not. Shapes: (h, s, s) twice."""
     sizes = np.sqrt(np.mean((results.astype(np.float64) - exact) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
-    return tuple(off.tolist()) if off.size * 2 <= sizes.size else ()
+    if 0 < off.size * 2 <= sizes.size:  # of some heads, where most are right
+        return Diagnosis("unexplained", where=Where(heads=tuple(off.tolist()), of_heads=len(results)))
+    for fmt in ("fp16", "bf16"):
+        narrow = _resolved(test.recipe, {"accumulate": fmt}, dtype)
+        first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
+        formed = _scores(first, second, Emulated(narrow, test.setting))
+        seen_size, formed_size = (known_recipes.rms_difference(other, exact) for other in (results, formed))
+        if 0.5 < seen_size / formed_size < 2:
+            return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
+    return _UNEXPLAINED
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:

@@ -122,17 +122,10 @@ class Agreement:
         if self.wrong_alike and not self.failed:
             detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too: see "
             detail += "places; the figure is of pairs that differ from a plain call's"
-        return judged(
-            check,
-            not self.failed,
-            detail,
-            measured=self.excess * self.allowed,
-            allowed=self.allowed,
-            unit=PAIR,
-            where=f"{self.words}: {self.place}" if self.failed else self.place if self.excess else "",
-            diagnosis=self.diagnosis,
-            differing=differing,
-        )
+        where = f"{self.words}: {self.place}" if self.failed else self.place if self.excess else ""
+        sizes = {"measured": self.excess * self.allowed, "allowed": self.allowed, "differing": differing}
+        found = {"unit": PAIR, "where": where, "diagnosis": self.diagnosis}
+        return judged(check, not self.failed, detail, **sizes, **found)
 
     def _over(self, whole: WholeCall, mine: CalledBlock, side: int) -> Array:
         """Return the error over the allowance of a side, and count the bits. Shapes: -> (b, h, s, p)."""
@@ -190,13 +183,12 @@ class Agreement:
             return found
         if self.afresh and (found := self._state(self.afresh, mine)):
             return found
-        called = self.form
-        if isinstance(called, CallForm) and (code.seen.wrong_rotation or code.each_call):
+        if isinstance(form, CallForm) and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
-            rows = _rows_of_call(called.calls(mine.length), worst)
+            rows = _rows_of_call(form.calls(mine.length), worst)
             if rows != slice(0, mine.length):
-                mine, called = _some(mine, rows), called.rotator
+                mine, form = _some(mine, rows), form.rotator
                 over = {name: part[:, :, rows] for name, part in over.items()}
         sides = {}
         for side, (name, part) in enumerate(over.items()):
@@ -207,7 +199,7 @@ class Agreement:
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
         setting = code.setting_at(mine.at)
-        probed = verification.SameFrequencies(called, setting) if code.each_call else called
+        probed = verification.SameFrequencies(form, setting) if code.each_call else form
         return rotation.explained(sides, setting, code.dtype, probed, code.seen.searches)
 
     def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> Diagnosis | None:

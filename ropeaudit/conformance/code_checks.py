@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ropeaudit.conformance import (
-    answers,
     environments,
     every_position,
     gradient,
@@ -42,9 +41,9 @@ CHECKS: dict[str, CodeCheck] = {
     "compiled": environments.compiled,
     "state": state.state,
     "results": state.kept,
-    "inputs": answers.inputs_unchanged,
-    "dtype": answers.output_dtype,
-    "keys": answers.keys,
+    "inputs": environments.inputs_unchanged,
+    "dtype": environments.output_dtype,
+    "keys": environments.keys,
     "gradient": gradient.gradient,
     "drift": score_drift.scores,
     "under": environments.under,
@@ -86,14 +85,11 @@ def findings(
     left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
     for number, (name, check) in enumerate(CHECKS.items(), 1):
         doing.begin(f"check {number} of {len(CHECKS)}: {name}")
-
-        def on_share(share: float, start: float = before, size: float = costs[name]) -> None:
-            progress((start + share * size) / total)
-
-        code.on_share = on_share
-        before += costs[name]
+        after = before + costs[name]
+        code.on_share = doing.part(progress, before / total, after / total)
+        before = after
         try:
-            on_share(0.0)
+            code.on_share(0.0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for finding in check(code):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
-from ropeaudit.recognition.verification import GivenVectors, Places
+from ropeaudit.recognition.verification import Held, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
@@ -100,7 +100,7 @@ class CodeUnderTest:
         return self.setting.for_positions(int(at.max()) + 1) if self.each_call else self.setting
 
     def rotator(self) -> Rotator:
-        """Return a new instance, which was not called before."""
+        """Return a new instance, which was not called before and has no past, where that can be."""
         return self.called.rotator()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
@@ -143,41 +143,17 @@ class CodeUnderTest:
             "whether it takes a row of positions for each batch element is not known: plain calls are wrong"
         )
 
-    def check(
-        self,
-        rotator: Rotator,
-        vectors: GivenVectors,
-        offset: int,
-        batch_step: int = 0,
-        *,
-        explain: bool = True,
-    ) -> Places:
-        """Return where the worst rotated pair stands when an instance is called: see `verification.check`."""
-        return verification.check(
-            *(rotator, self.setting, self.dtype, vectors, offset),
-            afresh=self.rotator,
-            rule=self.rule,
-            batch_step=batch_step,
-            searches=self.seen.searches,
-            each_call=self.each_call,
-            explain=explain,
-        )
-
-    def judged(
-        self,
-        rotator: Rotator,
-        blocks: Iterable[CalledBlock],
-        *,
-        explain: bool = True,
-        afresh: Callable[[], Rotator] | None = None,
-    ) -> Places:
+    def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
         """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
-        return verification.judged(
-            blocks,
-            *(rotator, self.setting, self.dtype),
-            afresh=afresh or self.rotator,
-            rule=self.rule,
-            searches=self.seen.searches,
-            explain=explain,
-            each_call=self.each_call,
-        )
+        held = self.held() | other
+        return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
+
+    def held(self, explain: bool = True) -> Held:
+        """Return to what all of its calls are held; see `verification.judged`."""
+        return {
+            "afresh": self.rotator,
+            "rule": self.rule,
+            "searches": self.seen.searches,
+            "each_call": self.each_call,
+            "explain": explain,
+        }

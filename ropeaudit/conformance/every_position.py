@@ -9,29 +9,25 @@ has fewer heads of k in two calls.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.agreement import Both, given_vectors
+from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import variants, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.verification import BATCH_STEP, GivenVectors, Places
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.recognition.rotation import rms
+from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, GivenVectors, Places
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.code import Rotator
 
-C = TypeVar("C")  # a call
-_NOWHERE = Places(-1.0, "q", 0, 0, 0, 0)  # before any call
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
@@ -78,7 +74,11 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
     rotator = code.rotator()
     calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
-    given = {heads: _block(code, heads, BLOCK) for heads in (1, HEADS)}
+    # of one batch element: other checks see more
+    given = {
+        heads: [x.astype(code.dtype.carrier)[None] for x in code.vectors(heads, BLOCK)]
+        for heads in (1, HEADS)
+    }
 
     def judge(call: tuple[int, int], explain: bool) -> Places:
         if explain:
@@ -90,7 +90,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
         return code.judged(rotator, [block], explain=explain)
 
-    worst, wrong = _up_to_a_wrong_one(calls, judge)
+    worst, wrong = verification.up_to_a_wrong_one(calls, judge)
     if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
@@ -103,26 +103,6 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
             code.seen.right_before = worst.first
             detail += f", and position {worst.first} is the first that is wrong"
     yield _finding("rotation", code, worst, detail)
-
-
-def _up_to_a_wrong_one(calls: Sequence[C], judge: Callable[[C, bool], Places]) -> tuple[Places, list[C]]:
-    """Return the worst pair of calls up to the first that is wrong, and that call; none where all are right.
-
-    judge: of a call, and whether to explain it.
-    """
-    worst = _NOWHERE
-    for number, call in enumerate(calls):
-        placed = judge(call, True)
-        if not placed.excess <= 1:
-            return verification.with_other_side(placed, judge, calls[number + 1 :]), [call]
-        worst = max(worst, placed, key=lambda places: places.excess)
-    return worst, []
-
-
-def _block(code: CodeUnderTest, heads: int, length: int) -> Both:
-    """Return q and k of one batch element: other checks see more. Shapes: -> (1, h, s, d) twice."""
-    q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(heads, length))
-    return q, k
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
@@ -147,23 +127,24 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
-    worst, rotator = _NOWHERE, code.rotator()
+    worst, rotator = NOWHERE, code.rotator()
+    run = np.arange(_SHORT, dtype=np.int64)
 
     def right_at(vectors: GivenVectors, offsets: Sequence[int]) -> bool:
         nonlocal worst
 
         def judge(offset: int, explain: bool) -> Places:
-            return code.check(rotator, vectors, offset, step, explain=explain)
+            call = rotator, code.setting, code.dtype, vectors, offset
+            return verification.check(*call, batch_step=step, **code.held(explain))
 
-        placed, wrong = _up_to_a_wrong_one(offsets, judge)
+        placed, wrong = verification.up_to_a_wrong_one(offsets, judge)
         worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)
         return not wrong
 
     q, k = code.vectors(HEADS, _SHORT)
-    few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
-    right = right_at(few, offsets)
+    right = right_at(GivenVectors(q, k, run, code.seed), offsets)
     if right and not step and code.takes_keys():
-        fewer = GivenVectors(q, k[: HEADS // 2], np.arange(_SHORT, dtype=np.int64), code.seed)
+        fewer = GivenVectors(q, k[: HEADS // 2], run, code.seed)
         try:
             right = right_at(fewer, list(dict.fromkeys((offsets[0], offsets[-1]))))
             detail += f"; {HEADS // 2} heads of k to {HEADS} of q"
@@ -173,7 +154,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:
         offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
-        right_at(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), [offset])
+        right_at(GivenVectors(q, k, run[:_FEW], code.seed, rows), [offset])
         detail += f"; {heads} heads, {rows} batch elements, {_FEW} tokens at offset {offset}"
     return _finding(check, code, worst, detail)
 
@@ -204,16 +185,18 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         return
     worst: Places | None = None
     right, refused = list[str](), dict[str, list[str]]()
-    for setting in _settings(code):
+    signature = code.own.fit(code.setting).convention.signature
+    told = bool({*signature.roles} & {"dim", *signatures.TABLES}) or code.own.told_dims
+    quarters = _QUARTERS if told else _QUARTERS[:1]
+    for dims, part in itertools.product(_DIMS, quarters):
+        setting = replace(code.setting, head_dim=dims, rotary_dim=dims * part // 4)
         sized = replace(code, setting=setting, up_to=min(code.up_to, _FIRSTS[-1] + _LENGTHS[-1]))
         name = f"{setting.rotary_dim} of {setting.head_dim}"
         try:
             places = _places(sized)
-        except UsageError as error:
-            refused.setdefault(one_line(error), []).append(name)
-            continue
-        except ForeignError as error:
-            refused.setdefault(f"it {did(error)}", []).append(name)
+        except (UsageError, ForeignError) as error:
+            why = one_line(error) if isinstance(error, UsageError) else f"it {did(error)}"
+            refused.setdefault(why, []).append(name)
             continue
         if not places.excess <= 1:
             detail = f"{name} dims rotate; right before: {', '.join(right) or 'none'}"
@@ -225,15 +208,6 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         yield of_worst_pair("head dims", f"rotated dims of head_dim: {', '.join(right)}", worst)
     for reason, names in refused.items():
         yield noted("head dims", f"{', '.join(names)} dims are refused, and not judged: {reason}")
-
-
-def _settings(code: CodeUnderTest) -> Iterator[RopeSetting]:
-    own = code.own
-    roles = set(own.fit(code.setting).convention.signature.roles) if own else set()
-    told = bool(roles & {"dim", *signatures.TABLES}) or (own is not None and own.told_dims)
-    for dims in _DIMS:
-        for quarters in _QUARTERS if told else _QUARTERS[:1]:
-            yield replace(code.setting, head_dim=dims, rotary_dim=dims * quarters // 4)
 
 
 def _places(code: CodeUnderTest) -> Places:
@@ -266,14 +240,14 @@ def followed(code: CodeUnderTest) -> bool:
         return False
     first, ends = _around(code, border - min(_AWAY, border // 2), border)
     try:
-        given, short, long = _rotated(code, [code.rotator(), code.rotator()], first, ends)
+        given, short, long = _rotated(code, first, ends)
     except ForeignError:
         return False
     at = np.arange(first, ends[0], dtype=np.int64)
     expected = [exact_rotation.rotated(given, at, code.setting.for_positions(end)) for end in ends]
-    near = [[_rms(one - exact) for exact in expected] for one in (short, long)]
+    near = [[rms(one - exact) for exact in expected] for one in (short, long)]
     own = [near[0][0] < _NEARER * near[0][1], near[1][1] < _NEARER * near[1][0]]
-    return any(own) and _rms(long - short) > _NEARER * _rms(expected[1] - expected[0])
+    return any(own) and rms(long - short) > _NEARER * rms(expected[1] - expected[0])
 
 
 def switch(code: CodeUnderTest) -> Iterator[Finding]:
@@ -284,7 +258,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
     border = code.setting.scaling.length_before
     if not code.each_call or not border:
         return
-    worst, rotator = _NOWHERE, code.rotator()
+    worst, rotator = NOWHERE, code.rotator()
     ends = [end for end in (border - 1, border, border + 1, border) if 0 < end <= code.up_to]
 
     def made(end: int, most: int) -> CalledBlock:
@@ -327,7 +301,7 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosi
 def _cached(code: CodeUnderTest, border: int) -> Finding:
     """Return by how much keys that were cached before the border differ from those of a call across it."""
     first, ends = _around(code, border, border)
-    given, short, long = _rotated(code, [code.rotator(), code.rotator()], first, ends)
+    given, short, long = _rotated(code, first, ends)
     pairs = [np.abs(exact_rotation.complex_pairs(one, code.setting)) for one in (long - short, given)]
     apart = float((pairs[0] / np.maximum(pairs[1], 1e-30)).max())
     then = " and each further position changes them again" * (code.setting.scaling.kind == "dynamic")
@@ -346,17 +320,13 @@ def _around(code: CodeUnderTest, end: int, border: int) -> tuple[int, tuple[int,
 
 
 def _rotated(
-    code: CodeUnderTest, rotators: list[Rotator], first: int, ends: tuple[int, int]
+    code: CodeUnderTest, first: int, ends: tuple[int, int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return k of a run up to the first end, and as calls up to each end rotate it, in float64."""
+    """Return k of a run up to the first end, and as new instances called up to each rotate it, in float64."""
     q, k = given_vectors(code, ends[-1] - first)
     shared, results = ends[0] - first, list[FloatArray]()
-    for rotator, end in zip(rotators, ends, strict=True):
+    for rotator, end in zip([code.rotator(), code.rotator()], ends, strict=True):
         at = np.arange(first, end, dtype=np.int64)
         _, rotated = rotator.rotate_both(q[:, :, : at.size], k[:, :, : at.size], at)
         results.append(rotated[:, :, :shared].astype(np.float64))
     return k[:, :, :shared].astype(np.float64), results[0], results[1]
-
-
-def _rms(x: FloatArray) -> float:
-    return float(np.sqrt(np.mean(np.abs(x) ** 2)))

@@ -39,24 +39,19 @@ _REMEDY = "compute what is returned from what is given, in torch and with gradie
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the gradient is rotated back by the position, at offsets that break positions."""
+    own = code.own
+    no_tensors = not_applicable("gradient", "it takes and returns no torch tensors")
     if code.dtype.storage_bits < _FEWEST_BITS:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
-    elif make := _maker(code):
-        yield _gradient(code, make)
+    elif own is None:
+        make = partial(cast("ForeignCode", code.tested).backward, code.setting, code.dtype)
+        yield no_tensors if make() is None else _gradient(code, cast("Callable[[], Rotator]", make))
+    elif code.composed:
+        yield not_applicable("gradient", "it returns cos and sin, through which no gradient has to flow")
+    elif own.fit(code.setting).convention.engine != "torch":
+        yield no_tensors
     else:
-        tables = code.composed and "it returns cos and sin, through which no gradient has to flow"
-        yield not_applicable("gradient", tables or "it takes and returns no torch tensors")
-
-
-def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
-    """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
-    own, called = code.own, code.tested
-    if own is not None:
-        if code.composed or own.fit(code.setting).convention.engine != "torch":
-            return None
-        return lambda: GradientRotator(cast(ForeignRotator, code.rotator()).backward())
-    make = partial(cast("ForeignCode", called).backward, code.setting, code.dtype)
-    return cast("Callable[[], Rotator]", make) if make() is not None else None
+        yield _gradient(code, lambda: GradientRotator(cast(ForeignRotator, code.rotator()).backward()))
 
 
 def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
@@ -67,29 +62,25 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
-    worst, later, rotator = Places(-1.0, "q", 0, 0, 0, 0), offsets, make()
+    rotator, tried = make(), list[int]()
 
     def judge(offset: int, explain: bool) -> Places:
+        tried.append(offset)
         call = rotator, code.setting, code.dtype, vectors, offset
         return verification.check(*call, afresh=make, rule=rule, each_call=code.each_call, explain=explain)
 
-    for number, offset in enumerate(offsets):
-        try:
-            places = judge(offset, True)
-        except SwitchedOff as error:
-            return not_applicable("gradient", str(error))
-        except NoGradient as error:
-            return Finding("gradient", "fail", str(error), remedy=_REMEDY)
-        except ForeignError as error:
-            return Finding("gradient", "fail", f"at offset {offset} autograd {did(error)}")
-        if not places.excess <= worst.excess:
-            worst, later = places, offsets[number:]
-        if not places.excess <= 1:
-            worst = verification.with_other_side(worst, judge, later[1:])
-            break
+    try:
+        worst, wrong = verification.up_to_a_wrong_one(offsets, judge)
+    except SwitchedOff as error:
+        return not_applicable("gradient", str(error))
+    except NoGradient as error:
+        return Finding("gradient", "fail", str(error), remedy=_REMEDY)
+    except ForeignError as error:
+        return Finding("gradient", "fail", f"at offset {tried[-1]} autograd {did(error)}")
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.rotator.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
+    later = offsets[offsets.index(wrong[0]) :] if wrong else []
     cause = _cause(code, rotator, worst, vectors, later)
     return of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
@@ -105,7 +96,8 @@ def _cause(
     forwards = code.rotator()
 
     def judge(offset: int, explain: bool) -> Places:
-        return code.check(forwards, vectors, offset, explain=explain)
+        call = forwards, code.setting, code.dtype, vectors, offset
+        return verification.check(*call, **code.held(explain))
 
     offset, *later = offsets
     at = before + offset

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned_subject, score_drift, vector_case
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
-from ropeaudit.conformance.returned_subject import CaseVectors, Returned, ReturnedCall, ReturnedCode, factory
+from ropeaudit.conformance.returned_subject import Returned, ReturnedCall, ReturnedCode, factory
 from ropeaudit.conformance.score_drift import MeasuredDrift, size, yardstick
 from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
 from ropeaudit.inputs.qk import Inputs
@@ -66,37 +67,24 @@ class Measured(CaseRun):
     def __init__(self, code: ReturnedCode, rule: Resolved) -> None:
         q, k = (x[0].astype(np.float64) for x in code.given)
         spec, self.inputs = code.spec, Inputs(q, k, "vectors", code.spec.seed)
-        super().__init__(
-            *(_described(code), self.inputs, spec.setting, [factory(code)], None, 1, lambda share: None)
-        )
+        setting, same = spec.setting, ("head_dim", "rotary_dim", "base", "layout", "scale")
+        said: dict[str, Any] = {name: getattr(setting, name) for name in same}
+        said |= {name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")}
+        case = Case(**said, scaling=str(setting.scaling))
+        super().__init__(case, self.inputs, setting, [factory(code)], None, 1, lambda share: None)
         self.code, self.rule, self.places = code, rule, dict[int, Places]()
-        self.given = CaseVectors(code.given, spec.seed)
         self.rows = list(self.records(spec.offsets))
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype
         diagnoses = [places.diagnosis for places in self.places.values()]
         unexplained = sum(found is not None and not found.explains for found in diagnoses)
-        if unexplained < _MOST_UNEXPLAINED:
-            places = verification.check(self.code, setting, dtype, self.given, offset, rule=self.rule)
-        else:
-            places = _worst_pair(self.code, offset, self.rule)
+        at = np.arange(self.code.spec.seq_len, dtype=np.int64) + offset
+        call = CalledBlock(at, self.code.given, self.code.rotated[offset])
+        explain = unexplained < _MOST_UNEXPLAINED
+        places = verification.judged([call], self.code, setting, dtype, rule=self.rule, explain=explain)
         self.places[offset] = places
         return places
-
-
-def _worst_pair(code: ReturnedCode, offset: int, rule: Resolved) -> Places:
-    """Return where the worst pair stands at an offset; what explains it is not looked for."""
-    setting, dtype = code.spec.setting, code.spec.dtype
-    at = np.arange(code.spec.seq_len, dtype=np.int64) + offset
-    worst = Places(-1.0, "q", 0, 0, 0, 0)
-    for side, x, y in zip("qk", code.given, code.rotated[offset], strict=True):
-        over = verification.excess(x, y, np.stack([at] * len(x)), setting, dtype, rule)
-        b, h, i, pair = np.unravel_index(int(over.argmax()), over.shape)
-        if (excess := float(over[b, h, i, pair])) > worst.excess:
-            allowed = allowance.allowed_at(rule, setting, int(at[i]), int(pair))
-            worst = Places(excess, side, int(b), int(h), int(at[i]), int(pair), allowed=allowed)
-    return worst
 
 
 def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | None = None) -> list[Finding]:
@@ -148,22 +136,6 @@ def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved |
     return Measured(code, rule)
 
 
-def _described(code: ReturnedCode) -> Case:
-    """Return the case of an audit that has the setting and the sizes of a case of vectors."""
-    spec, setting = code.spec, code.spec.setting
-    return Case(
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        seq_len=spec.seq_len,
-        head_dim=setting.head_dim,
-        rotary_dim=setting.rotary_dim,
-        base=setting.base,
-        layout=setting.layout,
-        scale=setting.scale,
-        scaling=str(setting.scaling),
-    )
-
-
 def _rotation(measured: Measured, returned: Returned) -> Finding:
     """Return whether each pair of q and k stands where its position says, at every offset."""
     code, placed = measured.code, measured.places
@@ -174,20 +146,20 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
     found = consistent_diagnosis(placed, spec)
     if off and (found is None or not found.explains):
         found = misread(code.case, returned, off[0]) or found
-    if found and gradient:
-        found = of_gradient(found)
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
-    return of_worst_pair(
-        "gradient" if gradient else "rotation",
-        f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}",
-        worst,
-        where=f"offset {offset}: {worst.words}",
-        diagnosis=found,
-        remedy=wording.remedy(found, spec.dtype, max(placed) + spec.seq_len) if off else "",
-        option=wording.option(found) if off else "",
-    )
+    detail = f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}"
+    worst = replace(worst, diagnosis=found and (of_gradient(found) if gradient else found))
+    name, up_to = "gradient" if gradient else "rotation", max(placed) + spec.seq_len
+    return _of_pair(name, detail, worst, f"offset {offset}", spec, up_to)
+
+
+def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, up_to: int) -> Finding:
+    """Return whether the worst pair is in place, with what to change. up_to: number of positions."""
+    found, where = worst.diagnosis, f"{place}: {worst.words}"
+    remedy, option = wording.remedy(found, spec.dtype, up_to), wording.option(found)
+    return of_worst_pair(name, detail, worst, where=where, remedy=remedy, option=option)
 
 
 def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> Iterator[Finding]:
@@ -201,26 +173,20 @@ def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> 
     searches = Searches(in_vain=2 * unknown)  # q and k at each of those offsets
     for call in spec.served_calls:
         called = ReturnedCall(code, call)
-        given = CaseVectors(called.given, spec.seed, call.row())
-        asked = called, setting, spec.dtype, given, 0
-        worst = verification.check(*asked, rule=rule, batch_step=call.step, searches=searches)
+        at = call.positions() if call.step else call.row()
+        block = CalledBlock(at, called.given, code.rotated[call.key])
+        worst = verification.judged([block], called, setting, spec.dtype, rule=rule, searches=searches)
         found = worst.diagnosis
         if found and not found.explains:
             found = misread(code.case, returned, call.key) or found
         if found and spec.want == "gradient":
             found = of_gradient(found)
-        found = _as_known(found, known) if found and known else found
+        worst = replace(worst, diagnosis=_as_known(found, known) if found and known else found)
         tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
         rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
-        yield of_worst_pair(
-            str(call.key).replace("-", " "),
-            f"{_SERVED[str(call.key)]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}",
-            worst,
-            where=f"{call.key}: {worst.words}",
-            diagnosis=found,
-            remedy=wording.remedy(found, spec.dtype, int(call.positions().max()) + 1),
-            option=wording.option(found),
-        )
+        key, up_to = str(call.key), int(call.positions().max()) + 1
+        detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
+        yield _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
 
 
 def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:

@@ -17,12 +17,12 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.conformance import vector_case
-from ropeaudit.conformance.vector_case import RETURNED, CaseCall, CaseSpec, Entry, Key, VectorCase
+from ropeaudit.conformance.vector_case import RETURNED, CaseCall, Entry, Key, VectorCase
 from ropeaudit.errors import BadInput, ForeignError
-from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, Subject
+from ropeaudit.subjects.calling.backward import mirrored
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.factories import SubjectFactory
@@ -35,22 +35,6 @@ class NotAsked(ForeignError):
     """A call that is not one of the case."""
 
 
-class CaseVectors(GivenVectors):
-    """The vectors of a case, all batch elements as they were given, for `verification.check`."""
-
-    def __init__(self, given: Sides, seed: int, at: Positions | None = None) -> None:
-        """Take q and k of all batch elements. at: the positions (s,) of the first; a run from 0 if None."""
-        every = np.arange(given[0].shape[2], dtype=np.int64)
-        super().__init__(given[0][0], given[1][0], every if at is None else at, seed)
-        object.__setattr__(self, "given", given)
-
-    given: Sides
-
-    def blocks(self, dtype: Format) -> Iterator[tuple[FloatArray, FloatArray, Positions]]:
-        """Yield q, k and positions, all at once, as the kernel got them."""
-        yield *self.given, self.positions
-
-
 class ReturnedCode(Code, Rotator):
     """What was written back for a case: each call is looked up."""
 
@@ -59,8 +43,16 @@ class ReturnedCode(Code, Rotator):
     def __init__(self, case: VectorCase, arrays: Arrays, name: str) -> None:
         """Read what was given; arrays: what was written back, by call and name."""
         self.case, self.name, self.spec = case, name, case.spec
-        self.layouts: tuple[Layout, ...] = (case.spec.setting.layout,)
-        self.given, self.rotated = forward(case, arrays)
+        setting = self.spec.setting
+        self.layouts: tuple[Layout, ...] = (setting.layout,)
+
+        def both(of: Mapping[str, FloatArray], prefix: str) -> Sides:
+            if self.spec.want == "gradient":
+                return mirrored(of[f"{prefix}q"], setting), mirrored(of[f"{prefix}k"], setting)
+            return of["q"], of["k"]
+
+        self.given = both(case.vectors(), "grad_rotated_")
+        self.rotated = {key: both(of, "grad_") for key, of in arrays.items()}
         self._rows = {
             (side, row.tobytes()): (b, h, i)
             for side, x in enumerate(self.given)
@@ -153,28 +145,6 @@ def factory(code: ReturnedCode) -> SubjectFactory:
     return SubjectFactory(code.name, dtype, make, {"input": dtype.name}, lambda setting: setting.layout)
 
 
-def forward(case: VectorCase, arrays: Arrays) -> tuple[Sides, dict[Key, Sides]]:
-    """Return what was given and what was written back of each call, as of the rotation itself."""
-    spec, vectors = case.spec, case.vectors()
-    gradient = spec.want == "gradient"
-
-    def both(of: Mapping[str, FloatArray], prefix: str) -> Sides:
-        if gradient:
-            return conjugate(of[f"{prefix}q"], spec), conjugate(of[f"{prefix}k"], spec)
-        return of["q"], of["k"]
-
-    return both(vectors, "grad_rotated_"), {key: both(of, "grad_") for key, of in arrays.items()}
-
-
-def conjugate(x: FloatArray, spec: CaseSpec) -> FloatArray:
-    """Return x with the second number of each rotated pair negated. Shapes: (..., d) -> (..., d)."""
-    setting, y = spec.setting, x.copy()
-    r = setting.rotary_dim
-    second = slice(r // 2, r) if setting.layout == "half" else slice(1, r, 2)
-    y[..., second] *= -1
-    return y
-
-
 CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
 _LONGEST = 200  # bytes of it that are read
 
@@ -220,7 +190,7 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
             f"or {RETURNED}"
         )
     if named := CASE in names:
-        text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
+        text = vector_case.content_of(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
         _same(case, text, f"{seen}: {CASE}")
     if tensor_files:
         arrays, inside = _tensors(case, path / RETURNED, seen)
@@ -258,20 +228,9 @@ def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
         here = file.stat().st_size
         if here != size:
             raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
-        arrays.setdefault(key, {})[name] = vector_case.numbers(_content(file, seen, size), dtype, shape)
+        content = vector_case.content_of(file, seen, size)
+        arrays.setdefault(key, {})[name] = vector_case.numbers(content, dtype, shape)
     return arrays
-
-
-def _content(file: Path, seen: str, most: int) -> bytes:
-    """Return the first bytes of a file. Raises: BadInput."""
-    try:
-        if file.is_file():
-            with file.open("rb") as stream:
-                return stream.read(most)
-        reason = "it is no file"
-    except OSError as error:
-        reason = str(error.strerror or error)
-    raise BadInput(f"{seen}: {file.name} cannot be read: {reason}")
 
 
 def _form(entry: Entry) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -155,16 +155,8 @@ def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves:
         head, query, key = worst.place
         where += f", head {head}, rows {query} and {key}"
         measured, allowed, unit = worst.largest, worst.most, "score units, the largest"
-    return judged(
-        check,
-        not worst.fails,
-        detail,
-        measured=measured,
-        allowed=allowed,
-        unit=unit,
-        where=where,
-        diagnosis=behaves if worst.fails else None,
-    )
+    sizes: dict[str, Any] = {"measured": measured, "allowed": allowed, "unit": unit, "where": where}
+    return judged(check, not worst.fails, detail, **sizes, diagnosis=behaves if worst.fails else None)
 
 
 def growth(
@@ -189,8 +181,12 @@ def growth(
     grown = judging.ratio(last.rms, first.rms)
     if grown <= judging.GROWTH:
         detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
-        unit, allowed = "times that at offset 0", judging.GROWTH
-        return judged("growth", True, detail, measured=grown, allowed=allowed, unit=unit, where=where)
+        sizes: dict[str, Any] = {
+            "measured": grown,
+            "allowed": judging.GROWTH,
+            "unit": "times that at offset 0",
+        }
+        return judged("growth", True, detail, **sizes, where=where)
     attained = careful(first)
     excess = _excess(last.rms, attained)
     allowed = max(judging.EXCESS, _excess(last.allowed, attained))
@@ -208,16 +204,9 @@ def growth(
     times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
     reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""
     detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
-    return judged(
-        "growth",
-        passed,
-        f"{detail}{times}{reason}",
-        measured=excess,
-        allowed=allowed,
-        unit="times that of careful code",
-        where=where,
-        diagnosis=None if passed else behaves,
-    )
+    sizes = {"measured": excess, "allowed": allowed, "unit": "times that of careful code"}
+    cause = None if passed else behaves
+    return judged("growth", passed, f"{detail}{times}{reason}", **sizes, where=where, diagnosis=cause)
 
 
 def _excess(rms: float, careful: float) -> float:
@@ -241,17 +230,15 @@ def tolerance(
         return not_applicable("tolerance", why)
     worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
     passed = worst.relative <= judging.TOLERANCE
-    return judged(
-        "tolerance",
-        passed,
-        f"drift against {share} of the RMS of the exact scores, at {len(seen)} lengths and offsets",
-        measured=worst.relative,
-        allowed=judging.TOLERANCE,
-        unit="of the scores' RMS",
-        where=f"{worst.tokens} at offset {worst.offset}",
-        diagnosis=None if passed else behaves,
-        remedy="" if passed or behaves or worst.fails else _WIDER,
-    )
+    detail = f"drift against {share} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
+    sizes: dict[str, Any] = {
+        "measured": worst.relative,
+        "allowed": judging.TOLERANCE,
+        "unit": "of the scores' RMS",
+    }
+    where, cause = f"{worst.tokens} at offset {worst.offset}", None if passed else behaves
+    remedy = "" if passed or behaves or worst.fails else _WIDER
+    return judged("tolerance", passed, detail, **sizes, where=where, diagnosis=cause, remedy=remedy)
 
 
 CHECKS = ("drift", "long sequence", "growth", "tolerance")
@@ -348,7 +335,8 @@ class ScoreRun:
         vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
 
         def judge(offset: int, explain: bool) -> Places:
-            return code.check(self.rotator, vectors, offset, explain=explain)
+            call = self.rotator, code.setting, code.dtype, vectors, offset
+            return verification.check(*call, **code.held(explain))
 
         others = [drift.offset for drift in drifts if drift.offset != offset]
         found = verification.with_other_side(judge(offset, True), judge, others).diagnosis

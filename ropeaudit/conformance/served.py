@@ -69,14 +69,16 @@ class _Battery:
     rotator: ForeignRotator
     left: dict[str, str] = field(default_factory=dict)
     pool: list[FloatArray] = field(default_factory=list)
+    values: dict[str, list[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
         code = self.code
         for side in (0, 1):
             drawn = np.random.default_rng([code.seed, 5, side]).standard_normal(_POOL)
             self.pool.append(round_to(drawn, code.dtype).astype(code.dtype.carrier))
+        self.values = self._values()
 
-    def values(self) -> dict[str, list[Any]]:
+    def _values(self) -> dict[str, list[Any]]:
         """Return the values of each axis that this code can be called with."""
         convention = self.code.tested.fit(self.code.setting).convention  # type: ignore[union-attr]
         values = {axis: list(some) for axis, some in AXES.items()}
@@ -114,13 +116,12 @@ class _Battery:
 
     def calls(self) -> list[ServedCall]:
         """Return the calls, those that are large by one axis alone last."""
-        values = self.values()
-        calls = calls_of(values, self.fits, 3 if self.code.thorough else 2)
+        calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
         if cost(self.code) > DEAR:
             kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
             self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
             return [replace(calls[i], place=int(i)) for i in kept]
-        calls += beside(calls, values, self.fits)
+        calls += beside(calls, self.values, self.fits)
         return [replace(call, place=place) for place, call in enumerate(calls)]
 
     def made(self, call: ServedCall) -> CalledBlock:
@@ -134,7 +135,7 @@ class _Battery:
         rotated = self.rotator.lying(call.strides, call.index).rotate_both(sides[0], sides[1], rows)
         return CalledBlock(rows, (sides[0], sides[1]), rotated)
 
-    def places(self, block: CalledBlock, call: ServedCall, *, explain: bool = False) -> Places:
+    def places(self, block: CalledBlock, call: ServedCall, *, explain: bool) -> Places:
         """Return the worst rotated pair of a call. explain: look for what explains it."""
 
         def afresh() -> Rotator:
@@ -142,10 +143,6 @@ class _Battery:
 
         lying = self.rotator.lying(call.strides, call.index)
         return self.code.judged(lying, [block], explain=explain, afresh=afresh)
-
-    def judged(self, call: ServedCall, explain: bool) -> Places:
-        """Make a call and return its worst rotated pair. Raises: whatever the code raises, WroteAround."""
-        return self.places(self.made(call), call, explain=explain)
 
     def explained(self, way: _Way, block: CalledBlock) -> Places:
         """Return the worst rotated pair of a way to fail, with what explains it at other positions too.
@@ -174,10 +171,10 @@ class _Battery:
             return _Outcome("around")
         except ForeignError as error:
             return _Outcome("raises", raised=f"it {did(error)}")
-        places = self.places(block, call)
+        places = self.places(block, call, explain=False)
         return _Outcome("right" if places.excess <= 1 else "wrong", block, places)
 
-    def least(self, call: ServedCall, came: _Outcome, values: Mapping[str, Sequence[Any]]) -> _Way:
+    def least(self, call: ServedCall, came: _Outcome) -> _Way:
         """Return the plainest call that was seen to come to the same."""
         seen: dict[ServedCall, str] = {}
 
@@ -191,7 +188,7 @@ class _Battery:
                 call, came = trial, found
             return found.kind == came.kind
 
-        alone = {axis: some[0] for axis, some in values.items() if len(some) == 1}
+        alone = {axis: some[0] for axis, some in self.values.items() if len(some) == 1}
         plain = replace(PLAIN, place=call.place, **alone)
         for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
             same(replace(call, **{axis: getattr(plain, axis)}))
@@ -224,7 +221,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         yield from (not_applicable(name, reason) for name in CHECKS)
         return
     battery = _Battery(code, rotator)
-    calls, values = battery.calls(), battery.values()
+    calls = battery.calls()
     ways: dict[str, list[_Way]] = {"wrong": [], "around": [], "raises": []}
     worst: Places | None = None
     wrong = list[ServedCall]()
@@ -237,7 +234,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
             wrong.append(call)
         known = ways.get(came.kind, [])
         if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
-            known.append(battery.least(call, came, values))
+            known.append(battery.least(call, came))
     yield from _findings(battery, calls, ways, wrong, worst)
     for way in ways["raises"]:
         yield noted("served calls", f"with {way.takes} {way.came.raised}: such calls are not judged")
@@ -254,13 +251,17 @@ def _findings(
     crossed = "any three" if code.thorough else "any two"
     crossed = "some" if "calls" in battery.left else crossed
     left = [f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items()]
-    detail = "; ".join([f"{len(calls)} calls: {crossed} of {_listed(battery, calls)}", *left])
+    detail = "; ".join([f"{len(calls)} calls: {crossed} of {_listed(battery.values, calls)}", *left])
+
+    def judge(call: ServedCall, explain: bool) -> Places:
+        return battery.places(battery.made(call), call, explain=explain)
+
     shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:
         if way.came.block is None:
             continue
         alike = (call for call in wrong if call.has(way.call))
-        places = verification.with_other_side(battery.explained(way, way.came.block), battery.judged, alike)
+        places = verification.with_other_side(battery.explained(way, way.came.block), judge, alike)
         known = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
         if known is None:
             shown.append((way.call, places, [way.takes]))
@@ -279,10 +280,10 @@ def _findings(
     elif not ways["wrong"]:
         yield not_applicable("served calls", "it raises in every call")
     buffered = sum(call.strides in IN_BUFFER for call in calls)
-    stays = f"what lies before, between and after q and k stays, in {buffered} calls"
     if not buffered:
         yield not_applicable("memory", "its arrays cannot be given in a buffer")
     elif not ways["around"]:
+        stays = f"what lies before, between and after q and k stays, in {buffered} calls"
         yield judged("memory", True, stays)
 
 
@@ -295,8 +296,7 @@ _LEFT = {
 }
 
 
-def _listed(battery: _Battery, calls: Sequence[ServedCall]) -> str:
-    values = battery.values()
+def _listed(values: Mapping[str, Sequence[Any]], calls: Sequence[ServedCall]) -> str:
     sizes = {axis: values[axis] for axis in SIZES if len(values[axis]) > 1}
     parts = [f"{len(values['positions'])} kinds of positions"]
     parts += [f"{min(some)} to {max(some)} {_PLURAL[axis]}" for axis, some in sizes.items()]
@@ -432,12 +432,14 @@ def at(call: ServedCall, up_to: int, seed: int) -> Positions:
     first = min(int(random.integers(0, up_to)), last)
     firsts = np.r_[last, np.minimum(random.integers(0, up_to, b), last)][:b, None]
     steps = random.integers(1, max(2, min(50, up_to // s)), s)
+    starts = random.random(s) < 4 / max(4, s)  # of the sequences of a packed row
+    starts[[0, s // 2]] = True
     kinds: dict[str, Positions] = {
         "run": first + run,
         "run from 0": run,
         "rows": firsts + run,
         "padded": np.maximum(0, run - np.arange(b)[:, None] * s // (2 * b)),
-        "packed": run - np.maximum.accumulate(np.where(_starts(random, s), run, 0)),
+        "packed": run - np.maximum.accumulate(np.where(starts, run, 0)),
         "repeated": first + run // 2,
         "gaps": np.minimum(np.cumsum(steps), up_to - 1),
         "descending": first + run[::-1],
@@ -445,13 +447,6 @@ def at(call: ServedCall, up_to: int, seed: int) -> Positions:
         "far apart": np.where(run % 2 == 0, run, up_to - 1 - run),
     }
     return np.ascontiguousarray(kinds[call.positions])
-
-
-def _starts(random: np.random.Generator, length: int) -> Any:
-    """Return where sequences of a packed row begin. Shapes: -> (s,)."""
-    starts = random.random(length) < 4 / max(4, length)
-    starts[[0, length // 2]] = True
-    return starts
 
 
 def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2) -> list[ServedCall]:
@@ -462,11 +457,13 @@ def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2)
     """
     covered: set[_Values] = set()
     calls: list[ServedCall] = []
+    groups = list(itertools.combinations(values, together))
+    of_axis = {axis: [axes for axes in groups if axis in axes] for axis in values}
 
-    def gain(call: ServedCall) -> int:
-        return sum(some not in covered for some in _parts(call, values, together))
+    def parts(call: ServedCall, groups: Sequence[tuple[str, ...]]) -> Iterator[_Values]:
+        return (tuple((axis, getattr(call, axis)) for axis in axes) for axes in groups)
 
-    for axes in itertools.combinations(values, together):
+    for axes in groups:
         for some in itertools.product(*(values[axis] for axis in axes)):
             chosen = tuple(zip(axes, some, strict=True))
             base = next((one for one in _bases(values, dict(chosen)) if fits(one, _MOST)), None)
@@ -474,10 +471,12 @@ def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2)
                 continue
             for axis in (axis for axis in values if axis not in axes):
                 trials = [replace(base, **{axis: value}) for value in values[axis]]
-                most = max(_USUAL, base.size)
-                base = max((trial for trial in trials if fits(trial, most)), key=gain, default=base)
+                fitting, gains = [one for one in trials if fits(one, max(_USUAL, base.size))], list[int]()
+                for one in fitting:  # what is new of these does not hang on the other axes
+                    gains.append(sum(some not in covered for some in parts(one, of_axis[axis])))
+                base = fitting[gains.index(max(gains))] if fitting else base
             calls.append(base)
-            covered.update(_parts(base, values, together))
+            covered.update(parts(base, groups))
     return calls
 
 
@@ -511,7 +510,3 @@ def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:
     """Return the smallest call of some values."""
     least: dict[str, Any] = {axis: 1 if 1 in some else some[0] for axis, some in values.items()}
     return replace(PLAIN, **least)
-
-
-def _parts(call: ServedCall, values: Mapping[str, Sequence[Any]], together: int) -> Iterator[_Values]:
-    return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
-from ropeaudit.conformance import agreement
 from ropeaudit.conformance.agreement import (
+    DEAR,
     Agreement,
     Both,
     CallForm,
     WholeCall,
     beginning,
     called,
+    cost,
     given_vectors,
     sizes,
     some_offsets,
@@ -37,7 +38,7 @@ from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
-_RUNS = ((1e-3, 31, 16, 5, 64), (agreement.DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
+_RUNS = ((1e-3, 31, 16, 5, 64), (DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
 _PREFILL, _WHOLE = 4096, 64
 _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 _ROW_LENGTH = 64
@@ -103,12 +104,16 @@ class Reversed(CallForm):
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
-    seconds = agreement.cost(code)
+    seconds = cost(code)
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)
     prefill = min(_PREFILL, code.up_to // 2)
     whole = min(_WHOLE, code.up_to)  # tokens of the plain calls whose beginnings are decoded
-    words, offsets = "one token at a time", runs(code, whole, count)
+    words = "one token at a time"
+    # what straddles what breaks, and random ones
+    begun = some_offsets(code, whole, count)
+    random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - whole + 1), count)
+    offsets = sorted({*begun, *map(int, random[: count - len(begun)])})
 
     def afresh() -> Pieces:
         return Pieces(code.rotator(), (1,), code.rotator)
@@ -147,14 +152,6 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     agreement.take_all(whole_call(code, offset, length) for offset in offsets)
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
     yield agreement.finding("pieces", detail + _BY_OWN * code.each_call)
-
-
-def runs(code: CodeUnderTest, length: int, count: int) -> list[int]:
-    """Return first positions of what is decoded: those that straddle what breaks, and random ones."""
-    offsets = agreement.some_offsets(code, length, count)
-    random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - length + 1), count)
-    offsets += [int(offset) for offset in random[: count - len(offsets)]]
-    return sorted(set(offsets))
 
 
 def alone(code: CodeUnderTest) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ Letters: b batch, h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Collection, Iterator, Sequence
@@ -135,11 +136,6 @@ def earlier_calls(
     return [one for one in alike if one.call.first + one.call.length <= up_to]
 
 
-def _made_anew(code: CodeUnderTest) -> bool:
-    """Return whether a new instance has no past: a function that is loaded once may have one."""
-    return code.tested.begins_anew
-
-
 def called_before(
     code: CodeUnderTest, earlier: EarlierCall, given: tuple[FloatArray, FloatArray]
 ) -> Rotator | str:
@@ -148,7 +144,12 @@ def called_before(
     given: q and k of the call itself, (b, h, s, d). Raises: what the code raises.
     """
     before = earlier.call
-    q, k = given if earlier.kind == SAME else (_vectors(code, before, side) for side in (1, 2))
+    if earlier.kind == SAME:
+        q, k = given
+    else:  # the same random numbers in every dtype, rounded to it
+        shape = (before.batch, before.heads, before.length, code.setting.head_dim)
+        drawn = (round_to(_drawn(code.seed, side, shape), before.dtype) for side in (1, 2))
+        q, k = (x.astype(before.dtype.carrier) for x in drawn)
     at = np.arange(before.length, dtype=np.int64) + before.first
     placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
     if reason := placed.refuses(code.setting, before.dtype):
@@ -158,12 +159,6 @@ def called_before(
         rotator = rotator.refilling()
     rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
     return rotator
-
-
-def _vectors(code: CodeUnderTest, call: AuditCall, side: int) -> FloatArray:
-    """Return the same random numbers in every dtype, rounded to it. Shapes: -> (b, h, s, d)."""
-    shape = (call.batch, call.heads, call.length, code.setting.head_dim)
-    return round_to(_drawn(code.seed, side, shape), call.dtype).astype(call.dtype.carrier)
 
 
 @functools.lru_cache(maxsize=4)
@@ -227,7 +222,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
     if finding.failed:
         failing = {one.earlier.kind for one in compared if one.agreement.failed}
-        return replace(finding, remedy=_remedy(failing) if _made_anew(code) else _ANY)
+        return replace(finding, remedy=_remedy(failing) if code.tested.begins_anew else _ANY)
     if differs:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
         return replace(finding, status="info", detail=within)
@@ -257,7 +252,7 @@ def _after_each(
 
 def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
     """Return every earlier call: those that change numbers with how many, then the others by their kinds."""
-    new = _made_anew(code)
+    new = code.tested.begins_anew  # else it is loaded once
     where = dict.fromkeys(one.call.positions() for one in compared)
     parts = [
         f"{' and '.join(where)} after {len(compared)} earlier calls, beside the same call "
@@ -335,10 +330,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("threads", _ADAPTER)
         return
     calls = [list(_calls(code, number)) for number in range(_THREADS)]
-
-    def run(own: list[CalledBlock]) -> list[Both]:
-        return [rotator.rotate_both(*block.given, block.at) for block in own]
-
+    asked = [[(*block.given, block.at) for block in own] for own in calls]
     told = f"{_THREADS} threads, {_THREADS * _CALLS} calls of one instance"
 
     def placed(results: list[list[Both]]) -> Places:
@@ -347,20 +339,18 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
         return code.judged(rotator, blocks, explain=False)
 
     try:
-        alone = placed([run(own) for own in calls])
+        alone = placed([[rotator.rotate_both(*call) for call in own] for own in asked])
     except ForeignError as error:
         yield not_applicable("threads", f"it {did(error)} from one thread too")
         return
     if not alone.excess <= 1:
         yield not_applicable("threads", "calls from one thread are wrong too")
         return
-    try:
-        meeting = placed(rotator.at_once([[(*block.given, block.at) for block in own] for own in calls]))
-    except ForeignError:
-        meeting = None
-    if meeting is not None and meeting.excess <= 1:
-        yield of_worst_pair("threads", told, meeting)
-        return
+    with contextlib.suppress(ForeignError):
+        meeting = placed(rotator.at_once(asked))
+        if meeting.excess <= 1:
+            yield of_worst_pair("threads", told, meeting)
+            return
     text = f"{told}: one is wrong or raises; one after the other they are right"
     yield judged("threads", False, text, diagnosis=Diagnosis("threads-meet"))
 

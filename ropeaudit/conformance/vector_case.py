@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -128,35 +128,20 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
             own = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
         files = {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
         calls.append(own | files)
-    content = {
-        **_parameters(spec),
-        "inputs": given(spec.inputs()),
-        "calls": calls,
-        "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
-    }
-    return content | {"digest": digest_of(content)}
-
-
-def _parameters(spec: CaseSpec) -> dict[str, Any]:
     setting = spec.setting
     parameters = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in setting.scaling.parameters().items()
     }
-    return {
+    content = {
         "format": FORMAT,
         "version": SERVED_VERSION if spec.served else VERSION,
         "want": spec.want,
         "model": spec.model,
         "dtype": spec.dtype.name,
         "batch": BATCH,
-        "heads": spec.heads,
-        "kv_heads": spec.kv_heads,
-        "seq_len": spec.seq_len,
-        "head_dim": setting.head_dim,
-        "rotary_dim": setting.rotary_dim,
-        "layout": setting.layout,
-        "base": setting.base,
+        **{name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")},
+        **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "layout", "base")},
         "softmax_scale": setting.scale,
         "scaling": {"kind": setting.scaling.kind, **parameters},
         "context": spec.context,
@@ -164,7 +149,12 @@ def _parameters(spec: CaseSpec) -> dict[str, Any]:
         "positions_dtype": spec.positions,
         "seed": spec.seed,
         "offsets": list(spec.offsets),
-    } | ({"served": True} if spec.served else {})
+        **({"served": True} if spec.served else {}),
+        "inputs": given(spec.inputs()),
+        "calls": calls,
+        "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
+    }
+    return content | {"digest": digest_of(content)}
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -192,7 +182,13 @@ def flat(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of manifest.txt: a key and a value a line, no value with a blank in it."""
     elsewhere = ("inputs", "calls", "safetensors", "offsets", "scaling", "digest")
     plain = [(name, value) for name, value in content.items() if name not in elsewhere]
-    lines = [f"{name} {_word(value)}" for name, value in [*plain, *_scaling_lines(content["scaling"])]]
+    plain.append(("scaling", content["scaling"]["kind"]))
+    for name, value in content["scaling"].items():
+        if isinstance(value, list):
+            plain += [(f"scaling.{name}.{number}", item) for number, item in enumerate(value)]
+        elif name != "kind":
+            plain.append((f"scaling.{name}", value))
+    lines = [f"{name} {_word(value)}" for name, value in plain]
     lines.append(f"calls {len(content['calls'])}")
     for call in content["calls"]:
         if "offset" in call:
@@ -202,15 +198,6 @@ def flat(content: Mapping[str, Any]) -> bytes:
             if packed := call["inputs"].get("cu_seqlens"):
                 lines.append(f"call.sequences {packed['shape'][0] - 1}")
     return ("\n".join([*lines, f"digest {content['digest']}"]) + "\n").encode()
-
-
-def _scaling_lines(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "scaling", values["kind"]
-    for name, value in values.items():
-        if isinstance(value, list):
-            yield from ((f"scaling.{name}.{number}", item) for number, item in enumerate(value))
-        elif name != "kind":
-            yield f"scaling.{name}", value
 
 
 def _word(value: Any) -> str:
@@ -234,13 +221,11 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
             scale,
             scale.length_for(_whole(content, "context")),
         )
+        dtype = parse(str(content["dtype"]))
+        names = ("heads", "kv_heads", "seq_len", "seed")
+        heads, kv_heads, seq_len, seed = (_whole(content, name) for name in names)
         spec = CaseSpec(
-            setting=setting,
-            dtype=parse(str(content["dtype"])),
-            heads=_whole(content, "heads"),
-            kv_heads=_whole(content, "kv_heads"),
-            seq_len=_whole(content, "seq_len"),
-            seed=_whole(content, "seed"),
+            *(setting, dtype, heads, kv_heads, seq_len, seed),
             offsets=tuple(_integer(offset) for offset in content["offsets"]),
             context=_whole(content, "context"),
             want=str(content["want"]),
@@ -305,7 +290,7 @@ def read(folder: str | Path) -> VectorCase:
     digests[TENSORS] = str(content["safetensors"]["digest"])
     if manifest(spec, digests) != content:
         raise BadInput(f"{seen}: its files are not those that its parameters make; {_REMEDY}")
-    if _content(path / FLAT, seen) != flat(content):
+    if content_of(path / FLAT, seen) != flat(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
     for name, file in _given(spec).items():
         kind = np.dtype(file["dtype"]) if file["dtype"] in INTEGERS else stored(parse(file["dtype"]))
@@ -320,7 +305,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Its parameters and files are looked at by `spec_of` and `read`.
     """
     seen = repr(str(path))
-    content = _content(path, f"case {str(path.parent)!r}")
+    content = content_of(path, f"case {str(path.parent)!r}")
     try:
         parsed = json.loads(content)
         version = parsed["format"], parsed["version"]
@@ -368,20 +353,22 @@ def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
     """Raise BadInput unless a file is there, of its size, and what was written."""
     if size is not None:
         tensors.check_room(path, size // 8)
-    content = _content(path, seen)
+    content = content_of(path, seen)
     if size is not None and len(content) != size:
         raise BadInput(f"{seen}: {path.name} has {len(content):,} bytes instead of {size:,}; {_REMEDY}")
     if sha256(content) != digest:
         raise BadInput(f"{seen}: {path.name} is not the file that was written, its digest differs; {_REMEDY}")
 
 
-def _content(path: Path, seen: str) -> bytes:
+def content_of(path: Path, seen: str, most: int = -1) -> bytes:
+    """Return what a file holds, or so many bytes of it at most. seen: what it is of. Raises: BadInput."""
     try:
         size = path.stat().st_size
         if path.exists() and not path.is_file():
             raise OSError(0, "it is no file")
         if size <= _LARGEST or path.name not in (MANIFEST, FLAT):
-            return path.read_bytes()
+            with path.open("rb") as stream:
+                return stream.read(most)
     except FileNotFoundError:
         hint = "give the folder that `ropeaudit vectors` wrote" if path.name == MANIFEST else _REMEDY
         raise BadInput(f"{seen}: there is no {path.name}; {hint}") from None

@@ -44,7 +44,7 @@ def careful(dtype: Format) -> Resolved:
 def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p).
 
-    `position_error` and `phase_error` are the phase, `rounding_error` the rest.
+    `phase` is that of the angle, `rounding_error` the rest.
     """
     errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase(recipe, setting, at))
     return errors + rounding_error(recipe, setting)
@@ -58,17 +58,14 @@ def allowed_at(recipe: Resolved, setting: RopeSetting, position: int, pair: int)
 
 
 def phase(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
-    """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p)."""
-    return position_error(recipe, setting, at) + phase_error(recipe, setting, at)
+    """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p).
 
-
-def position_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
-    """Return the phase by which rounding a position moves a pair: nothing while it is exact."""
+    Beside `phase_error`, rounding a position moves a pair: not at all while it is exact.
+    """
     exact = at.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(round_to(exact, recipe.position).astype(np.float64) - exact)
-    phase: Array = error[:, None] * frequencies(setting)
-    return phase
+    return np.asarray(error[:, None] * frequencies(setting) + phase_error(recipe, setting, at))
 
 
 def phase_error(
@@ -104,7 +101,13 @@ def frequency_error(
     steps = 3 * i if recipe.recipe.frequency_form in _STEPPED else 0
     relative: Array = (_LIBRARY + 4 * log + steps) * u + recipe.frequency[1].unit_roundoff
     if setting.scaling.kind != "default":
-        relative = relative + 8 * u * _blended(setting, theta)
+        size = np.ones_like(theta)  # of what a scaling computes with, over the frequency
+        if setting.scaling.rules.blends:  # it adds plain ones
+            plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
+            low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
+            steep = high / (high - low) if high > low else 1.0
+            size = np.maximum(1.0, plain * steep / theta)
+        relative = relative + 8 * u * size
     return relative
 
 
@@ -129,16 +132,6 @@ def frequencies(setting: RopeSetting) -> Array:
     """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
     theta: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
     return theta
-
-
-def _blended(setting: RopeSetting, theta: Array) -> Array:
-    """Return the size of what a scaling computes with, over the frequency: a blend adds plain ones."""
-    if not setting.scaling.rules.blends:
-        return np.ones_like(theta)
-    plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
-    low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
-    steep = high / (high - low) if high > low else 1.0
-    return np.asarray(np.maximum(1.0, plain * steep / theta))
 
 
 _DEVIATIONS = 3  # of a mean error that is one of chance

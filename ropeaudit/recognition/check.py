@@ -31,7 +31,7 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
-_CHUNK = 8192  # positions compared at once
+_ROWS_AT_ONCE = 8192  # positions compared at once
 _EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
 
 
@@ -115,10 +115,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     without = min((h.residual for h in ranked if h.diagnosis is None), default=0.0)
     best = next(iter(right + rest), None)
     left = best.residual / without if best is not None and without else 0.0
-    if nonfinite:
-        diagnosis: Diagnosis | None = Diagnosis("nonfinite")
-    else:
-        diagnosis = _diagnosis(right, best, left, work)
+    diagnosis = Diagnosis("nonfinite") if nonfinite else _diagnosis(right, best, left, work)
     return TableFinding(
         agrees=not work.off.any(),
         rows=rows,
@@ -145,7 +142,7 @@ def _further_off(first: Dump, second: Dump, setting: RopeSetting, exact: Array) 
         return first
     unequal = np.any((cos != second.cos) | (sin != second.sin), axis=1)
     cos, sin = cos.copy(), sin.copy()
-    for at in np.split(rows := np.flatnonzero(unequal), range(_CHUNK, rows.size, _CHUNK)):
+    for at in np.split(rows := np.flatnonzero(unequal), range(_ROWS_AT_ONCE, rows.size, _ROWS_AT_ONCE)):
         right = distance_table(at.astype(np.float64), setting)
         cos[at] = _worse(cos[at], second.cos[at], right[0][0])
         sin[at] = _worse(sin[at], second.sin[at], right[1][0])
@@ -172,7 +169,7 @@ def _diagnosis(
     if best.few:
         entries = inferred.entries_off(work.things, best.strays, work.off.size)
         if best.diagnosis is None:
-            return replace(entries, where=work.where())
+            return replace(entries, where=work.where() if isinstance(work, CosSinTable) else Where())
         return replace(entries, also=(best.diagnosis,))
     if best.diagnosis is None or left > _NEAR:
         return None
@@ -186,7 +183,7 @@ class FrequencyList:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         self.values = np.zeros(0) if dump.frequencies is None else dump.frequencies
-        self.name, self.inverse = dump.name, dump.inverse
+        self.inverse = dump.inverse
         self.setting, self.exact = setting, exact
         self.tolerance = allowance.frequency_error(setting, theta=exact)
         self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
@@ -214,10 +211,6 @@ class FrequencyList:
             for fmt in (None,) if variant.computed else (None, *casts):
                 yield self._hypothesis(variant, fmt)
 
-    def where(self) -> Where:
-        """Return where it is off: there are no parts."""
-        return Where()
-
     def _as_stored(self, theta: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""
         return 1 / theta if self.inverse else theta
@@ -234,7 +227,6 @@ class FrequencyList:
         return inferred.hypothesis(diagnosis, strays, errors, cost, variant.setting)
 
 
-_ROWS_AT_ONCE = 8192  # positions compared at once
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
 _STRAY_PAIR = 0.03  # of a single pair
 _FEW_ROWS = 4  # that may be off beside a table that is right
@@ -354,7 +346,7 @@ class CosSinTable:
         most = min(_FEW_ROWS, inferred.allowed_strays(n))
         if not (0 < np.count_nonzero(missed) <= most and missed.max() > pairs):
             return None
-        at = np.arange(len(self.values), dtype=np.float64)
+        at = np.arange(n, dtype=np.float64)
         parts = (slice(start, start + _ROWS_AT_ONCE) for start in range(0, at.size, _ROWS_AT_ONCE))
         every = np.concatenate([self._missed(self.values[part], at[part], fmt) for part in parts], axis=1)
         off = every > 0
@@ -463,24 +455,22 @@ class CosSinTable:
         yield _AngleTable(Diagnosis("positions-reversed"), reverse[:, None] * exact, exact, 1.0, at=reverse)
         if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
             yield _AngleTable(Diagnosis("wrap", {"size": begin}), at % begin * exact, exact, 1.0)
-            last = begin - 1
-            yield _AngleTable(
-                Diagnosis("table-ends", {"last": last}), np.minimum(at, last) * exact, exact, 1.0
-            )
+            ends = Diagnosis("table-ends", {"last": begin - 1})
+            yield _AngleTable(ends, np.minimum(at, begin - 1) * exact, exact, 1.0)
         for fmt in CASTS[:3]:
             yield from self._rounded(at, fmt)
-        casts = [fmt for fmt in CASTS[:3] if self._held(np.abs(self.recovered), fmt)]
+        shown, strays = np.abs(self.recovered), inferred.allowed_strays(self.recovered.size)
+        casts = [  # whose numbers the frequencies that points show are, but for a few
+            fmt
+            for fmt in CASTS[:3]
+            if np.count_nonzero(np.abs(inferred.cast(shown, fmt) - shown) > _SEEN * shown) <= strays
+        ]
         for one in variants(self.setting, exact, self.recovered):
             yield _AngleTable(one.diagnosis, at * one.theta, one.theta, one.cost, setting=one.setting)
             for fmt in () if one.computed else casts:
                 both = inferred.together(one.diagnosis, inferred.rounded({"frequency": fmt}))
                 theta, cost = inferred.cast(one.theta, fmt), one.cost + inferred.cast_cost(fmt)
                 yield _AngleTable(both, at * theta, theta, cost, setting=one.setting)
-
-    def _held(self, theta: Array, fmt: Format) -> bool:
-        """Return whether frequencies that points show are numbers of a format, but for a few."""
-        off = np.abs(inferred.cast(theta, fmt) - theta) > _SEEN * theta
-        return bool(np.count_nonzero(off) <= inferred.allowed_strays(theta.size))
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
         """Yield the angles of sets of rounded stages: those before cos and sin, all in one format."""

@@ -17,7 +17,6 @@ from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.variants import called
 from ropeaudit.reference import exact_frequencies
-from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling
@@ -46,8 +45,10 @@ def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
             found += [Lost(layer, *one) for one in _of_layer(file, seen, asked)]
     if len(found) and len(declared.layers) == 1:
         found = [Lost("", one.diagnosis, one.keys) for one in found]
-    if sections := _sections(file.axes, declared.axes):
-        found.append(Lost("", sections, "rope.dimension_sections"))
+    here, there = ("/".join(map(str, one.sections)) if one else "none" for one in (file.axes, declared.axes))
+    if declared.axes and here != there:  # M-RoPE's
+        told = Diagnosis("other-sections", {"seen": here, "asked": there})
+        found.append(Lost("", told, "rope.dimension_sections"))
     return found
 
 
@@ -169,15 +170,6 @@ def _parameters_agree(here: Scaling, there: Scaling) -> bool:
     if not all(_near(first or usual, second or usual) for first, second, usual in betas):
         return False
     return _near(here.short, there.short) and _near(here.long, there.long)
-
-
-def _sections(seen: Axes | None, asked: Axes | None) -> Diagnosis | None:
-    """Return that M-RoPE's sections are lost, or others; None where they are the same."""
-    if asked is None:
-        return None
-    here = "none" if seen is None else "/".join(map(str, seen.sections))
-    there = "/".join(map(str, asked.sections))
-    return None if here == there else Diagnosis("other-sections", {"seen": here, "asked": there})
 
 
 def _near(first: Any, second: Any) -> bool:

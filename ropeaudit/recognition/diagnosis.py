@@ -125,9 +125,7 @@ def codes(diagnosis: Diagnosis | None) -> str:
     """Return the codes as one word of a row: `a+b` are two faults together, `a|b` are equals; "" for none."""
     if diagnosis is None:
         return ""
-    equals = dict.fromkeys([_together(diagnosis), *map(_together, diagnosis.alternatives)])
-    return "|".join(equals)
-
-
-def _together(diagnosis: Diagnosis) -> str:
-    return "+".join(dict.fromkeys(one.code for one in diagnosis.parts()))
+    equals = (
+        dict.fromkeys(part.code for part in one.parts()) for one in (diagnosis, *diagnosis.alternatives)
+    )
+    return "|".join(dict.fromkeys(map("+".join, equals)))

@@ -42,9 +42,7 @@ class Inference:
     unit: float
     uncertain: Array
     held: NDArray[np.bool_]
-    _moments: Array  # sums of squared positions
-    _phases: Array  # sums of positions times phases
-    _noises: Array  # sums of positions times what rounding may change a phase by
+    _sums: Array  # (3, c): of squared positions; of those times phases, and what rounding may change these by
 
     @classmethod
     def of(cls, points: NDArray[np.complex128], unit: float) -> Inference:
@@ -52,11 +50,10 @@ class Inference:
         finite = np.isfinite(points).all(axis=1)
         whole = len(points) if finite.all() else max(2, int(finite.argmin()))
         theta = recovered(points[:whole])
-        blank = np.zeros_like(theta)
-        one = cls(theta, unit, blank, np.ones(theta.shape, np.bool_), blank, blank, blank)
+        one = cls(theta, unit, theta, np.ones(theta.shape, np.bool_), np.zeros((3, *theta.shape)))
         one.uncertain = one._noise(theta * (whole - 1)) / (whole - 1)
         one.take(points, 0)
-        one.uncertain = np.where(one._moments > 0, one.uncertain, 0.0)
+        one.uncertain = np.where(one._sums[0] > 0, one.uncertain, 0.0)
         return one
 
     def take(self, points: NDArray[np.complex128], start: int) -> None:
@@ -70,16 +67,12 @@ class Inference:
         within = np.all((np.abs(off) <= np.minimum(2 * may, _COUNTED)) | ~fine, axis=0)
         self.held = self.held & within
         used = np.where(fine, at, 0.0)
-        moments = self._moments + np.sum(used**2, axis=0)
-        phases = self._phases + np.sum(used * (off + angles), axis=0)
-        noises = self._noises + np.sum(used * noise, axis=0)
-        better = self.held & (moments > 0)
-        self._moments = np.where(better, moments, self._moments)
-        self._phases = np.where(better, phases, self._phases)
-        self._noises = np.where(better, noises, self._noises)
-        size = np.where(better, moments, 1.0)
-        self.theta = np.where(better, phases / size, self.theta)
-        self.uncertain = np.where(better, noises / size, self.uncertain)
+        sums = self._sums + [np.sum(used * values, axis=0) for values in (used, off + angles, noise)]
+        better = self.held & (sums[0] > 0)
+        self._sums = np.where(better, sums, self._sums)
+        theta, uncertain = sums[1:] / np.where(better, sums[0], 1.0)
+        self.theta = np.where(better, theta, self.theta)
+        self.uncertain = np.where(better, uncertain, self.uncertain)
 
     def _noise(self, angles: Array) -> Array:
         """Return what rounding of cos and sin changes a phase by at most.

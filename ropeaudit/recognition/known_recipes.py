@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
-from ropeaudit.recognition.diagnosis import Certainty, Diagnosis, Value
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.emulated import Emulated
@@ -78,23 +78,20 @@ class RecipeGroup:
             "recipes": self.names,
         }
 
-    def diagnosis(self, certainty: Certainty = "within rounding") -> Diagnosis:
+    def diagnosis(self) -> Diagnosis:
         """Return it as what explains vectors: by the first stage that is narrower than in right code."""
         one, careful = self.resolved, allowance.careful(self.resolved.dtype)
         stages = {
             "narrow-positions": (one.position, careful.position),
-            "narrow-frequencies": (min(one.frequency, key=_bits), careful.frequency[1]),
+            "narrow-frequencies": (min(one.frequency, key=lambda fmt: fmt.precision), careful.frequency[1]),
             "narrow-angles": (one.angle[1], careful.angle[1]),
             "narrow-table": (one.table or one.trig, careful.table or careful.trig),
             "narrow-rotation": (one.rotation, careful.rotation),
         }
-        narrow = [code for code, (has, needs) in stages.items() if _bits(has) < _bits(needs)]
-        below = [code for code in narrow if _bits(stages[code][0]) < FP32.precision]  # of float64 vectors too
-        return Diagnosis(next(iter(below or narrow), "known-recipe"), self.values(), certainty=certainty)
-
-
-def _bits(fmt: Format) -> int:
-    return fmt.precision
+        bits = {code: (has.precision, needs.precision) for code, (has, needs) in stages.items()}
+        narrow = [code for code, (has, needs) in bits.items() if has < needs]
+        below = [code for code in narrow if bits[code][0] < FP32.precision]  # of float64 vectors too
+        return Diagnosis(next(iter(below or narrow), "known-recipe"), self.values())
 
 
 @functools.lru_cache(maxsize=16)
@@ -161,20 +158,9 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
     return value if np.isfinite(value) else float("inf")
 
 
-def nonfinite(block: CalledBlock, setting: RopeSetting, dtype: Format) -> Diagnosis:
-    """Return that nothing is finite, with the recipes that overflow everywhere too, if there are any."""
-    x = block.given[0][0, 0]
-    return nonfinite_as(
-        name
-        for group in groups(dtype)
-        if not np.isfinite(rotated(group, x, block.rows()[0], setting)[:, : setting.rotary_dim]).any()
-        for name in group.names
-    )
-
-
-def nonfinite_as(names: Iterable[str]) -> Diagnosis:
-    """Return that numbers are not finite, as those of some recipes are, if there are any."""
-    recipes = tuple(names)
+def nonfinite_as(dtype: Format, alike: Callable[[RecipeGroup], bool]) -> Diagnosis:
+    """Return that numbers are not finite, as those of recipes are that are alike, if there are any."""
+    recipes = tuple(name for group in groups(dtype) if alike(group) for name in group.names)
     return Diagnosis("nonfinite", {"recipes": recipes} if recipes else {})
 
 
@@ -191,9 +177,10 @@ def explaining_recipe(
     `variants` by default.
     """
     rows = block.rows() if seen is None else seen
+    whole = [(x[-1, 0], y[-1, 0]) for x, y in zip(block.given, block.rotated, strict=True)]
     window = slice(max(0, block.length - _NEAREST_POSITIONS), block.length)  # where errors are largest
     near: list[tuple[float, RecipeGroup]] = []
-    vectors = [(x[-1, 0][window], y[-1, 0][window]) for x, y in zip(block.given, block.rotated, strict=True)]
+    vectors = [(x[window], y[window]) for x, y in whole]
     at = rows[-1][window]
     from_exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in vectors)
     for group in variants(dtype) if fewest is None else fewest:
@@ -202,13 +189,11 @@ def explaining_recipe(
             near.append((distance, group))
     near.sort(key=lambda pair: pair[0])
     fitting = [group for _, group in near[:_MOST] if explains(group, block, setting, dtype, rows)]
-    return min(fitting, key=lambda group: _apart(group, block, setting, rows), default=None)
 
+    def apart(group: RecipeGroup) -> float:
+        return sum(_distance(y, rotated(group, x, rows[-1], setting)) for x, y in whole)
 
-def _apart(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, rows: Positions) -> float:
-    """Return how far a recipe is from what was returned, one vector of each side at all positions."""
-    sides = zip(block.given, block.rotated, strict=True)
-    return sum(_distance(y[-1, 0], rotated(group, x[-1, 0], rows[-1], setting)) for x, y in sides)
+    return min(fitting, key=apart, default=None)
 
 
 def explains(

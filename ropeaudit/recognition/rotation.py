@@ -13,6 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, ROUNDINGS, SETTING, Fault
-from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
@@ -84,7 +85,14 @@ def explained(
         return Diagnosis("unexplained")  # what was out of place is right when it is called again
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
-        return known_recipes.nonfinite(block, setting, dtype)
+        x, at = block.given[0][0, 0], block.rows()[0]
+
+        def overflows(group: RecipeGroup) -> bool:
+            return not np.isfinite(
+                known_recipes.rotated(group, x, at, setting)[:, : setting.rotary_dim]
+            ).any()
+
+        return known_recipes.nonfinite_as(dtype, overflows)
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
     found: dict[str, Diagnosis] = {}
@@ -146,6 +154,7 @@ class _Side:
     def __post_init__(self) -> None:
         self.index = 0 if self.name == "q" else 1
         self.block = self.side.block
+        self.given, self.rotated = (x[self.index] for x in (self.block.given, self.block.rotated))
         every = np.argwhere(self.side.heads)
         self.off = every[np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))]
         self.at = self.block.rows()[self.off[0][0]]  # of one that is out of place
@@ -153,15 +162,16 @@ class _Side:
 
     def _faults(self) -> Iterator[Fault]:
         """Yield the known faults, as they may begin where this side is wrong first."""
-        return faults.faults(self.setting, self.first, int(self.at[self.first]))
+        known = faults.faults(self.setting, self.first, int(self.at[self.first]))
+        return (fault for fault in known if not fault.crossed or self._changes(fault))
 
     def diagnosis(self) -> Diagnosis:
         """Return what explains the side, and where that is."""
         where = self._where()
         single = where.position is not None or where.pair is not None or where.unrotated
         if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
-            x, y = (vectors[self.index] for vectors in (self.block.given, self.block.rotated))
-            if factor := solving.common_factor(self.block.rows(), x, y, self.setting, self.dtype):
+            vectors = self.block.rows(), self.given, self.rotated
+            if factor := solving.common_factor(*vectors, self.setting, self.dtype):
                 return factor
         found = (
             self._known() or self._equals(self._mixed_rows()) or self._equals(faults.of_roundings(self.dtype))
@@ -231,10 +241,9 @@ class _Side:
         for b in np.flatnonzero(self.side.heads.any(axis=1)):
             h = int(np.argmax(self.side.heads[b]))
             z, w = (
-                exact_rotation.complex_pairs(x[self.index][b, h, few], self.setting)
-                for x in (block.given, block.rotated)
+                exact_rotation.complex_pairs(x[b, h, few], self.setting) for x in (self.given, self.rotated)
             )
-            taken[b] = np.argmin([_rms(w - z * turn) for turn in turns])
+            taken[b] = np.argmin([rms(w - z * turn) for turn in turns])
         if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
             told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
             yield Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
@@ -258,8 +267,9 @@ class _Side:
 
     def _unexplained(self) -> Diagnosis:
         """Return that nothing explains it, or that most pairs of all heads have other lengths."""
-        x, y = self.block.given[self.index], self.block.rotated[self.index]
-        before, after = (np.abs(exact_rotation.complex_pairs(vectors, self.setting)) for vectors in (x, y))
+        before, after = (
+            np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (self.given, self.rotated)
+        )
         expected = before * attention_factor(self.setting.scaling)
         with np.errstate(invalid="ignore", over="ignore"):
             others = float(np.mean(np.abs(after - expected) > _LENGTH * expected))
@@ -344,7 +354,7 @@ class _Side:
         rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
         (given, rotated), at, seen = self._seen(fault, block, vector, places)
         w, z, expected = self._expected(fault, given, rotated, seen)
-        if not _rms(w - expected) <= _FAR * max(_rms(z), _rms(expected)):
+        if not rms(w - expected) <= _FAR * max(rms(z), rms(expected)):
             return False
         phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
         if fault.mixes:
@@ -356,12 +366,13 @@ class _Side:
             rounding = max(rounding, 2 * allowance.rounding_error(own, self.setting))
         allowed = attention_factor(other.scaling) * np.minimum(2.0, phase) + rounding
         size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
+        tiny = 4 * self.dtype.smallest_subnormal
         with np.errstate(invalid="ignore", over="ignore"):
-            if not (np.abs(w - expected) <= allowed * size + self._tiny).all():
+            if not (np.abs(w - expected) <= allowed * size + tiny).all():
                 return False
             if other.rotary_dim != self.setting.rotary_dim or self.side.pairs[self.setting.pairs :].any():
                 rest = np.s_[:, other.rotary_dim :]
-                most = max(1.0, fault.times) * rounding * np.abs(given[rest]) + self._tiny
+                most = max(1.0, fault.times) * rounding * np.abs(given[rest]) + tiny
                 out = rotated[rest].astype(np.float64)
                 kept = given[rest] if fault.rounded is None else round_to(given[rest], fault.rounded)
                 passing = (out - times * kept for times in {1.0, fault.times})
@@ -370,7 +381,7 @@ class _Side:
             if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them
                 plain = replace(fault, recipe=None, rounded=None)
                 _, _, exact = self._expected(plain, given, rotated, seen)
-                return _rms(w - expected) <= _CLEAR * _rms(w - exact)
+                return rms(w - expected) <= _CLEAR * rms(w - exact)
         return True
 
     def _seen(
@@ -404,8 +415,6 @@ class _Side:
 
     def _shows(self, fault: Fault) -> bool:
         """Return whether a fault explains a part of the error, whatever roundings leave of it."""
-        if fault.crossed and not self._changes(fault):
-            return False
         numbers = range(len(self.off))  # one that is of some heads or rows alone shows in those
         return any(self._distance(fault, n) <= _SHOWS * self._distance(_RIGHT, n) for n in numbers)
 
@@ -415,27 +424,26 @@ class _Side:
         b, h = self.off[number]
         (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), every)
         w, _, expected = self._expected(fault, given, rotated, seen)
-        return _rms(w - expected)
-
-    @property
-    def _tiny(self) -> float:
-        return 4 * self.dtype.smallest_subnormal
+        return rms(w - expected)
 
     def _vectors(self) -> tuple[FloatArray, FloatArray, Positions]:
         """Return the wrong vectors of one batch element, given and rotated, and their positions (s,)."""
         b = int(self.off[0][0])
         heads = [int(h) for element, h in self.off if element == b]
-        given, rotated = (x[self.index][b][heads] for x in (self.block.given, self.block.rotated))
-        return given, rotated, self.block.rows()[b]
+        return self.given[b][heads], self.rotated[b][heads], self.block.rows()[b]
 
     def _solved(self) -> Diagnosis | None:
         """Return a factor, the setting that frequencies show, or a base from the first wrong position on."""
         given, rotated, at = self._vectors()
         if factor := solving.factor(at, given[0], rotated[0], self.setting, self.dtype):
             return factor  # of all: noise decides where it is beyond what is allowed first
-        fitted = self._equals(self.fitted) or self._equals(self._fitted())
-        if fitted or (based := self._equals(solving.base(at, given, rotated, self.setting, self.dtype))):
-            return fitted or based
+        tried = (
+            self.fitted,
+            solving.settings(at, given, rotated, self.setting),
+            solving.base(at, given, rotated, self.setting, self.dtype),
+        )
+        if fitted := next(filter(None, map(self._equals, tried)), None):
+            return fitted
         first = self.first
         given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
         found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
@@ -455,7 +463,7 @@ class _Side:
         """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
         given, rotated_as, at = self._vectors()
         given = given if rounded is None else round_to(given, rounded)
-        wrong = np.isin(at, self.side.positions) if len(self.off) else np.zeros(at.size, bool)
+        wrong = np.isin(at, self.side.positions)
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
         asked = other or self.setting
         seen = solving.positions(at, given[0], rotated_as[0], wrong, asked, fmt or self.dtype)
@@ -469,11 +477,6 @@ class _Side:
         some = np.s_[:, :, self.first :]
         given, rotated = ((pair[0][some], pair[1][some]) for pair in (self.block.given, self.block.rotated))
         return replace(self.block, at=self.block.at[..., self.first :], given=given, rotated=rotated)
-
-    def _fitted(self) -> Iterator[Fault]:
-        """Yield settings whose frequencies are those that the vectors show, the simplest first."""
-        given, rotated, at = self._vectors()
-        yield from solving.settings(at, given, rotated, self.setting, self.dtype)
 
     def _pairs_left(self) -> Diagnosis | None:
         """Return the pairs that are not rotated, where they are those that are out of place."""
@@ -490,10 +493,10 @@ class _Side:
 
     def _two(self) -> Diagnosis | None:
         """Return two faults that together explain the side, of two kinds, or two settings."""
-        given, rotated, _ = self._vectors()
+        given, rotated, at = self._vectors()
+        fitted = solving.settings(at, given, rotated, self.setting)
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
-        known = (one for one in self._faults() if not one.crossed or self._changes(one))
-        every = [*known, *self._fitted(), *sized, *faults.of_roundings(self.dtype)]
+        every = [*self._faults(), *fitted, *sized, *faults.of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
         beside = {group: list(filter(self._shows, by[group])) for group in groups[:3]}  # beside roundings
@@ -525,8 +528,7 @@ class _Side:
             there = replace(self, side=replace(self.side, block=near), near=True)
             if there._holds(_RIGHT, near):
                 return None
-            known = [one for one in self._faults() if there._comes_near(one)]
-            known = list(filter(self._shows, known))
+            known = [one for one in self._faults() if there._comes_near(one) and self._shows(one)]
             rounded = list(faults.of_roundings(self.dtype))
             both = (one.beside(other) for one, other in itertools.product(known, rounded))
             for some in (rounded, both):
@@ -550,13 +552,11 @@ class _Side:
 
     def _comes_near(self, fault: Fault) -> bool:
         """Return whether a fault leaves no more of the wrong vectors than roundings of narrow formats do."""
-        if fault.crossed and not self._changes(fault):
-            return False
         few = np.arange(min(_COMPARED, self.block.length))
         for b, h in self.off:
             (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), few)
             w, z, expected = self._expected(fault, given, rotated, seen)
-            if not _rms(w - expected) <= _ROUNDED * _rms(z):
+            if not rms(w - expected) <= _ROUNDED * rms(z):
                 return False
         return True
 
@@ -598,17 +598,17 @@ class _Side:
         block, heads = self.block, np.argwhere(self.side.heads)
         found = []
         for b, h in dict.fromkeys((tuple(heads[0]), tuple(heads[-1]))):
-            at = block.rows()[b]
-            given, rotated = block.given[self.index][b, h], block.rotated[self.index][b, h]
-            wrong = np.isin(at, self.side.positions)
-            seen = solving.positions(at, given, rotated, wrong, self.setting, self.dtype)
+            at, wrong = block.rows()[b], np.isin(block.rows()[b], self.side.positions)
+            vectors = at, self.given[b, h], self.rotated[b, h]
+            seen = solving.positions(*vectors, wrong, self.setting, self.dtype)
             found.append(next(((one, best) for one, best in seen.items() if one != best), None))
         if found[0] is None or any(one != found[0] for one in found):
             return None
         return Diagnosis("another-position", {"position": found[0][0], "seen": found[0][1]})
 
 
-def _rms(x: NDArray[np.complex128]) -> float:
+def rms(x: NDArray[Any]) -> float:
+    """Return the root of the mean square of numbers."""
     return float(np.sqrt(np.mean(np.abs(x) ** 2)))
 
 

@@ -39,9 +39,7 @@ _PARTS = 64  # of a size, that are tried
 _TRIED = 3  # positions that come nearest
 
 
-def settings(
-    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
-) -> Iterator[Fault]:
+def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) -> Iterator[Fault]:
     """Yield the settings whose frequencies vectors show from position to position, the simplest first.
 
     Shapes: at (s,), x and rotated y (h, s, d).
@@ -103,9 +101,8 @@ def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtyp
     for digits in range(2, 11):
         rounded = float(f"{np.exp(log) / times:.{digits}g}")
         if 1 < rounded < LARGEST_BASE and rounded != setting.base:
-            variant = of_base(setting, rounded)
-            if variant.diagnosis is not None and variant.setting is not None:
-                yield Fault(variant.diagnosis, functools.partial(instead, variant.setting), fitted=True)
+            told, other = of_base(setting, rounded)
+            yield Fault(told, functools.partial(instead, other), fitted=True)
 
 
 def _log_base(

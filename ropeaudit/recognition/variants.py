@@ -5,6 +5,7 @@ Letters: p pairs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -48,13 +49,18 @@ def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Vari
     """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
     right, seen = exact.astype(np.float32).tobytes(), set[tuple[bytes, str]]()
     with np.errstate(all="ignore"):
-        for make in (_ramps, _lists, _scalings, _exponents, _bases, _transforms, _computed):
-            for variant in make(setting, exact, stored):
-                same = variant.theta.astype(np.float32).tobytes()
-                key = same, variant.diagnosis.code if variant.diagnosis else ""
-                if same != right and key not in seen and np.isfinite(variant.theta).all():
-                    seen.add(key)
-                    yield variant
+        for variant in itertools.chain(
+            _ramps(setting),
+            _scalings(setting, stored),
+            _exponents(setting),
+            _bases(setting, stored),
+            _otherwise(setting, exact),
+        ):
+            same = variant.theta.astype(np.float32).tobytes()
+            key = same, variant.diagnosis.code if variant.diagnosis else ""
+            if same != right and key not in seen and np.isfinite(variant.theta).all():
+                seen.add(key)
+                yield variant
 
 
 def _theta(setting: RopeSetting) -> Array:
@@ -62,8 +68,9 @@ def _theta(setting: RopeSetting) -> Array:
     return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
 
 
-def _plain(setting: RopeSetting) -> Array:
-    x = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
+def _plain(setting: RopeSetting, dims: int | None = None) -> Array:
+    """Return the frequencies without the scaling. dims: that exponents are over, if not those that rotate."""
+    x = 2.0 * np.arange(setting.pairs) / (dims or setting.rotary_dim)
     return np.asarray(effective_base(setting) ** -x)
 
 
@@ -106,11 +113,10 @@ def of_frequencies(setting: RopeSetting, theta: Array) -> RopeSetting:
 
 def over(setting: RopeSetting, dims: int) -> RopeSetting:
     """Return a setting with exponents over another number of dims, and scaled pair for pair as before."""
-    x = 2.0 * np.arange(setting.pairs) / dims
-    return of_frequencies(setting, effective_base(setting) ** -x * (_theta(setting) / _plain(setting)))
+    return of_frequencies(setting, _plain(setting, dims) * (_theta(setting) / _plain(setting)))
 
 
-def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+def _ramps(setting: RopeSetting) -> Iterator[Variant]:
     """Yield YaRN's ramp the other way round, truncated or not, with its usual borders, or ended too early."""
     scaling = setting.scaling
     if scaling.kind != "yarn":
@@ -145,15 +151,11 @@ def _short_ramp(setting: RopeSetting, plain: Array) -> Array | None:
     return np.asarray(plain / setting.scaling.stretch * ramp + plain * (1 - ramp))
 
 
-def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield the frequencies of both of longrope's lists."""
+def _scalings(setting: RopeSetting, stored: Array) -> Iterator[Variant]:
+    """Yield both of longrope's lists, no scaling, the known ones, and the expected one with other numbers."""
     if setting.scaling.kind == "longrope":
         for length in (0, int(setting.scaling.original or 0) + 1):
             yield of_other(setting, replace(setting, length=length), 0.94)
-
-
-def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield no scaling, the known ones, and the expected one with other numbers."""
     plain = replace(setting, scaling=DEFAULT)
     theta, rotating = _plain(plain), int(np.count_nonzero(stored))
     if setting.scaling != DEFAULT:
@@ -175,7 +177,7 @@ def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Var
         yield of_other(setting, replace(plain, scaling=scaling), 1.0 + 1e-4 * number)
 
 
-def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+def _bases(setting: RopeSetting, stored: Array) -> Iterator[Variant]:
     """Yield other bases: well-known ones, and those that the frequencies show, in few digits."""
     if setting.scaling.kind == "explicit":
         return
@@ -194,7 +196,8 @@ def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Varian
                 tried[base] = 1.0 + 0.02 * digits
     for base, cost in tried.items():
         if 1.0 < base < 1e18:
-            yield of_base(setting, base, cost)
+            told, other = of_base(setting, base)
+            yield Variant(_theta(other), told, other, cost)
 
 
 def bases_shown(theta: Array, exponents: Array) -> list[float]:
@@ -234,14 +237,12 @@ def other_factors(asked: Scaling) -> tuple[float, ...]:
     )
 
 
-def of_base(setting: RopeSetting, base: float, cost: float = 1.0) -> Variant:
-    """Return the frequencies of another base."""
-    other = replace(setting, base=base)
-    told = Diagnosis("wrong-base", {"base": base, "asked": setting.base})
-    return Variant(_theta(other), told, other, cost)
+def of_base(setting: RopeSetting, base: float) -> tuple[Diagnosis, RopeSetting]:
+    """Return that the base is another, and the setting that has it."""
+    return Diagnosis("wrong-base", {"base": base, "asked": setting.base}), replace(setting, base=base)
 
 
-def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+def _exponents(setting: RopeSetting) -> Iterator[Variant]:
     """Yield exponents 2i/n over another number of dims than are rotated."""
     rotated = setting.rotary_dim
     for dims in dict.fromkeys((setting.head_dim, rotated - 2, *_DIMS)):
@@ -251,15 +252,11 @@ def _exponents(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Va
             yield Variant(_theta(other), told, other, 0.98)
 
 
-def _transforms(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield the expected frequencies in another unit or order."""
+def _otherwise(setting: RopeSetting, exact: Array) -> Iterator[Variant]:
+    """Yield the expected frequencies in another unit or order, and in arithmetic of a narrower format."""
     yield _explicit(setting, 1 / exact, "inverse-frequencies")
     yield _explicit(setting, exact / (2 * math.pi), "turns-per-token")
     yield _explicit(setting, exact[::-1], "pair-order")
-
-
-def _computed(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield the formulas in arithmetic of a narrower format, form by form."""
     for fmt in CASTS[:2]:
         for number, form in enumerate(FORMS):
             theta = frequencies(setting, form, fmt).astype(np.float64)

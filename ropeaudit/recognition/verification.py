@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,9 @@ class Places:
         return not self.excess <= 1 and not known
 
 
+NOWHERE = Places(-1.0, "q", 0, 0, 0, 0)  # before any call
+
+
 @dataclass(frozen=True, slots=True)
 class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
@@ -126,8 +129,8 @@ class _SideExcess:
 
     excess: float = -1.0
     place: tuple[int, int, int, int] = (0, 0, 0, 0)
-    heads: Bool | None = None
-    pairs: Bool | None = None
+    heads: Bool = field(default_factory=lambda: np.zeros((1, 1), np.bool_))
+    pairs: Bool = field(default_factory=lambda: np.zeros(1, np.bool_))
     positions: list[Positions] = field(default_factory=list)
     block: CalledBlock | None = None
     setting: RopeSetting | None = None
@@ -136,10 +139,8 @@ class _SideExcess:
         """Take in the excess of a block over what a setting allows. Shapes: over (b, h, s, p)."""
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
-        heads, pairs = off.any(axis=(2, 3)), off.any(axis=(0, 1, 2))
-        for part, name in ((heads, "heads"), (pairs, "pairs")):
-            known: Bool | None = getattr(self, name)
-            setattr(self, name, part if known is None else part | known)
+        self.heads = self.heads | off.any(axis=(2, 3))
+        self.pairs = self.pairs | off.any(axis=(0, 1, 2))
         self.positions.append(np.unique(block.rows()[off.any(axis=(1, 3))]))
         if float(over[worst]) > self.excess:
             self.excess, self.setting = float(over[worst]), setting
@@ -150,7 +151,7 @@ class _SideExcess:
 
     def side(self) -> MisplacedSide | None:
         """Return what is out of place; None where nothing is."""
-        if self.block is None or self.heads is None or self.pairs is None:
+        if self.block is None:
             return None
         return MisplacedSide(self.heads, self.pairs, np.concatenate(self.positions), self.block)
 
@@ -169,6 +170,16 @@ class SameFrequencies(Rotator):
         return self.rotator.rotate_both(q, k, at)
 
 
+class Held(TypedDict, total=False):
+    """To what calls are held, and what is looked for where they are wrong; see `judged`."""
+
+    afresh: Callable[[], Rotator] | None
+    rule: Resolved | None
+    searches: Searches | None
+    explain: bool
+    each_call: bool
+
+
 def check(
     rotator: Rotator,
     setting: RopeSetting,
@@ -176,20 +187,15 @@ def check(
     vectors: GivenVectors,
     offset: int,
     *,
-    afresh: Callable[[], Rotator] | None = None,
     warm: bool = False,
-    rule: Resolved | None = None,
     batch_step: int = 0,
-    searches: Searches | None = None,
-    each_call: bool = False,
-    explain: bool = True,
+    **held: Unpack[Held],
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
-    afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
-    first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
-    takes a row for each. searches: those of other calls of the same code. each_call, explain: see `judged`.
+    warm: the instance is called at the positions before the shift first, so that what it keeps of a call
+    shows. batch_step: added to the positions from one batch element to the next, where code takes a row for
+    each. held: see `judged`.
     """
 
     def blocks() -> Iterator[CalledBlock]:
@@ -201,17 +207,7 @@ def check(
             rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
             yield CalledBlock(rows, (q, k), rotator.rotate_both(q, k, rows))
 
-    return judged(
-        blocks(),
-        rotator,
-        setting,
-        dtype,
-        afresh=afresh,
-        rule=rule,
-        searches=searches,
-        explain=explain,
-        each_call=each_call,
-    )
+    return judged(blocks(), rotator, setting, dtype, **held)
 
 
 def judged(
@@ -226,10 +222,12 @@ def judged(
     explain: bool = True,
     each_call: bool = False,
 ) -> Places:
-    """Return where the worst rotated pair stands of calls that were made; see `check`.
+    """Return where the worst rotated pair stands of calls that were made.
 
-    explain: whether what explains a wrong one is looked for. each_call: whether each call is held to the
-    frequencies for its own length, its largest position + 1, and not to those of the setting.
+    afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
+    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
+    wrong one is looked for. each_call: whether each call is held to the frequencies for its own length, its
+    largest position + 1, and not to those of the setting.
     """
 
     def held_to(block: CalledBlock) -> RopeSetting:
@@ -247,14 +245,10 @@ def judged(
     found = None
     if sides and explain:
         block = sides[worst].block
-        own = held_to(block)
-
-        def over_own(x: FloatArray, y: FloatArray) -> Array:
-            return excess(x, y, block.rows(), own, dtype, rule)
-
-        found = unstable(rotator, block, afresh, searches) or (
-            state(afresh(), block, over_own) if afresh else None
-        )
+        rows, own = block.rows(), held_to(block)
+        found = unstable(rotator, block, afresh, searches)
+        if found is None and afresh:
+            found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, dtype, rule))
         found = found or _explained(sides, held_to, dtype, rotator, searches, each_call)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     batch, head, position, pair = seen[worst].place
@@ -298,6 +292,22 @@ def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) ->
             if offset >= BATCH_STEP:
                 results.append(check_at(-BATCH_STEP))
     return worst(results)
+
+
+def up_to_a_wrong_one(
+    calls: Sequence[_Call], judge: Callable[[_Call, bool], Places]
+) -> tuple[Places, list[_Call]]:
+    """Return the worst pair of calls up to the first that is wrong, and that call; none where all are right.
+
+    judge: as `with_other_side` takes it.
+    """
+    worst = NOWHERE
+    for number, call in enumerate(calls):
+        placed = judge(call, True)
+        if not placed.excess <= 1:
+            return with_other_side(placed, judge, calls[number + 1 :]), [call]
+        worst = max(worst, placed, key=lambda places: places.excess)
+    return worst, []
 
 
 def with_other_side(wrong: Places, judge: Callable[[_Call, bool], Places], others: Iterable[_Call]) -> Places:
@@ -423,7 +433,7 @@ def unstable(
     rotator: Rotator,
     block: CalledBlock,
     afresh: Callable[[], Rotator] | None,
-    searches: Searches | None = None,
+    searches: Searches | None,
 ) -> Diagnosis | None:
     """Return that it is random, where calls alike give different numbers with other seeds.
 

@@ -31,8 +31,7 @@ def sentence(diagnosis: Diagnosis | None) -> str:
     """Return what a diagnosis says, with where it is and what explains as much; empty for none."""
     if diagnosis is None:
         return ""
-    equals = (diagnosis, *diagnosis.alternatives)
-    texts = list(dict.fromkeys(_whole(whole) for whole in equals))
+    texts = list(dict.fromkeys(map(_whole, (diagnosis, *diagnosis.alternatives))))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
     alone = not any(one.where.sides for one in diagnosis.also)  # nothing is said of the other side
@@ -56,16 +55,24 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
     if diagnosis.where.since is not None:
         return "see what changes at that position: another table, another branch, a limit"
     wide = FP64 if up_to > FP32.first_inexact_integer else FP32
-    equals = (diagnosis, *diagnosis.alternatives)
-    texts = [_remedies(whole, dtype, wide) for whole in equals]
-    return texts[0] if len(set(texts)) == 1 else ""
+    texts = set[str]()
+    for whole in (diagnosis, *diagnosis.alternatives):
+        told = (_remedy(one, dtype, wide) for one in whole.parts())
+        texts.add("; ".join(dict.fromkeys(filter(None, told))))
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def option(diagnosis: Diagnosis | None) -> str:
     """Return the option of this program by which what is there is right; empty where none makes all so."""
     if diagnosis is None or diagnosis.where.since is not None:
         return ""
-    texts = {_option(whole) for whole in (diagnosis, *diagnosis.alternatives)}
+    texts = set[str]()
+    for one in (
+        diagnosis,
+        *diagnosis.alternatives,
+    ):  # each of which is to be all that is wrong, of all of q and k
+        whole = len(list(one.parts())) == 1 and one.where == Where(gradient=one.where.gradient)
+        texts.add(kinds()[one.code].option.format_map(_named(one)) if whole else "")
     return texts.pop() if len(texts) == 1 else ""
 
 
@@ -110,18 +117,6 @@ def arithmetic(values: Mapping[str, Any]) -> str:
         parts.append(f"{rotation} rotation" + (" rounded once" if values["rounding"] == "once" else ""))
     words = ", ".join(parts)
     return f"{words} ({', '.join(recipes)})" if (recipes := values["recipes"]) else words
-
-
-def _remedies(diagnosis: Diagnosis, dtype: Format, wide: Format) -> str:
-    """Return what to change for all parts of an explanation."""
-    told = (_remedy(one, dtype, wide) for one in diagnosis.parts())
-    return "; ".join(dict.fromkeys(filter(None, told)))
-
-
-def _option(diagnosis: Diagnosis) -> str:
-    """Return the option for an explanation that is all that is wrong, of all of q and k."""
-    whole = len(list(diagnosis.parts())) == 1 and diagnosis.where == Where(gradient=diagnosis.where.gradient)
-    return kinds()[diagnosis.code].option.format_map(_named(diagnosis)) if whole else ""
 
 
 def _whole(diagnosis: Diagnosis) -> str:

@@ -324,7 +324,7 @@ def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
 
 
 def test_dear_code_is_called_less(monkeypatch) -> None:
-    monkeypatch.setattr(agreement, "cost", lambda code: 1.0)
+    monkeypatch.setattr(agreement, "seconds_of_a_call", lambda *_: 1.0)
     assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
     assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import testing
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.conformance import answers, code_checks, every_position, served
+from ropeaudit.conformance import code_checks, environments, every_position, served
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.served import AXES, ServedCall, calls_of
@@ -46,9 +46,9 @@ def found(function, check=served.served, **rest):
 
 def test_input_that_some_calls_alone_change_is_seen() -> None:
     code = under_test(served_kernels.overwrites_q_of_one_token)
-    assert [one.status for one in answers.inputs_unchanged(code)] == ["pass"]  # of a call of many tokens
+    assert [one.status for one in environments.inputs_unchanged(code)] == ["pass"]  # of a call of many tokens
     list(served.served(code))
-    (inputs,) = answers.inputs_unchanged(code)
+    (inputs,) = environments.inputs_unchanged(code)
     assert inputs.failed
     assert "in some calls, and returns another array" in inputs.detail
 

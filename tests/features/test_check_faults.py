@@ -17,8 +17,8 @@ from net.kernel_rows import KERNELS
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import config_target
-from ropeaudit.features.check.checked import Checked
-from ropeaudit.features.check.faults import of_checks, place
+from ropeaudit.features.check.checked import Checked, place
+from ropeaudit.features.check.report import faults_of
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.faults import Fault, annotation
@@ -320,4 +320,4 @@ def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
 
 
 def test_what_is_waived_or_passes_is_no_fault() -> None:
-    assert of_checks([checked("a.py:f", status=status) for status in ("pass", "waived", "info")]) == []
+    assert faults_of([checked("a.py:f", status=status) for status in ("pass", "waived", "info")]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Unpack
 
@@ -13,13 +14,16 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
-from ropeaudit.errors import ForeignError, RopeAuditError, UsageError, did, unusable
+from ropeaudit.conformance.vector_case import MANIFEST
+from ropeaudit.errors import BadInput, ForeignError, RopeAuditError, UnknownName, UsageError, did, unusable
 from ropeaudit.features.check import code_target, waivers
-from ropeaudit.features.check.checked import NONE, interrupted
+from ropeaudit.features.check.checked import NONE, Kind, interrupted
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
-from ropeaudit.features.check.targets import Kind, kind
+from ropeaudit.rope import presets
 from ropeaudit.runtime import doing
+from ropeaudit.subjects import factories
+from ropeaudit.tensor_files import gguf_files
 
 
 @arguments.checked
@@ -60,15 +64,9 @@ def check(
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
+    formats = () if dtypes is None else tuple(arguments.formats(dtypes))
     options = CheckOptions(
-        dtypes=() if dtypes is None else tuple(arguments.formats(dtypes)),
-        up_to=up_to,
-        recipe=recipe,
-        order=order,
-        seed=seed,
-        text=text,
-        tokens=tokens,
-        returned=returned,
+        *(formats, up_to, recipe, order, seed, text, tokens, returned),
         thorough=thorough,
         head_dims=head_dims,
         device=device,
@@ -92,31 +90,27 @@ def run(
     """
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
-    for done, (target, which) in enumerate(zip(targets, kinds, strict=True)):
+    steps = zip(targets, kinds, arguments.steps(progress, len(targets)), strict=True)
+    for done, (target, which, on_progress) in enumerate(steps, 1):
         doing.begin(target)
-
-        def on_progress(share: float, done: int = done) -> None:
-            progress((done + share) / len(targets))
-
         if which == "case":
             results = _of_case(target, options, kinds.count("case") > 1)
         elif which == "code":
             results = code_target.checks(target, case, options, on_progress, note)
-        elif which == "checkpoint":
+        elif which in ("checkpoint", "gguf"):
             from ropeaudit.features.check import checkpoint_target
 
-            results = checkpoint_target.checks(target, case, options, on_progress, note)
-        elif which == "gguf":
-            from ropeaudit.features.check import gguf_target
-
-            results = gguf_target.checks(target, case, note)
+            if which == "gguf":
+                results = checkpoint_target.of_gguf(target, case, note)
+            else:
+                results = checkpoint_target.checks(target, case, options, on_progress, note)
         else:
             from ropeaudit.features.check import config_target
 
             alone = replace(case, model=None, config=None)
             results = config_target.checks(target, which, alone, options, on_progress)
         try:
-            yield from _answered(target, which, results, targets[done + 1 :], alone=len(targets) == 1)
+            yield from _answered(target, which, results, targets[done:], alone=len(targets) == 1)
         except RopeAuditError as error:
             if which != "code":
                 raise
@@ -214,3 +208,49 @@ def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Chec
     last = spec.offsets[-1] + spec.seq_len
     for finding in returned.findings(case.folder, output, options.recipe):
         yield Checked(target, "case", case.digest[:19], spec.dtype.name, spec.setting, last, finding)
+
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+
+
+def kind(target: str) -> Kind:
+    """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
+    path = Path(target)
+    if ".py:" in target and factories.is_own(target):
+        return "code"
+    from ropeaudit.subjects import third_party  # in-function: it reads a file for each package
+
+    if third_party.is_known(target):
+        return "code"
+    if path.is_dir():
+        if (path / MANIFEST).is_file():
+            return "case"
+        if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
+            return "checkpoint"
+        if (path / "config.json").is_file():
+            return "config"
+        raise BadInput(
+            f"{path} holds neither a config.json nor weights nor a manifest.json of `ropeaudit vectors`; "
+            "give a model's folder"
+        )
+    if path.name == MANIFEST and path.is_file():
+        return "case"
+    if path.suffix == ".json" and path.is_file():
+        return "config"
+    if path.is_file() and gguf_files.is_gguf(path):
+        return "gguf"
+    if path.is_file() and any(path.match(pattern) for pattern in _WEIGHTS):
+        return "checkpoint"
+    if factories.is_own(target):
+        return "code"
+    models = [model.name for model in presets.all_presets()]
+    if target in models:
+        return "model"
+    known = [*third_party.ENTRIES, *models]
+    if get_close_matches(target, known, cutoff=0.8):  # a folder that is not there is not nearly a name
+        raise UnknownName("target", target, known)
+    raise UsageError(
+        f"{target!r} is no target: there is no such file or folder; give FILE.py:NAME, mypkg.rope:NAME, a "
+        "config.json, a model's folder, a .gguf file, or a name of `ropeaudit list implementations` or "
+        "`ropeaudit list models`"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import shlex
 from collections import Counter
@@ -11,8 +12,7 @@ from dataclasses import replace
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import INTERRUPTED, PAIR
-from ropeaudit.features.check import faults
-from ropeaudit.features.check.checked import NONE, Checked, listed
+from ropeaudit.features.check.checked import NONE, Checked, listed, place
 from ropeaudit.features.check.config_target import LIMIT
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports.answers import Answer, Cause, Status, plain
@@ -174,8 +174,8 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
     facts += _advice(first, case)
     if title != finding.detail:
         facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
-    file, line = faults.place(first)
-    source = faults.source(file, line)
+    file, line = place(first)
+    source = linecache.getline(file, line).strip() if line else ""
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
 
 

@@ -1,24 +1,30 @@
-"""What is requested of every target, and one check of a target."""
+"""What is requested of every target, and one check of a target, with the place that code hosts show it at."""
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, MARGIN, Finding
-from ropeaudit.features.check.targets import Kind
+from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.paths import shown_path
+from ropeaudit.subjects.calling import own_files
 
+Kind = Literal["code", "model", "config", "checkpoint", "gguf", "case"]
 Progress: TypeAlias = Callable[[float], None]
 Note: TypeAlias = Callable[[Sequence[str]], None]
 NONE = "none"  # a dtype or a layer type where a check has none
 _MOST = 3  # names that a sentence lists
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +128,62 @@ def listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(names[:_MOST]) + more
+
+
+def place(one: Checked) -> tuple[str, int]:
+    """Return the file of a target and the line of its function; empty and 0 where they are not known.
+
+    That is where the file that the target names binds its name, by an import if by nothing else.
+    """
+    if one.kind == "code":
+        return _of_code(one.target)
+    path = Path(one.target)
+    if path.is_dir():
+        path /= MANIFEST if one.kind == "case" else _CONFIG
+    return (shown_path(path), 0) if path.is_file() else ("", 0)
+
+
+def _of_code(target: str) -> tuple[str, int]:
+    """Return the place of code: the target begins with a file's path, or with a module's name."""
+    where, _, name = target.rpartition(":")
+    files = [Path(where)] if where.endswith(".py") else []
+    if not files and (own := own_files.of_module(where, "")):
+        module = Path(own.folder).joinpath(*where.split("."))
+        files = [module / "__init__.py", module.with_name(f"{module.name}.py")]
+    path = next((path for path in files if path.is_file()), None)
+    if path is None:  # an installed package, or a name of `list implementations`
+        return "", 0
+    try:
+        return shown_path(path), _line(ast.parse(path.read_bytes()), name.split("."))
+    except (OSError, SyntaxError, ValueError):
+        return shown_path(path), 0
+
+
+def _line(tree: ast.AST, parts: Sequence[str]) -> int:
+    """Return the line of a dotted name, of the innermost part that the file defines; 0 where of none."""
+    line = 0
+    for part in parts:
+        last = [node for node in _defined(tree) if _names(node, part)]
+        if not last:
+            break
+        tree, line = last[-1], last[-1].lineno
+    return line
+
+
+def _defined(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of a body, those under conditions too, and none of functions within."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield from _defined(node)
+
+
+def _names(node: ast.stmt, name: str) -> bool:
+    """Return whether a statement defines a name, imports it or assigns to it."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return node.name == name
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return name in [one.asname or one.name for one in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)

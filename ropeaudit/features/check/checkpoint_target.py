@@ -1,13 +1,20 @@
-"""The checks of a checkpoint: its config, the RoPE buffers that it stores, and the model if it is to run."""
+"""The checks of files of weights.
+
+Of a checkpoint: its config, the RoPE buffers that it stores, and the model if it is to run. Of a GGUF file:
+what it says of RoPE, and what its conversion lost of a config.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance.finding import Finding, Status, not_applicable, noted
+from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
@@ -16,9 +23,14 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.expected import FAR, NEAR
+from ropeaudit.recognition import wording
+from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.rope.gguf_metadata import GgufRope
+from ropeaudit.runtime import digests
 
 _MODEL_DTYPES = ("fp32", "bf16")
+_CONVERSION = "conversion"
 
 
 def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
@@ -29,11 +41,7 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
             "--tokens and --text run the model, which needs",
             ", or leave them out: what is stored is checked without",
         )
-    parts = 2 if runs else 1
-
-    def of_config(share: float) -> None:
-        progress(share / parts)
-
+    of_config, *of_run = arguments.steps(progress, 2 if runs else 1)
     if (Path(name) / "config.json").is_file():
         yield from config_target.checks(name, "checkpoint", case, options, of_config)
     else:
@@ -46,7 +54,7 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
         yield _checked(name, finding)
     note(audit.source.notes)
     if runs:
-        yield from _run(name, options, lambda share: progress((1 + share) / parts), note)
+        yield from _run(name, options, of_run[0], note)
 
 
 def _checked(name: str, finding: Finding, dtype: str = NONE, device: str = NONE) -> Checked:
@@ -75,29 +83,19 @@ def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
     if far >= NEAR and (distant := one.drift_at(far)) is not None:
         drift += f", {percent(distant)} at a distance of {far:,}"
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-    return Finding(
-        f"stored {one.what}",
-        "fail" if one.wrong else "info" if one.agrees is None else "pass",
-        f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}",
-        measured=math.nan if one.error is None else one.error,
-        unit="relative" if one.what in ("inv_freq", "periods") else "radians",
-        where=f"{one.stored.name}{more}",
-        diagnosis=one.diagnosis,
-        remedy=one.remedy(expected),
-    )
+    status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
+    detail = f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}"
+    unit = "relative" if one.what in ("inv_freq", "periods") else "radians"
+    sizes = math.nan if one.error is None else one.error, math.nan, unit
+    about = f"{one.stored.name}{more}", one.diagnosis
+    return Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
 
 
 def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
     """Yield what the whole model does at shifted positions: in float64, then in each dtype."""
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
-    audit = model_analysis.model(
-        name,
-        dtypes=names,
-        text=options.text,
-        tokens=options.tokens,
-        seed=options.seed,
-        device=options.device,
-    )
+    asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
+    audit = model_analysis.model(name, dtypes=names, **asked)
     place = audit.device.label
     seen: set[int] = set()
     try:
@@ -121,36 +119,23 @@ def _decode(shifted: Shifted) -> Finding:
     if one is None:
         return not_applicable("model decode", "it was not compared: see the notes")
     status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
-    return Finding(
-        "model decode",
-        status,
-        one.words or "decode with a cache, of two rows, one padded on the left, is one pass",
-        measured=one.change,
-        allowed=one.allowed,
-        unit="logit",
-        where="" if one.layer is None else f"layer {one.layer}",
-        diagnosis=one.wrong,
-    )
+    detail = one.words or "decode with a cache, of two rows, one padded on the left, is one pass"
+    sizes, where = (one.change, one.allowed, "logit"), "" if one.layer is None else f"layer {one.layer}"
+    return Finding("model decode", status, detail, *sizes, where, one.wrong)
 
 
 def _rotation(shifted: Shifted) -> Finding:
     """Return whether what the model holds, and how its layers rotate, are its config's."""
+    name, where = "model rotation", f"offset {shifted.offset:,}"
     if shifted.word in model_analysis.WRONG and shifted.word != "wrong_decode":
-        return Finding(
-            "model rotation",
-            "fail",
-            model_analysis.VERDICTS[shifted.word],
-            where=", ".join(one.name for one in shifted.held) or f"offset {shifted.offset:,}",
-            diagnosis=shifted.diagnosis,
-        )
+        where = ", ".join(one.name for one in shifted.held) or where
+        said = model_analysis.VERDICTS[shifted.word]
+        return judged(name, False, said, where=where, diagnosis=shifted.diagnosis)
     if not shifted.places:
-        return not_applicable("model rotation", "no layer's rotation could be compared with config.json")
-    return Finding(
-        "model rotation",
-        "pass",
-        f"what the model holds, and how {len(shifted.places)} of its layers rotate, is as config.json says",
-        where=f"offset {shifted.offset:,}",
-    )
+        return not_applicable(name, "no layer's rotation could be compared with config.json")
+    layers = f"{len(shifted.places)} of its layers rotate"
+    said = f"what the model holds, and how {layers}, is as config.json says"
+    return judged(name, True, said, where=where)
 
 
 def _structure(shifted: Shifted) -> Finding:
@@ -161,23 +146,16 @@ def _structure(shifted: Shifted) -> Finding:
     detail = f"logits of the float64 run change when positions move; the cause: {shifted.cause}"
     if change.structural_largest <= allowed:
         status, detail = "pass", "logits of the float64 run change by no more than rounding"
-    return Finding(
-        "model structure",
-        status,
-        detail,
-        measured=change.structural_largest,
-        allowed=allowed,
-        unit="logit",
-        where=f"offset {shifted.offset:,}",
-    )
+    sizes, where = (change.structural_largest, allowed, "logit"), f"offset {shifted.offset:,}"
+    return Finding("model structure", status, detail, *sizes, where)
 
 
 def _rounding(shifted: Shifted) -> Finding:
     """Return what rounding adds to the change of the logits; there is no limit to judge it by."""
     change, where = shifted.change, f"offset {shifted.offset:,}"
     if change.nonfinite:
-        return Finding(
-            "model rounding", "fail", f"{change.nonfinite:,} logits are nan or infinite", where=where
+        return judged(
+            "model rounding", False, f"{change.nonfinite:,} logits are nan or infinite", where=where
         )
     rms = change.rms(change.precision_squares)
     return noted(
@@ -188,3 +166,42 @@ def _rounding(shifted: Shifted) -> Finding:
         unit="logit, RMS",
         where=where,
     )
+
+
+def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
+    """Yield the checks of a file. note gets what its reader must know. Raises: BadInput, MissingPackage."""
+    said: dict[str, Any] = {
+        field: getattr(case, field)
+        for field in ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
+    }
+    audit = module_analysis.module(name, **said)
+    rope = audit.source.gguf
+    assert rope is not None  # noqa: S101
+    digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
+    for finding in _of_conversion(audit, rope):
+        yield Checked(name, "gguf", digest, NONE, rope.setting, rope.model.maximum or 0, finding)
+    note(audit.source.notes)
+
+
+def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
+    """Yield what was lost, or that nothing was, and what the file says."""
+    declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
+    wrong = [one for one in audit.buffers if one.wrong]
+    for one in audit.lost:
+        differs = f"{one.layer} layers differ" if one.layer else "the file differs"
+        remedy = wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1)
+        found = {"diagnosis": one.diagnosis, "remedy": remedy, "option": wording.option(one.diagnosis)}
+        yield judged(_CONVERSION, False, f"{differs} from the config", where=one.keys, **found)
+    for buffer in [] if audit.lost else wrong:
+        detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
+        yield judged(
+            _CONVERSION, False, detail.rstrip("."), where=buffer.stored.name, diagnosis=buffer.diagnosis
+        )
+    if not audit.source.explicit:
+        yield noted(
+            _CONVERSION, "nothing says what it should be; put config.json beside it, or give --config"
+        )
+    elif not audit.lost and not wrong:
+        yield judged(_CONVERSION, True, f"the file says of RoPE what {declared} says")
+    said = setting_words(rope.setting, rope.axes, rope.model.served)
+    yield noted("metadata", f"architecture {rope.architecture}: {said}")

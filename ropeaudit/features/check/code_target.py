@@ -1,30 +1,40 @@
-"""The checks of code, dtype by dtype."""
+"""The checks of code, dtype by dtype, and a wrapper to edit where it is not understood how code is called.
+
+The wrapper is written once it was run: its body rotates right before it is edited.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.features.check import wrapper
+from ropeaudit.errors import BadOutput, RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress, interrupted
 from ropeaudit.reports.model_notes import notes_beside
-from ropeaudit.rope.scaled import effective_base
+from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import environments
+from ropeaudit.runtime import atomic_files
+from ropeaudit.subjects import exact_rotation, factories
+from ropeaudit.subjects.calling import environments, loading
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _PADDED = 1024  # positions of code that is told where sequences begin, and no positions
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
+_FLAG = "--write-wrapper"
+_RIGHT = 1e-3  # relative RMS error in float32 of a wrapper as it is written
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
 
@@ -33,8 +43,11 @@ def check_options(options: CheckOptions) -> None:
     if options.up_to is not None and not 1 <= options.up_to <= _MOST:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
     environments.chosen(options.environments)
-    if options.write_wrapper is not None:
-        wrapper.check_path(options.write_wrapper)
+    if (path := options.write_wrapper) is not None:
+        if not path.endswith(".py") or not Path(path).stem.isidentifier():
+            raise UsageError(f"{_FLAG} {path!r} is not the name of a Python file; try rope_wrapper.py")
+        if os.path.lexists(path):
+            raise UsageError(f"{_FLAG} {path!r} is there already and stays as it is; give another name")
 
 
 def checks(
@@ -78,31 +91,26 @@ def of_code(
         if options.write_wrapper is None:
             raise
         said = error.typed.removesuffix(WRAP).rstrip()
-        written = wrapper.write(options.write_wrapper, target, case.setting(up_to))
+        written = _write_wrapper(options.write_wrapper, target, case.setting(up_to))
         raise UsageError(f"{said} {written}") from None
     if options.write_wrapper is not None:
-        note([f"{target} is understood without a wrapper; {wrapper.FLAG} writes none"])
+        note([f"{target} is understood without a wrapper; {_FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
-    each_call = every_position.followed(CodeUnderTest(code, setting, dtypes[0], up_to, seed=options.seed))
+    tested = CodeUnderTest(
+        *(code, setting, dtypes[0], up_to),
+        seed=options.seed,
+        thorough=options.thorough,
+        sizes=options.head_dims,
+        environments=options.environments,
+    )
+    each_call = every_position.followed(tested)
     note(_held_to(setting, up_to, each_call))
-    for number, dtype in enumerate(dtypes):
-
-        def on_progress(share: float, number: int = number) -> None:
-            progress((number + share) / len(dtypes))
-
-        asked = CodeUnderTest(
-            tested=code,
-            setting=setting,
-            dtype=dtype,
-            up_to=up_to,
-            seed=options.seed,
-            thorough=options.thorough,
-            sizes=options.head_dims,
-            environments=options.environments,
-            each_call=each_call,
-        )
+    for later, (dtype, on_progress) in enumerate(
+        zip(dtypes, arguments.steps(progress, len(dtypes)), strict=True), 1
+    ):
+        asked = replace(tested, dtype=dtype, each_call=each_call)
         for finding in _findings(asked, options.recipe, on_progress):
-            finding = interrupted(finding, [one.name for one in dtypes[number + 1 :]], "dtype")
+            finding = interrupted(finding, [one.name for one in dtypes[later:]], "dtype")
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
     note(code.findings)
@@ -139,3 +147,81 @@ def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> I
             nearest = f"the nearest way to call it is {fit.convention}, layout {fit.layout}"
             finding = replace(finding, detail=f"{finding.detail}; {nearest}")
         yield finding
+
+
+def _write_wrapper(path: str, target: str, setting: RopeSetting) -> str:
+    """Write a wrapper of a target for a RoPE setting, run it, and return what to do with it.
+
+    Raises: BadOutput where the file cannot be written.
+    """
+    try:
+        atomic_files.write(Path(path), _wrapper(path, target, setting).encode())
+    except OSError as error:
+        raise BadOutput(f"{_FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
+    try:
+        fit = loading.load(f"{path}:rotate").fit(setting)
+        if not fit.error < _RIGHT:
+            raise AssertionError(f"the wrapper in {path} is {fit.error:.2g} off before it is edited")
+    except (RopeAuditError, AssertionError):
+        os.unlink(path)
+        raise
+    return (
+        f"{path} holds a wrapper to edit, which rotates right as it stands: call your code where it says so, "
+        f"then type `ropeaudit check {path}:rotate`"
+    )
+
+
+def _wrapper(path: str, target: str, setting: RopeSetting) -> str:
+    place, _, name = target.rpartition(":")
+    root, r, p = name.partition(".")[0], setting.rotary_dim, setting.pairs
+    if place.endswith(".py"):
+        folder = os.path.relpath(Path(place).resolve().parent, Path(path).resolve().parent)
+        found = [
+            "import sys",
+            "from pathlib import Path",
+            "",
+            "import torch",
+            "",
+            f"sys.path.insert(0, str(Path(__file__).parent / {folder!r}))  # where {Path(place).name} lies",
+            f"from {Path(place).stem} import {root}  # noqa: E402",
+        ]
+    else:
+        found = [f"from {place} import {root}", "", "import torch"]
+    split, joined = f"y[..., :{p}], y[..., {p}:]", "torch.cat([first, second], -1)"
+    if setting.layout == "interleaved":
+        split, joined = "y[..., ::2], y[..., 1::2]", "torch.stack([first, second], -1).flatten(-2)"
+    factor = attention_factor(setting.scaling)
+    times = "" if factor == 1.0 else f" * {factor!r}"
+    imports = "\n".join(found)
+    theta = exact_rotation.exact(setting).angles(np.ones(1, np.int64))[0].tolist()
+    frequencies = f"torch.tensor({theta!r}, dtype=torch.float64)"
+    if setting.scaling.kind == "default":
+        frequencies = f"{setting.base!r} ** (-torch.arange(0, {r}, 2, dtype=torch.float64) / {r})"
+    return f'''"""A wrapper of {name} for `ropeaudit check {Path(path).name}:rotate`."""
+
+{imports}
+
+FREQUENCIES = {frequencies}
+
+
+def rotate(q, k, positions):
+    """Return q and k rotated by their positions.
+
+    q is (batch, heads, tokens, head_dim), k the same with as many heads or fewer; positions,
+    int64, are (tokens,) or (batch, tokens): any positions, one token or many. What comes back has
+    the shape and the dtype of what is given.
+    """
+    rows = positions if positions.ndim == 2 else positions[None]
+    angles = rows[:, None, :, None].double() * FREQUENCIES.to(q.device)
+    cos, sin = angles.cos().float(){times}, angles.sin().float(){times}
+    # EDIT: call {name} here instead of the next line, with what it wants in place of cos and sin
+    return turned(q, cos, sin), turned(k, cos, sin)
+
+
+def turned(x, cos, sin):
+    """Return x rotated: the place of the code that is wrapped; remove it when you call that."""
+    y, rest = x[..., :{r}].float(), x[..., {r}:]
+    a, b = {split}
+    first, second = a * cos - b * sin, b * cos + a * sin
+    return torch.cat([{joined}.to(x.dtype), rest], -1)
+'''

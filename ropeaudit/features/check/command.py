@@ -57,16 +57,8 @@ class CheckReportOptions(options.ReportOptions):
 @options.device_option
 @options.calling_options
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]", cls=Rare)
-@click.option(
-    "--thorough",
-    is_flag=True,
-    help="Compile code too, and cross more sizes: slower.",
-)
-@click.option(
-    "--head-dims",
-    is_flag=True,
-    help="Try heads of 64 to 256 dims, and parts of them.",
-)
+@click.option("--thorough", is_flag=True, help="Compile code too, and cross more sizes: slower.")
+@click.option("--head-dims", is_flag=True, help="Try heads of 64 to 256 dims, and parts of them.")
 @options.axis(
     "--under",
     NAMES,
@@ -112,8 +104,7 @@ def check(
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
-    from ropeaudit.features.check import analysis, faults, waivers
-    from ropeaudit.features.check import junit as junit_form
+    from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import report as tables
     from ropeaudit.features.check.checked import not_begun
     from ropeaudit.reports.faults import annotation
@@ -159,13 +150,13 @@ def check(
                 run,
                 report,
                 output,
-                also=[(file, lambda results: [junit_form.content(results)])] if file is not None else (),
+                also=[(file, lambda results: [tables.junit(results)])] if file is not None else (),
                 done=lambda results: counted(sum(one.judged for one in results), "check"),
                 left=left,
                 proportional=False,  # which check takes longest depends on the code
             )
         finally:
-            for fault in faults.of_checks(checked) if github else ():
+            for fault in tables.faults_of(checked) if github else ():
                 click.echo(annotation(fault), err=True)
         if code == delivery.INTERRUPTED:
             tickets.write(ticket_file, lambda: None)

@@ -11,11 +11,11 @@ from typing import Any
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
-from ropeaudit.features.check.targets import Kind
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, Progress
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.limit_result import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
@@ -67,7 +67,15 @@ class _Target:
 
 def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
     """Yield the checks of a model's setting: layer type by layer type. Raises: see `analysis.check`."""
-    target = _target(name, kind, replace(case, seed=options.seed))
+    case = replace(case, seed=options.seed)  # its options stand before what the target says
+    if kind == "model":
+        target = _Target(name, kind, replace(case, model=name, config=None), None, NONE)
+    else:
+        config = hf_json.load(name)
+        if not isinstance(config, Mapping):
+            raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
+        digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
+        target = _Target(name, kind, replace(case, model=None, config=name), config, digest)
     try:
         model = target.case.declared()
     except NotRotated as error:
@@ -83,23 +91,8 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
     for one in cases:
         yield target.checked(_read(target, model, one), case=one)
     yield target.checked(_keys(target, model))
-    for number, one in enumerate(cases):
-
-        def on_progress(share: float, number: int = number) -> None:
-            progress((number + share) / len(cases))
-
+    for one, on_progress in zip(cases, arguments.steps(progress, len(cases)), strict=True):
         yield from _of_layer(target, one, options, on_progress)
-
-
-def _target(name: str, kind: Kind, case: Case) -> _Target:
-    """Return the target; options of the command stand before what it says. Raises: BadInput."""
-    if kind == "model":
-        return _Target(name, kind, replace(case, model=name, config=None), None, NONE)
-    config = hf_json.load(name)
-    if not isinstance(config, Mapping):
-        raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
-    digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
-    return _Target(name, kind, replace(case, model=None, config=name), config, digest)
 
 
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
@@ -222,17 +215,10 @@ def limits(
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
     for limit in limit_analysis.run([case], recipes, accepted, largest, None, progress):
-        margin = limit.margin
-        allowed, unit = (1.0, MARGIN) if limit.within is not None else (math.nan, "")
-        yield Finding(
-            LIMIT,
-            _STATUS[limit.standing],
-            told(limit),
-            measured=math.nan if margin is None else margin,
-            allowed=allowed,
-            unit=unit,
-            where=f"{limit.at_zero.implementation}: {_where(limit)}",
-        )
+        measured = math.nan if limit.margin is None else limit.margin
+        sizes = (measured, 1.0, MARGIN) if limit.within is not None else (measured, math.nan, "")
+        where = f"{limit.at_zero.implementation}: {_where(limit)}"
+        yield Finding(LIMIT, _STATUS[limit.standing], told(limit), *sizes, where)
 
 
 def _where(limit: Limit) -> str:
@@ -272,14 +258,12 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
     effect = f"{percent(near or 0.0)} of the scores' RMS within {NEAR} tokens"
     if distant is not None and far >= NEAR:
         effect += f" and {percent(distant)} at a distance of {far:,}"
-    return noted(
-        "cast module",
+    detail = (
         f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
-        "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
-        measured=math.nan if distant is None else distant,
-        unit="of the scores' RMS",
-        where=f"distance {far:,}",
+        "independent Gaussian q and k; load it in the dtype, or cast the weights alone"
     )
+    measured, where = math.nan if distant is None else distant, f"distance {far:,}"
+    return noted("cast module", detail, measured=measured, unit="of the scores' RMS", where=where)
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:
@@ -294,11 +278,9 @@ def _switch_finding(setting: RopeSetting) -> Finding:
     )
     largest = max(abs(b - a) / a for a, b in zip(before, after, strict=True) if a)
     then = "the long divisors" if scaling.kind == "longrope" else "others with each further position"
-    return noted(
-        "frequency switch",
+    detail = (
         f"up to {border:,} positions it has one set of frequencies and from {border + 1:,} on {then} (there "
-        f"by up to {percent(largest)}); keys that were rotated before do not fit those rotated after",
-        measured=float(border),
-        unit="positions",
-        where=f"from {border + 1:,} positions on",
+        f"by up to {percent(largest)}); keys that were rotated before do not fit those rotated after"
     )
+    where = f"from {border + 1:,} positions on"
+    return noted("frequency switch", detail, measured=float(border), unit="positions", where=where)

@@ -4,49 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import MARGIN
-from ropeaudit.features.check import faults
 from ropeaudit.features.check.answer import answer
-from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.features.check.checked import NONE, Checked, place
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report
 from ropeaudit.reports.answers import headline
+from ropeaudit.reports.faults import Fault
+from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
 COLUMNS = table("check")
+_UNJUDGED = ("nothing to check", "left out", "not applicable")
+_SKIPPED = (*_UNJUDGED, "waived")
 _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
 
 
 def row(one: Checked) -> dict[str, Any]:
     """Return the row of a check."""
+    finding, setting = one.finding, one.setting
+    about = ("target", "kind", "version", "layer", "dtype", "device")
+    seen = ("check", "status", "measured", "allowed", "unit", "differing", "where")
     return {
         "schema": SCHEMA,
-        "target": one.target,
-        "kind": one.kind,
-        "version": one.version,
-        "layer": one.layer,
-        "dtype": one.dtype,
-        "device": one.device,
-        "check": one.finding.check,
-        "status": one.finding.status,
-        "measured": one.finding.measured,
-        "allowed": one.finding.allowed,
-        "unit": one.finding.unit,
-        "differing": one.finding.differing,
-        "where": one.finding.where,
-        "diagnosis": codes(one.finding.diagnosis),
-        "resembles": one.finding.resembles,
-        "remedy": one.finding.advice,
-        "detail": one.finding.detail,
+        **{name: getattr(one, name) for name in about},
+        **{name: getattr(finding, name) for name in seen},
+        "diagnosis": codes(finding.diagnosis),
+        "resembles": finding.resembles,
+        "remedy": finding.advice,
+        "detail": finding.detail,
         "up_to": one.up_to,
-        "layout": one.setting.layout if one.setting else NONE,
-        "head_dim": one.setting and one.setting.head_dim,
-        "rotary_dim": one.setting and one.setting.rotary_dim,
-        "base": one.setting and one.setting.base,
-        "scaling": str(one.setting.scaling) if one.setting else NONE,
+        "layout": setting.layout if setting else NONE,
+        **{name: getattr(setting, name, None) for name in ("head_dim", "rotary_dim", "base")},
+        "scaling": str(setting.scaling) if setting else NONE,
     }
 
 
@@ -79,7 +73,7 @@ def report(
         legend=_MARGIN if any(one.finding.unit == MARGIN for one in results) else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
-        faults=faults.of_checks(results),
+        faults=faults_of(results),
         answers=answers,
         brief=not columns,
     )
@@ -90,9 +84,68 @@ def notes(results: Sequence[Checked]) -> list[str]:
     messages, missing = list[str](), dict[str, list[str]]()
     for one in results:
         finding = one.finding
-        if finding.status in ("nothing to check", "left out", "not applicable"):
+        if finding.status in _UNJUDGED:
             missing.setdefault(finding.detail, []).append(finding.check)
         elif finding.status != "pass" or finding.check == "config":
             messages.append(f"{one.target}, {one.label}: {finding.detail}")
     last = [f"not checked: {', '.join(dict.fromkeys(names))}: {why}" for why, names in missing.items()]
     return list(dict.fromkeys([*messages, *last]))
+
+
+def faults_of(results: Sequence[Checked]) -> list[Fault]:
+    """Return what fails and is not waived, in the order of the checks; no code is to blame for ours."""
+    faults = []
+    for one in results:
+        if one.finding.failed and not one.finding.fault:
+            found = one.finding.diagnosis  # its equals and what is there beside it are in the message
+            rule = found.code if found else one.finding.check.replace(" ", "-")
+            message = printable("; ".join(filter(None, (one.seen, one.explanation))))
+            faults.append(Fault(rule, message, printable(one.target), one.label, *place(one)))
+    return faults
+
+
+def junit(results: Sequence[Checked]) -> bytes:
+    """Return checks as JUnit XML, which CI servers show: a suite per target and dtype, a case per check.
+
+    The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
+    measured, and with the type of a failure: the code of its diagnosis. Skipped are a waived failure, a check
+    that does not apply and a target without RoPE; a note is in system-out.
+    """
+    root = ElementTree.Element("testsuites", name="ropeaudit check")
+    suites: dict[tuple[str, str], list[Checked]] = {}
+    for one in results:
+        suites.setdefault((one.target, one.dtype), []).append(one)
+    for (target, dtype), checks in suites.items():
+        name = target if dtype == NONE else f"{target} {dtype}"
+        failed = sum(one.finding.failed for one in checks)
+        skipped = sum(one.finding.status in _SKIPPED for one in checks)
+        counts = {"errors": 0, "failures": failed, "skipped": skipped, "tests": len(checks)}
+        suite = ElementTree.SubElement(root, "testsuite", _attributes(name=name, **counts))
+        for one in checks:
+            _case(suite, one, name)
+    ElementTree.indent(root)
+    written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return written + b"\n"
+
+
+def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
+    finding = one.finding
+    layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
+    case = ElementTree.SubElement(suite, "testcase", _attributes(classname=name, name=finding.check + layer))
+    measured = one.measured_words
+    if finding.failed:
+        part = ElementTree.SubElement(case, "failure", _attributes(message=measured or finding.detail))
+        part.set("type", codes(finding.diagnosis) or "failure")
+        part.text = printable(
+            "; ".join(filter(None, [finding.detail, finding.where, finding.resembles, finding.advice]))
+        )
+    elif finding.status in _SKIPPED:
+        kind = finding.status.replace(" ", "-")
+        ElementTree.SubElement(case, "skipped", _attributes(type=f"ropeaudit.{kind}", message=finding.detail))
+    else:
+        part = ElementTree.SubElement(case, "system-out")
+        part.text = printable("; ".join(filter(None, [measured, finding.where, finding.detail])))
+
+
+def _attributes(**values: object) -> dict[str, str]:
+    return {name: printable(str(value)) for name, value in values.items()}

@@ -116,18 +116,13 @@ def _waiver(entry: dict[str, Any], place: str) -> Waiver:
             raise UnknownName("diagnosis", diagnosis, list(kinds()))
     except UnknownName as error:
         raise BadInput(f"{place}: {error}") from None
-    until = _day(entry["until"], place)
-    return Waiver(entry["check"], entry["target"], entry["reason"], until, dtype, diagnosis)
-
-
-def _day(value: Any, place: str) -> datetime.date:
-    """Return a day that is written as text or as a date of TOML. Raises: BadInput."""
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return value
+    day = entry["until"]  # as text, or as a date of TOML
     try:
-        return datetime.date.fromisoformat(value)
+        is_date = isinstance(day, datetime.date) and not isinstance(day, datetime.datetime)
+        until = day if is_date else datetime.date.fromisoformat(day)
     except (TypeError, ValueError):
-        raise BadInput(f'{place}: until = {value!r} is not a day; write until = "2027-01-31"') from None
+        raise BadInput(f'{place}: until = {day!r} is not a day; write until = "2027-01-31"') from None
+    return Waiver(entry["check"], entry["target"], entry["reason"], until, dtype, diagnosis)
 
 
 def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime.date) -> Iterator[Checked]:

@@ -14,13 +14,13 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
-from ropeaudit.conformance.returned_subject import CaseVectors
 from ropeaudit.errors import ForeignError, RopeAuditError
 from ropeaudit.features.model.held import UNKNOWN
 from ropeaudit.features.model.layers import LayerVectors, unrotated
 from ropeaudit.features.model.load import Folder, known_type
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope import hf_config, hf_json, layers_of_models
 from ropeaudit.rope.setting import RopeSetting
@@ -120,8 +120,9 @@ def check_layers(
             continue
         setting, joined, (q, k) = found
         rotator = _LayerRotator(layer, setting, runner, ids, vectors, first is None, layer in still, joined)
-        vectors_given = CaseVectors((q[None], k[None]), 0)
-        one = verification.check(rotator, setting, rule, vectors_given, offset, explain=known is None)
+        at, both = np.arange(q.shape[1], dtype=np.int64) + offset, (q[None], k[None])
+        call = CalledBlock(at, both, rotator.rotate_both(*both, at))
+        one = verification.judged([call], rotator, setting, rule, explain=known is None)
         if known and one.wrong_rotation:
             one = replace(one, diagnosis=known)
         if one.diagnosis and first and _same(first, one.diagnosis):
