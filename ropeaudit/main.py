@@ -132,7 +132,9 @@ def _unforeseen(error: Exception) -> int:
     if (missing := unusable(error)) is not None:
         return _refuse(missing.typed)
     if isinstance(error, OSError):
-        if _homeless():
+        try:
+            os.getcwd()
+        except OSError:
             return _refuse("the folder that this was started in is gone; go to another one")
         what = f"{error.filename!r}" if error.filename else "cannot write to stdout"
         return _refuse(f"{what}: {error.strerror or error}")
@@ -141,14 +143,6 @@ def _unforeseen(error: Exception) -> int:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
     return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
-
-
-def _homeless() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return True
-    return False
 
 
 def _refuse(message: str, hint: str = "") -> int:

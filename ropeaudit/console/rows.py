@@ -139,10 +139,10 @@ def gathered(
     """
     progress, results = Progress(quiet, total, proportional=proportional), []
     try:
-        with held_back() as interrupts:
+        with held_back() as check:
 
             def on_progress(share: float) -> None:
-                interrupts.check()
+                check()
                 progress(share)
 
             for row in run(on_progress):
@@ -155,39 +155,30 @@ def gathered(
     return results, False
 
 
-class Interrupts:
-    """Remembers the first signal that ends a run until `check` is called; a second one is not held back."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.pending = False
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
-        if self.pending:
-            raise KeyboardInterrupt
-        self.pending = True
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if one is pending."""
-        if self.pending:
-            raise KeyboardInterrupt
-
-
 @contextlib.contextmanager
-def held_back() -> Iterator[Interrupts]:
-    """Hold Ctrl-C, SIGTERM and SIGHUP back within the block; outside the main thread nothing is changed."""
-    interrupts = Interrupts()
+def held_back() -> Iterator[Callable[[], None]]:
+    """Hold the first Ctrl-C, SIGTERM or SIGHUP back until what this gives is called, which raises it.
+
+    A second one is not held back. Outside the main thread nothing is changed.
+    """
+    pending = False
+
+    def check() -> None:
+        if pending:
+            raise KeyboardInterrupt
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal pending
+        check()
+        pending = True
+
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     heard = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    heard = [one for one in heard if signal.getsignal(one) != signal.SIG_IGN]
+    before = {}
+    with contextlib.suppress(ValueError):  # not the main thread
+        before = {one: signal.signal(one, handle) for one in heard if signal.getsignal(one) != signal.SIG_IGN}
     try:
-        before = {one: signal.signal(one, interrupts.handle) for one in heard}
-    except ValueError:  # not the main thread
-        yield interrupts
-        return
-    try:
-        yield interrupts
+        yield check
     finally:
         for one, handler in before.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)

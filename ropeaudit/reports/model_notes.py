@@ -105,14 +105,12 @@ def scaling_words(scaling: Scaling) -> str:
     """Return a scaling and its numbers, lists by their range."""
     if scaling.kind == "default":
         return "no scaling"
-    values = {}
+    words = []
     for name, value in scaling.parameters().items():
-        values[name] = f"{shown(min(value))} to {shown(max(value))}" if isinstance(value, tuple) else value
-    inner = ", ".join(f"{name} {_text(value)}" for name, value in values.items())
+        text = str(value).lower() if isinstance(value, bool) else shown(value)
+        if isinstance(value, tuple):
+            text = f"{shown(min(value))} to {shown(max(value))}"
+        words.append(f"{name} {text}")
     factor = scaled.attention_factor(scaling)
     times = f"; cos and sin times {shown(factor)}" if factor != 1 else ""
-    return f"{scaling.kind} scaling ({inner}{times})"
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else shown(value)
+    return f"{scaling.kind} scaling ({', '.join(words)}{times})"

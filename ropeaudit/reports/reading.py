@@ -99,12 +99,10 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
         whole |= {name: records.implied(name, whole) for name in missing}
         if not _proved(whole):
             recipe = bool(records.implied("stages", whole))  # its version is that of ropeaudit
-            unsaid = [name for name in missing if name != "version" or not recipe]
-            columns = {name: records.COLUMNS[name] for name in unsaid}
-            whole |= {
-                name: UNKNOWN if column.kind is str and not column.optional else None
-                for name, column in columns.items()
-            }
+            for name in missing:
+                if name != "version" or not recipe:
+                    column = records.COLUMNS[name]
+                    whole[name] = UNKNOWN if column.kind is str and not column.optional else None
         results.append(whole)
     return results
 
@@ -237,15 +235,11 @@ def check(path: str, row: Mapping[str, Any]) -> None:
     """Raise BadInput if a row is of no report of `shift`, or of another schema."""
     if "implementation" not in row or "offset" not in row:
         raise BadInput(f"{path!r} has no implementation and offset: it is not a report of `ropeaudit shift`")
-    schema = row.get("schema")
+    schema, known = row.get("schema"), f"and this version knows {records.SCHEMA}"
     if schema is not None and schema > records.SCHEMA:
-        raise BadInput(
-            f"{path!r} has schema {schema} and this version knows {records.SCHEMA}; use a newer ropeaudit"
-        )
+        raise BadInput(f"{path!r} has schema {schema} {known}; use a newer ropeaudit")
     if schema is not None and schema < records.SCHEMA:
-        raise BadInput(
-            f"{path!r} is of schema {schema} and this version knows {records.SCHEMA}; measure again"
-        )
+        raise BadInput(f"{path!r} is of schema {schema} {known}; measure again")
     if row["offset"] is None:
         raise BadInput(f"{path!r} has a row without an offset")
 
@@ -285,17 +279,10 @@ def _value(column: Column, value: Any) -> Any:
         said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing
         return math.nan if said else column.undefined
     if column.kind is bool:
-        return _truth(value)
+        if str(value) not in ("True", "true", "False", "false"):
+            raise ValueError("neither True nor False")
+        return str(value) in ("True", "true")
     return _whole(value) if column.kind is int else float(value)
-
-
-def _truth(value: Any) -> bool:
-    """Return True or False, which CSV holds as text. Raises: ValueError."""
-    if isinstance(value, bool):
-        return value
-    if value in ("True", "true", "False", "false"):
-        return value in ("True", "true")
-    raise ValueError("neither True nor False")
 
 
 def _whole(value: Any) -> int:

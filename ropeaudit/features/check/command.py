@@ -116,7 +116,7 @@ def check(
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check import report as tables
     from ropeaudit.features.check.checked import not_begun
-    from ropeaudit.reports.faults import annotation
+    from ropeaudit.reports.forms.sarif import annotation
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(tables.COLUMNS)

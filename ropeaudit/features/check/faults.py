@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.features.check.checked import Checked
-from ropeaudit.reports.faults import Fault
+from ropeaudit.reports.forms.sarif import Fault
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime.paths import shown_path
 from ropeaudit.subjects.calling import own_files

@@ -75,7 +75,7 @@ def report(
     from ropeaudit.console import output as out
     from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
-    from ropeaudit.reports.comparison import report as of_changes
+    from ropeaudit.reports import comparison as changes
 
     _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
     of_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
@@ -85,13 +85,13 @@ def report(
     broken = list[str]()
     with output_files.opened(output.outputs) as targets:
         if against is not None:
-            columns = output.chosen_columns(analysis.COLUMNS["against"])
+            columns = output.chosen_columns(changes.COLUMNS)
             requested = [conditions.parse(text, relative=True) for text in gates]
-            changes = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
-            sides = [side for pair in changes.pairs for side in (pair.before, pair.after)]
+            found = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
+            sides = [side for pair in found.pairs for side in (pair.before, pair.after)]
             conditions.check_columns(requested, sides)
-            broken = conditions.broken_since(requested, changes.pairs)
-            made = of_changes([changes], columns, out.metadata(output), unchanged)
+            broken = conditions.broken_since(requested, found.pairs)
+            made = changes.report([found], columns, out.metadata(output), unchanged)
         elif by:
             columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
             make = analysis.worst if worst else analysis.report

@@ -47,13 +47,6 @@ def render(report: Report) -> str:
     return "\n".join(filter(None, parts))
 
 
-def _answer(report: Report, width: int | None) -> list[answers.Line]:
-    """Return the lines of the answer; of a report that has none, its headline."""
-    if report.answers:
-        return answers.lines(report.answers, width)
-    return [[(printable(report.headline), "bold")]] if report.headline else []
-
-
 def _notes(report: Report) -> str:
     """Return the notes with -v; of rows without it the first few; an answer alone says what to type."""
     if report.brief and not report.verbose:
@@ -112,8 +105,10 @@ def show(report: Report, console: Console) -> None:
     report = report.for_readers()
     piped = console.width >= WHOLE  # lines are not wrapped
     if report.header:
-        for line in _answer(report, None if piped else console.width):
-            console.print(Text.assemble(*line), soft_wrap=piped or bool(report.answers))
+        for line in answers.lines(report.answers, None if piped else console.width):
+            console.print(Text.assemble(*line), soft_wrap=True)
+        if report.headline and not report.answers:
+            console.print(Text(printable(report.headline), style="bold"), soft_wrap=piped)
     if report.screen and report.shows_rows:
         if report.header and (report.answers or report.headline):
             console.print()
