@@ -48,32 +48,31 @@ class Forecast:
 class Progress:
     """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
 
-    def __init__(
-        self,
-        quiet: bool,
-        total: int = 0,
-        clock: Callable[[], float] | None = None,
-        proportional: bool = True,
-    ) -> None:
-        """Begin; nothing is shown yet. clock: seconds, by default those of the system.
+    def __init__(self, quiet: bool, total: int = 0, proportional: bool = True) -> None:
+        """Begin; nothing is shown yet.
 
         proportional: whether shares are proportional to work; nothing is guessed where they are not.
         """
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
         doing.begin("")
-        self.clock, self.forecast = clock or time.monotonic, Forecast() if proportional else None
-        self.begun = self.last = self.clock()
+        self.forecast = Forecast() if proportional else None
+        self.begun = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
         """Show the share that is done and a guess of what is left, not too often."""
-        now = self.clock()
+        now = time.monotonic()
         left = self.forecast.left(share, now) if self.forecast else None
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
             return
         self.last = now
-        text = self._text(share, now - self.begun, left)
+        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
+        words += [doing.now()] if doing.now() else []
+        if self.total:
+            pace = self.rows / (now - self.begun)
+            words.append(f"{self.rows} of {self.total} rows, {pace:.3g} a second")
+        text = ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
         if self.terminal:
             import shutil  # in-function: it loads compressors
 
@@ -82,13 +81,6 @@ class Progress:
         else:
             sys.stderr.write(f"ropeaudit: {text}\n")
         sys.stderr.flush()
-
-    def _text(self, share: float, seconds: float, left: float | None) -> str:
-        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
-        words += [doing.now()] if doing.now() else []
-        if self.total:
-            words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
-        return ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
 
     def clear(self) -> None:
         """Take the line away."""
@@ -137,7 +129,7 @@ def gathered(
     run takes a function that gets the share that is done, from 0 to 1. total: how many rows will come.
     proportional: whether that share is proportional to work.
     """
-    progress, results = Progress(quiet, total, proportional=proportional), []
+    progress, results = Progress(quiet, total, proportional), []
     try:
         with held_back() as check:
 

@@ -160,12 +160,10 @@ def _opened(path: str, flags: int) -> int:
     """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
     for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
         flags |= getattr(os, name, 0)
+    if os.path.islink(path):
+        raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
     try:
-        if os.path.islink(path):
-            raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
         number = paths.out_of_reach(os.open(path, flags, 0o666))
-    except BadOutput:
-        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None

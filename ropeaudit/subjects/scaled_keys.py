@@ -35,11 +35,7 @@ class ScaledKeys(Emulated):
     """A recipe whose k is stored with scales; implements `ropeaudit.subjects.StoresKeys`."""
 
     def __init__(
-        self,
-        recipe: Resolved,
-        setting: RopeSetting,
-        axes: Axes | None,
-        k: FloatArray | None,
+        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, k: FloatArray | None
     ) -> None:
         """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
         super().__init__(recipe, setting, axes)

@@ -77,9 +77,14 @@ def report(
     from ropeaudit.features.report import analysis
     from ropeaudit.reports import comparison as changes
 
-    _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
-    of_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
-    _refuse_apart(against is not None, of_against, "--against FILE")
+    with_by = {"--column": column is not None, "--worst": worst}
+    with_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
+    for there, other, along in (
+        (bool(by), "--by COLUMNS", with_by),
+        (against is not None, "--against FILE", with_against),
+    ):
+        for name in (name for name, given in along.items() if given and not there):
+            raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
     broken = list[str]()
@@ -105,12 +110,6 @@ def report(
             data = any(form.decode is not None for form in forms)
             made = analysis.merged(files, columns, out.metadata(output), data)
         return _deliver(made, targets, output, broken)
-
-
-def _refuse_apart(wanted: bool, seen: dict[str, bool], other: str) -> None:
-    """Raise UsageError if an option is there without the one that it goes with."""
-    for name in (name for name, there in seen.items() if there and not wanted):
-        raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
 
 
 def _deliver(

@@ -44,17 +44,6 @@ def draw(rows: Sequence[Row], y: str = Y) -> Picture:
     return Picture(figure, title, notes, max(height, style.SIZE[1]))
 
 
-def svg(rows: Sequence[Row]) -> tuple[str, Picture]:
-    """Return the picture of rows as the text of an .svg file, which equal rows give again, and as it is.
-
-    Raises: UsageError.
-    """
-    with style.sized(None):
-        picture = draw(rows)
-        picture.figure.set_figheight(picture.height)
-        return style.encoded(picture, "svg").decode(), picture
-
-
 def on(axes: Axes, rows: Sequence[Row]) -> Axes:
     """Draw the same on axes that are there, with a legend in them and without a title; return them."""
     measured, lines, _, _ = _read(rows, Y)
@@ -98,9 +87,9 @@ def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row], y: 
         look = style.line(line.style)
         axes.plot(line.xs, line.ys if signed else line.drawn, label=style.plain(name), **look)
         if sampled := [row for row in line.rows if y == Y and row.get("drift_rms_low") is not None]:
-            ends = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
+            low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
             at = [row["offset"] for row in sampled]
-            axes.fill_between(at, *ends, color=look["color"], alpha=0.2, lw=0)
+            axes.fill_between(at, low, high, color=look["color"], alpha=0.2, lw=0)
     if y == Y and len(lines) <= _MOST_EXPECTED:
         _expected(axes, list(lines.values()))
     _marks(axes, list(lines.values()), y, "" if signed else "no drift at all" if y == Y else "zero")
@@ -155,12 +144,11 @@ def _inexact(axes: Axes, rows: Sequence[Row]) -> None:
     length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
     positions = {fmt: fmt.first_inexact_integer for row in rows if (fmt := position_format(row)) is not None}
     within = [fmt for fmt, position in positions.items() if left <= position - length + 1 <= right]
-    look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
     above: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
     for letter, fmt in zip(string.ascii_lowercase, sorted(within, key=positions.__getitem__), strict=False):
         offset = positions[fmt] - length + 1
         words = f"{letter}: offset {offset:,}; position {positions[fmt]:,} is inexact in {fmt.name}"
-        axes.axvline(offset, label=words, **look)
+        axes.axvline(offset, label=words, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(letter, (offset, 1.0), fontsize="small", color=style.GREY, **above)
 
 

@@ -42,19 +42,21 @@ def render(report: Report) -> str:
         if report.header and report.legend:
             parts.append(f"{report.legend}\n")
     if report.header:
-        parts.append(_notes(report))
+        parts.append("".join(f"{line}\n" for line in _notes(report)))
     parts += [render(other) for other in report.further.values() if report.shows_rows and other.headline]
     return "\n".join(filter(None, parts))
 
 
-def _notes(report: Report) -> str:
+def _notes(report: Report) -> list[str]:
     """Return the notes with -v; of rows without it the first few; an answer alone says what to type."""
-    if report.brief and not report.verbose:
-        return ""
+    if not report.shows_rows:
+        return []
     shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
     more = len(report.notes) - len(shown)
-    lines = [f"note: {printable(note)}" for note in shown]
-    return "".join(f"{line}\n" for line in [*lines, *([f"{counted(more, 'more note')}: -v"] if more else [])])
+    return [
+        *(f"note: {printable(note)}" for note in shown),
+        *[f"{counted(more, 'more note')}: -v"] * (more > 0),
+    ]
 
 
 def _plain_table(report: Report) -> list[str]:
@@ -124,7 +126,7 @@ def show(report: Report, console: Console) -> None:
             console.print(Text("\n".join(filter(None, below)), style="dim"), soft_wrap=piped)
     if report.header and (notes := _notes(report)):
         console.print()
-        console.print(Text(notes.rstrip("\n"), style="dim"), soft_wrap=piped)
+        console.print(Text("\n".join(notes), style="dim"), soft_wrap=piped)
     for other in report.further.values() if report.shows_rows else ():
         if other.headline:
             console.print()

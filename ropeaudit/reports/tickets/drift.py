@@ -36,12 +36,6 @@ _MASKS, _ORDERS = ("causal", "full", "window"), ("bhsd", "bshd", "sbhd", "hsd", 
 # what a line can be written for; positions and tables at once want tables of all positions
 _KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_EXPECTED = (
-    "RoPE makes a score depend on q, k and their distance alone, so that adding an integer to every position "
-    "changes nothing. The exact scores are computed from q, k and the distance; their own error is at most "
-    "{}. Tolerated is a drift of {} of their RMS. Careful code in {} drifts by {} RMS near offset 0 at {} "
-    "tokens, {} of the scores' RMS, by prediction."
-)
 
 
 def worst(results: Sequence[Record]) -> Record | None:
@@ -62,13 +56,12 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
     near = record.attainable_rms / record.reference_rms if record.reference_rms else math.nan
-    expected = _EXPECTED.format(
-        short(record.reference_error),
-        percent(record.tolerance),
-        record.dtype,
-        short(record.attainable_rms),
-        record.seq_len,
-        percent(near),
+    expected = (
+        "RoPE makes a score depend on q, k and their distance alone, so that adding an integer to every "
+        "position changes nothing. The exact scores are computed from q, k and the distance; their own error "
+        f"is at most {short(record.reference_error)}. Tolerated is a drift of {percent(record.tolerance)} of "
+        f"their RMS. Careful code in {record.dtype} drifts by {short(record.attainable_rms)} RMS near offset "
+        f"0 at {record.seq_len} tokens, {percent(near)} of the scores' RMS, by prediction."
     )
     name = " ".join([file_name(record.implementation), *verdicts.under(record.environment)])
     off = f"drift {percent(record.drift_relative)} of the scores' RMS"
