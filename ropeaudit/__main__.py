@@ -29,16 +29,11 @@ def main() -> None:
         code = INTERRUPTED
     if code == INTERRUPTED:
         _hear_ends(signal.SIG_IGN)  # one was obeyed, and another would change the exit code
-    _leave(code)
-
-
-def _leave(code: int) -> None:
-    """End the process with this code: Python's own is another where a signal comes while it shuts down."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os._exit(code)
+    os._exit(code)  # Python's own end has another code where a signal comes while it shuts down
 
 
 def _hear_ends(handler: Any, before: Any = None) -> None:

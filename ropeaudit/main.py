@@ -101,13 +101,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        return _closed_pipe()
+    except BrokenPipeError:  # the reader has seen enough, as `head` does: that is no error
+        streams.silence()
+        return 0
     except SystemExit as stop:
         if sys.stdout is stdout:  # after shell completion
             return int(stop.code or 0)
         sys.stdout, sys.stderr = stdout, stderr  # a closed pipe, where click wraps the streams
-        return _closed_pipe()
+        streams.silence()
+        return 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.NoSuchOption as error:
@@ -185,9 +187,3 @@ class _Closed(io.StringIO):
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")
-
-
-def _closed_pipe() -> int:
-    """The reader has seen enough, as `head` does: that is no error."""
-    streams.silence()
-    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
+import glob
 import itertools
 import os
 import stat
@@ -349,13 +349,8 @@ def _paths(word: str) -> Iterator[str]:
 
 def _known(folder: str) -> Iterator[str]:
     """Yield the files of a folder whose names a reader of it looks for."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return
-    for name in names:
-        if any(fnmatch.fnmatch(name, pattern) for pattern in _OF_A_FOLDER):
-            yield os.path.join(folder, name)
+    for pattern in _OF_A_FOLDER:
+        yield from glob.iglob(os.path.join(glob.escape(folder), pattern), include_hidden=True)
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -26,10 +26,8 @@ _OVERDUE = 0.5  # part of a guess that may pass without news of the work
 class Forecast:
     """Guess the seconds that are left, at the pace since the first tenth; shares are proportional to work."""
 
-    def __init__(self) -> None:
-        """Begin without a measurement."""
-        self.first: tuple[float, float] | None = None  # seconds, share
-        self.last = (0.0, 0.0)
+    first: tuple[float, float] | None = None  # seconds, share
+    last = (0.0, 0.0)
 
     def left(self, share: float, now: float) -> float | None:
         """Take the share that is done now; return the seconds that are left, None without a good guess."""
@@ -87,7 +85,6 @@ class Progress:
         if self.shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
-            self.shown = False
 
 
 def _fitted(share: float, text: str, width: int) -> str:

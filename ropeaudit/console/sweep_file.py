@@ -98,13 +98,10 @@ class SweepFile:
 
     def close(self) -> None:
         """Close it; without rows it goes away."""
-        if self.number < 0:
-            return
         with contextlib.suppress(OSError):
             if os.fstat(self.number).st_size == 0:
                 self.remove()
         os.close(self.number)
-        self.number = -1
 
     def remove(self) -> None:
         """Remove it: its rows stand in NAME. What another has put in its place is left alone."""

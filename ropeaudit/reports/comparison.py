@@ -17,6 +17,8 @@ from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, table
 
 SCHEMA = 2  # 2: within_tolerance, rotation_excess
+_DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
+_SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 _CASE = tuple(name for name in records.IDENTITY if name not in APART or name == "case")
 _TEXTS = ("version", "within_tolerance", "verdict")
 _PARTS = ("_before", "_after", "_ratio", "_change")
@@ -51,10 +53,6 @@ def row(pair: Pair) -> dict[str, Any]:
         if name in COMPARED:
             values |= {f"{name}_ratio": pair.ratio(name), f"{name}_change": pair.change(name)}
     return values
-
-
-_DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
-_SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 
 
 def report(

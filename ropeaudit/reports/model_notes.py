@@ -77,11 +77,10 @@ def _beyond(cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
     if not maximum or not offsets:
         return []
     length = max(case.outline()[0].seq_len for case in cases)
-    beyond = [offset for offset in offsets if offset + length > maximum]
-    if not beyond:
-        return []
+    beyond = min((offset for offset in offsets if offset + length > maximum), default=None)
     verb = "declares" if maximum == served.declared else "serves"
-    return [f"{_name(cases[0])}: offset {min(beyond)} is past the {maximum:,} positions that it {verb}"]
+    text = f"{_name(cases[0])}: offset {beyond} is past the {maximum:,} positions that it {verb}"
+    return [] if beyond is None else [text]
 
 
 def setting_words(setting: RopeSetting, axes: Axes | None, served: Served) -> str:

@@ -25,6 +25,17 @@ from ropeaudit.runtime import digests, run_metadata
 from ropeaudit.runtime.columns import Column
 
 T = TypeVar("T")
+_SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
+_DAMAGED = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    csv.Error,
+)
 _LARGEST = 2**128  # whole number; beyond any that is written
 
 
@@ -61,6 +72,7 @@ def form_of(path: str) -> str:
 def read(path: str, text: str | None = None) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
+    What a row lacks is what the metadata of its file hold, or what the absence of a column implies.
     text: what stands in the file, as far as it is to be read; by default all.
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
     Raises: BadInput, MissingPackage.
@@ -74,14 +86,7 @@ def read(path: str, text: str | None = None) -> list[Row]:
     def typed(content: bytes) -> list[Row]:
         return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
 
-    return completed(path, _parsed(path, typed, None if text is None else text.encode("utf-8")))
-
-
-def completed(path: str, rows: list[Row]) -> list[Row]:
-    """Return rows with what the metadata of their file hold, and what the absence of a column implies.
-
-    Raises: BadInput for rows that are not of this schema.
-    """
+    rows = _parsed(path, typed, None if text is None else text.encode("utf-8"))
     about = _about(path)
     constants = _settings(about.get("constants"))
     results: list[Row] = []
@@ -130,9 +135,6 @@ def told(rows: Sequence[Row]) -> list[str]:
 
     said = [name for name in records.EVERY if any(name in row for row in rows)]
     return [name for name in said if name not in _SETTINGS or (name != "stages" and says_more(name))]
-
-
-_SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 
 
 def _about(path: str) -> dict[str, Any]:
@@ -242,18 +244,6 @@ def check(path: str, row: Mapping[str, Any]) -> None:
         raise BadInput(f"{path!r} is of schema {schema} {known}; measure again")
     if row["offset"] is None:
         raise BadInput(f"{path!r} has a row without an offset")
-
-
-_DAMAGED = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-    csv.Error,
-)
 
 
 def _typed(row: Mapping[str, Any], number: int) -> Row:

@@ -12,6 +12,7 @@ from ropeaudit.reports.numbers import counted, setting
 from ropeaudit.rope.scaling_names import short_name, short_names
 
 NAMES = records.COLUMNS.having("setting")
+NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 _MOST_LINES = 6  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
 
@@ -99,9 +100,6 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     of_one = [varying([one for one in full if repr(one["model"]) == name]) for name in models]
     own = {name for some in of_one for name in some}
     return [name for name in varying(full) if name in own or name == "model"]
-
-
-NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 
 
 def labels(cases: Sequence[Case], telling: Collection[str] | None = None) -> list[str]:

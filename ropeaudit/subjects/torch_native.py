@@ -34,6 +34,10 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.emulated import OfRecipe
 
+NATIVE = ("float64", "float32", "float16", "bfloat16")
+_CPU = torch.device("cpu")
+_WITHOUT_FLOAT64 = ("mps",)
+_FULL = ("out of memory", "can't allocate memory", "not enough memory")
 Table = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -167,12 +171,6 @@ def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Nu
         return each(lambda e: torch.exp2(-e), on.apply(torch.mul, fmt, x, number(math.log2(base))))
     step = each(lambda e: torch.pow(base, e), number(-2.0 / max(rotary_dim, 1)))
     return step.expand(pairs) if form == "recurrence" else on.apply(torch.pow, fmt, step, i)
-
-
-NATIVE = ("float64", "float32", "float16", "bfloat16")
-_CPU = torch.device("cpu")
-_WITHOUT_FLOAT64 = ("mps",)
-_FULL = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def device(name: str) -> torch.device:

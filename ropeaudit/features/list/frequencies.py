@@ -32,15 +32,13 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import table
 
 Row = dict[str, Any]
+COLUMNS = table("list-frequencies")
 DTYPES = ("fp32", "fp16", "bf16")
 MAXIMUM = 131072  # positions, where no model says how many
 LEGEND = (
     "shared FORMAT: first position whose exact angle, rounded to FORMAT, is the next position's too."
     "\nwavelength in tokens, angle at the maximum position in radians."
 )
-
-
-COLUMNS = table("list-frequencies")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ _SOURCES = {
         "dtype proved_position measured_position measured_offsets failure_position maximum tolerance",
     ),
 }
+_MOST_BARS = 48
+MOST_POSITIONS = 2048
 # kind -> --by, table beside other rows
 _TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 
@@ -224,9 +226,6 @@ def _curves(
     return results
 
 
-_MOST_BARS = 48
-
-
 def limits(rows: Sequence[Row], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
     telling = settings.independent(rows)
@@ -269,9 +268,6 @@ def limits(rows: Sequence[Row], headline: str) -> Picture:
     axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
     style.legend(figure, axes)
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
-
-
-MOST_POSITIONS = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from ropeaudit.runtime.columns import Column, Columns, table
 
 BY = ("implementation", "dtype")
 COLUMN = "drift_rms"
+_ALWAYS = tuple(name for name in records.CORE if not records.COLUMNS[name].sentence)  # every file says these
+_CELL = ("case", "tolerance", *records.FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,6 @@ def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
                 "leave out one of the files, or compare the two"
             )
     return list(results.values())
-
-
-_ALWAYS = tuple(name for name in records.CORE if not records.COLUMNS[name].sentence)  # every file says these
-_CELL = ("case", "tolerance", *records.FIRST)
 
 
 def _agree(first: Row, second: Row) -> bool:

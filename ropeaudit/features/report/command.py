@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import click
 from click.core import ParameterSource
 
@@ -14,10 +9,6 @@ from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import NAMES, Rare, number
 from ropeaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from ropeaudit.console.output_files import OutputFile
-    from ropeaudit.reports import Report
 
 
 @command(
@@ -71,9 +62,9 @@ def report(
     """
     from ropeaudit import reports
     from ropeaudit.audits import comparison, records
+    from ropeaudit.console import delivery, output_files
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
-    from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
     from ropeaudit.reports import comparison as changes
 
@@ -109,25 +100,6 @@ def report(
             forms = map(reports.form_named, (output.form, *(file.form for file in targets)))
             data = any(form.decode is not None for form in forms)
             made = analysis.merged(files, columns, out.metadata(output), data)
-        return _deliver(made, targets, output, broken)
-
-
-def _deliver(
-    made: Report, targets: Sequence[OutputFile], output: ReportOptions, broken: Sequence[str]
-) -> int:
-    """Deliver the report, of one that goes into files alone the finding; return the exit code."""
-    from ropeaudit.console import delivery
-    from ropeaudit.console import output as out
-
-    chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
-    if chosen or not targets:
-        return delivery.deliver(made, targets, output, broken=lambda: broken)
-    code = out.print_line(made.headline)
-    errors = delivery.fill([(file, functools.partial(file.contents, made)) for file in targets])
-    for file in targets if not output.quiet else ():
-        if file.written:
-            size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-            out.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
-    for error in errors:
-        out.say_error(error)
-    return delivery.worst(code, delivery.judged(broken), delivery.BAD_USE if errors else delivery.DONE)
+        usual = click.get_current_context().get_parameter_source("form") is ParameterSource.DEFAULT
+        alone = usual and bool(targets)  # of one that goes into files alone the finding is printed
+        return delivery.deliver(made, targets, output, broken=lambda: broken, alone=alone)

@@ -15,14 +15,7 @@ from ropeaudit.audits.records import Record
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reports import Report, drift, templates, verdicts
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.reports.tickets.ticket import (
-    NoSnippet,
-    Reproduction,
-    Ticket,
-    by_code,
-    file_name,
-    reproduced,
-)
+from ropeaudit.reports.tickets.ticket import NoSnippet, Reproduction, Ticket, by_code, file_name, reproduced
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling.called import Called
@@ -113,7 +106,13 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
         place, _, name = code.name.rpartition(":")
         lines, file = _imported(place)
     else:
-        lines = _third_party(record, subject)
+        entry, kind = third_party.entry_of(subject.name), setting.scaling.kind
+        _refuse(
+            (not entry.snippet, f"{entry.name} is called by more than a few lines"),
+            (kind != "default", f"{entry.name} with the scaling {kind} takes more than a few lines"),
+        )
+        end = record.offset + record.seq_len
+        lines = rows.snippet(entry, setting, subject.dtype, end).splitlines()
     scaled, usual = setting.scaling.kind != "default", setting.scale == 1.0 / math.sqrt(setting.head_dim)
     factor = attention_factor(setting.scaling)
     text = templates.render(
@@ -136,17 +135,6 @@ def _refuse(*reasons: tuple[object, str]) -> None:
     for holds, why in reasons:
         if holds:
             raise NoSnippet(why)
-
-
-def _third_party(record: Record, subject: Called) -> list[str]:
-    """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
-    entry, scaling = third_party.entry_of(subject.name), record.setting.scaling.kind
-    _refuse(
-        (not entry.snippet, f"{entry.name} is called by more than a few lines"),
-        (scaling != "default", f"{entry.name} with the scaling {scaling} takes more than a few lines"),
-    )
-    end = record.offset + record.seq_len
-    return rows.snippet(entry, record.setting, subject.dtype, end).splitlines()
 
 
 def _convention(record: Record, code: Code) -> Convention:
