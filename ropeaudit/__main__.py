@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+from typing import Any
 
 INTERRUPTED = 130
 
@@ -17,53 +18,34 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _leave_this_folder()
     try:
-        _hear_as_ctrl_c()
+        _hear_ends(signal.default_int_handler, signal.SIG_DFL)  # as a Ctrl-C
         from ropeaudit.main import main as run
 
         code = run()
-        _end_with(code)
+        _hear_ends(lambda *_: os._exit(code), signal.default_int_handler)  # all is said and written
     except KeyboardInterrupt:
-        _deafen()
+        _hear_ends(signal.SIG_IGN)
         sys.stderr.write("ropeaudit: interrupted\n")
         code = INTERRUPTED
     if code == INTERRUPTED:
-        _deafen()
-    _leave(code)
-
-
-def _leave(code: int) -> None:
-    """End the process with this code: Python's own is another where a signal comes while it shuts down."""
+        _hear_ends(signal.SIG_IGN)  # one was obeyed, and another would change the exit code
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os._exit(code)
+    os._exit(code)  # Python's own end has another code where a signal comes while it shuts down
 
 
-def _ends() -> list[signal.Signals]:
-    """Return the signals that end a run: Ctrl-C, a batch system's, that of a terminal that is closed."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+def _hear_ends(handler: Any, before: Any = None) -> None:
+    """Handle the signals that end a run so: Ctrl-C, a batch system's, that of a terminal that is closed.
 
-
-def _hear_as_ctrl_c() -> None:
-    """Take what ends a run for a Ctrl-C; what is ignored, as `nohup` wants it, stays so."""
-    for number in _ends():
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
-
-
-def _end_with(code: int) -> None:
-    """Let what ends a run end it with its own exit code from here on: all is said and written."""
-    for number in _ends():
-        if signal.getsignal(number) == signal.default_int_handler:
-            signal.signal(number, lambda *_: os._exit(code))
-
-
-def _deafen() -> None:
-    """Ignore them from here on: one was obeyed, and another would change the exit code."""
-    for number in _ends():
-        signal.signal(number, signal.SIG_IGN)
+    before: the handler that it takes the place of, any by default: what is ignored, as `nohup` wants it,
+    stays so.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and before in (None, signal.getsignal(number)):
+            signal.signal(number, handler)
 
 
 def _leave_this_folder() -> None:

@@ -101,13 +101,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        return _closed_pipe()
+    except BrokenPipeError:  # the reader has seen enough, as `head` does: that is no error
+        streams.silence()
+        return 0
     except SystemExit as stop:
         if sys.stdout is stdout:  # after shell completion
             return int(stop.code or 0)
         sys.stdout, sys.stderr = stdout, stderr  # a closed pipe, where click wraps the streams
-        return _closed_pipe()
+        streams.silence()
+        return 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.NoSuchOption as error:
@@ -132,7 +134,9 @@ def _unforeseen(error: Exception) -> int:
     if (missing := unusable(error)) is not None:
         return _refuse(missing.typed)
     if isinstance(error, OSError):
-        if _homeless():
+        try:
+            os.getcwd()
+        except OSError:
             return _refuse("the folder that this was started in is gone; go to another one")
         what = f"{error.filename!r}" if error.filename else "cannot write to stdout"
         return _refuse(f"{what}: {error.strerror or error}")
@@ -141,14 +145,6 @@ def _unforeseen(error: Exception) -> int:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
     return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
-
-
-def _homeless() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return True
-    return False
 
 
 def _refuse(message: str, hint: str = "") -> int:
@@ -191,9 +187,3 @@ class _Closed(io.StringIO):
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")
-
-
-def _closed_pipe() -> int:
-    """The reader has seen enough, as `head` does: that is no error."""
-    streams.silence()
-    return 0

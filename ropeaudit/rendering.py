@@ -40,10 +40,8 @@ def report(
     """
     from ropeaudit.runtime import run_metadata
 
-    listed: list[Any]
-    if isinstance(results, Result):
-        listed = [results]
-    else:
+    listed: list[Any] = [results]
+    if not isinstance(results, Result):
         listed = list(results) if isinstance(results, Iterable) else []
     if not listed:
         raise UsageError("there are no results to report")

@@ -7,6 +7,7 @@ and is said at the end; a closed pipe silences stdout and changes nothing else.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -114,14 +115,21 @@ def deliver(
     *,
     also: Filled = (),
     broken: Callable[[], Iterable[str]] = tuple,
+    alone: bool = False,
 ) -> int:
     """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
 
-    broken: makes a line for each that did, once everything is written.
+    broken: makes a line for each that did, once everything is written. alone: whether the finding alone is
+    printed, and which files were written is said in the place of notes.
     """
-    code = output.print_report(report, options)
+    code = output.print_line(report.headline) if alone else output.print_report(report, options)
     errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
-    output.say_notes(report, options)
+    if not alone:
+        output.say_notes(report, options)
+    elif not options.quiet:
+        for file in (file for file in files if file.written):
+            size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
+            output.say(f"wrote {file.path}: {len(report.rows)} rows{size}")
     output.say_printed(options)
     code = worst(code, judged(broken()))
     for error in errors:

@@ -52,15 +52,6 @@ class Gate:
         """Whether it is on drift, which cannot see a position that is wrong for q and k alike."""
         return self.column in COLUMNS and COLUMNS[self.column].role == "drift"
 
-    def broken_by(self, row: Row) -> bool:
-        """Return whether a row makes the run fail."""
-        seen = row[self.column]
-        if seen is None:  # of what was refused nothing is known; of others `check_empty` says so
-            return row.get("verdict") == "refused"
-        if math.isnan(seen) or (self.of_drift and _rotates_wrongly(row)):
-            return True
-        return _OPERATORS[self.sign](seen, self.bound)
-
     def broken_since(self, pair: Pair) -> bool:
         """Return whether a case makes the run fail, compared with what it was where the gate is relative.
 
@@ -69,7 +60,11 @@ class Gate:
         if pair.after is None:
             return False
         if not self.relative:
-            return self.broken_by(pair.after)
+            seen = pair.after[self.column]
+            if seen is None:  # of what was refused nothing is known; of others `_check_empty` says so
+                return pair.after.get("verdict") == "refused"
+            wrong = math.isnan(seen) or (self.of_drift and _rotates_wrongly(pair.after))
+            return wrong or _OPERATORS[self.sign](seen, self.bound)
         if pair.before is None or pair.explained(self.column):
             return False
         old, new = value(pair.before, self.column), value(pair.after, self.column)
@@ -112,20 +107,16 @@ def parse(
 
 def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
     """Return a line for every gate that some record breaks: the first such record, and how many."""
-    return broken_by_rows(gates, [record.as_dict() for record in results] if gates else [])
-
-
-def broken_by_rows(
-    gates: Sequence[Gate], rows: Sequence[Row], exempt: Exempt = lambda gate, row: False
-) -> list[str]:
-    """Return a line for every gate that some row breaks. exempt: rows that do not break a gate, whatever."""
-    return broken_since(gates, [Pair(None, row) for row in rows], exempt)
+    return broken_since(gates, [Pair(None, record.as_dict()) for record in results] if gates else [])
 
 
 def broken_since(
     gates: Sequence[Gate], pairs: Sequence[Pair], exempt: Exempt = lambda gate, row: False
 ) -> list[str]:
-    """Return a line for every gate that some case breaks, compared with what it was; exempt: as above."""
+    """Return a line for every gate that some case breaks, compared with what it was.
+
+    exempt: rows that do not break a gate, whatever.
+    """
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
     judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
     for gate, some in judged:

@@ -159,8 +159,7 @@ class GroupedCommand(click.Command):
 
         if "form" in ctx.params and "outputs" in ctx.params:  # `-o -` is stdout, where the report goes anyhow
             ctx.params["outputs"] = tuple(path for path in ctx.params["outputs"] if path != "-")
-        output_files.refuse_inputs(ctx.params)
-        output_files.refuse_meetings(ctx.params)
+        output_files.refuse_clashes(ctx.params)
         asked = dict(ctx.params)
         for name, group in getattr(self.callback, "groups", {}).items():
             asked[name] = group(**{option.name: asked.pop(option.name) for option in fields(group)})

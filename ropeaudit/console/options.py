@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -49,13 +49,6 @@ QK_KINDS = (
 )
 
 
-class Decorator(Protocol):
-    """What adds an option to a command."""
-
-    def __call__(self, command: F, /) -> F:
-        """Return the command with the option."""
-
-
 def axis(
     flag: str,
     type_: Parsed[list[Any]],
@@ -65,7 +58,7 @@ def axis(
     shown: str | None = None,
     metavar: str = "LIST",
     cls: type[click.Option] = click.Option,
-) -> Decorator:
+) -> Callable[[F], F]:
     """An option that takes lists and may be repeated; its value is a tuple, each value once.
 
     default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
@@ -84,19 +77,13 @@ def axis(
     )
 
 
-def words(metavar: str, name: str, required: bool = True) -> Decorator:
+def words(metavar: str, name: str, required: bool = True) -> Callable[[F], F]:
     """An argument that takes names, separated by commas or spaces."""
     shown = metavar if required else f"[{metavar}]"
     return click.argument(name, metavar=shown, nargs=-1, required=required, type=TARGETS, callback=joined)
 
 
-under_option = axis(
-    "--under",
-    NAMES,
-    ENVIRONMENTS,
-    shown="clean alone",
-    cls=Rare,
-)
+under_option = axis("--under", NAMES, ENVIRONMENTS, shown="clean alone", cls=Rare)
 
 
 def filled_by(decorator: Callable[[Any], Any]) -> Any:
@@ -109,7 +96,12 @@ def option(*flags: str, **attributes: Any) -> Any:
     return filled_by(click.option(*flags, **attributes))
 
 
-def grouped(group: type[Any], name: str) -> Decorator:
+def listed(flag: str, type_: Parsed[list[Any]], help_: str, **attributes: Any) -> Any:
+    """Return the field of a group that an `axis` fills."""
+    return filled_by(axis(flag, type_, help_, **attributes))
+
+
+def grouped(group: type[Any], name: str) -> Callable[[F], F]:
     """Give a command the options of a group, which come as one object in its parameter `name`."""
 
     def decorate(command: F) -> F:
@@ -155,12 +147,7 @@ class ScreenOptions:
 
     heading: ClassVar[str] = "Report, and long runs"
     form: str = form_option()
-    verbose: bool = option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        help="Print all rows and all notes.",
-    )
+    verbose: bool = option("-v", "--verbose", is_flag=True, help="Print all rows and all notes.")
     color: bool | None = option(
         "--color/--no-color",
         default=None,
@@ -174,7 +161,7 @@ class ReportOptions(ScreenOptions):
     """Where a report goes, and what of it. columns: none for all."""
 
     outputs: tuple[str, ...] = outputs_option()
-    columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
+    columns: tuple[str, ...] = listed("--columns", NAMES, "Columns to show and write.")
     quiet: bool = option(
         "-q",
         "--quiet",
@@ -202,7 +189,7 @@ class QKOptions:
     """Which q and k, and which of their scores are seen; empty or None where nothing is said."""
 
     heading: ClassVar[str] = "q, k and scores"
-    seq_len: tuple[int, ...] = filled_by(axis("--seq-len", INTEGERS, "Positions.", shown="256"))
+    seq_len: tuple[int, ...] = listed("--seq-len", INTEGERS, "Positions.", shown="256")
     heads: int | None = option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
     kv_heads: int | None = option(
         "--kv-heads",
@@ -211,27 +198,21 @@ class QKOptions:
         help="Key-value heads, a divisor of --heads.  [default: --heads]",
         cls=Rare,
     )
-    mask: tuple[str, ...] = filled_by(
-        axis(
-            "--mask",
-            MASKS,
-            "Keys that a query sees: causal, full or window:N. A window is the last N.",
-            shown="causal",
-            cls=Rare,
-        )
+    mask: tuple[str, ...] = listed(
+        "--mask",
+        MASKS,
+        "Keys that a query sees: causal, full or window:N. A window is the last N.",
+        shown="causal",
+        cls=Rare,
     )
-    qk: tuple[str, ...] = filled_by(
-        axis(
-            "--qk",
-            TEXT,
-            f"Kind of q and k, or a file with captured ones. {QK_KINDS}",
-            shown="gaussian",
-            metavar="SOURCE",
-        )
+    qk: tuple[str, ...] = listed(
+        "--qk",
+        TEXT,
+        f"Kind of q and k, or a file with captured ones. {QK_KINDS}",
+        shown="gaussian",
+        metavar="SOURCE",
     )
-    seed: tuple[int, ...] = filled_by(
-        axis("--seed", INTEGERS, "Seeds of random q and k.", shown="0", cls=Rare)
-    )
+    seed: tuple[int, ...] = listed("--seed", INTEGERS, "Seeds of random q and k.", shown="0", cls=Rare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,52 +220,42 @@ class RopeOptions:
     """Which RoPE setting; empty or None where nothing is said."""
 
     heading: ClassVar[str] = "RoPE setting"
-    model: tuple[str, ...] = filled_by(
-        axis(
-            "--model",
-            NAMES,
-            "Named models (`ropeaudit list models`), or all. usual stands for ten that differ.",
-        )
+    model: tuple[str, ...] = listed(
+        "--model", NAMES, "Named models (`ropeaudit list models`), or all. usual stands for ten that differ."
     )
-    config: tuple[str, ...] = filled_by(
-        axis("--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH")
+    config: tuple[str, ...] = listed(
+        "--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH"
     )
-    layer: tuple[str, ...] = filled_by(
-        axis(
-            "--layer",
-            NAMES,
-            "Layer types of a model that has several, or all.",
-            shown="full_attention",
-            cls=Rare,
-        )
+    layer: tuple[str, ...] = listed(
+        "--layer",
+        NAMES,
+        "Layer types of a model that has several, or all.",
+        shown="full_attention",
+        cls=Rare,
     )
-    head_dim: tuple[int, ...] = filled_by(axis("--head-dim", INTEGERS, "Dims of a head, even.", shown="128"))
-    rotary_dim: tuple[int, ...] = filled_by(
-        axis("--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim", cls=Rare)
+    head_dim: tuple[int, ...] = listed("--head-dim", INTEGERS, "Dims of a head, even.", shown="128")
+    rotary_dim: tuple[int, ...] = listed(
+        "--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim", cls=Rare
     )
-    base: tuple[float, ...] = filled_by(
-        axis("--base", NUMBERS, "Base of the frequencies (rope theta).", shown="10000")
+    base: tuple[float, ...] = listed(
+        "--base", NUMBERS, "Base of the frequencies (rope theta).", shown="10000"
     )
-    scaling: tuple[str, ...] = filled_by(
-        axis(
-            "--scaling",
-            TEXT,
-            "Scaling, such as yarn:factor=4,original=32768. Types: default, linear, dynamic, proportional, "
-            "yarn, longrope, llama3, explicit. Repeatable.",
-            metavar="SPEC",
-        )
+    scaling: tuple[str, ...] = listed(
+        "--scaling",
+        TEXT,
+        "Scaling, such as yarn:factor=4,original=32768. Types: default, linear, dynamic, proportional, "
+        "yarn, longrope, llama3, explicit. Repeatable.",
+        metavar="SPEC",
     )
-    clip: tuple[float, ...] = filled_by(
-        axis("--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf", cls=Rare)
+    clip: tuple[float, ...] = listed(
+        "--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf", cls=Rare
     )
-    layout: tuple[str, ...] = filled_by(
-        axis(
-            "--layout",
-            NAMES,
-            "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
-            shown="half; its own of --impl",
-            cls=Rare,
-        )
+    layout: tuple[str, ...] = listed(
+        "--layout",
+        NAMES,
+        "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
+        shown="half; its own of --impl",
+        cls=Rare,
     )
     scale: float | None = option(
         "--scale",
@@ -300,7 +271,7 @@ report_options = grouped(ReportOptions, "output")
 qk_options = grouped(QKOptions, "vectors")
 rope_options = grouped(RopeOptions, "rope")
 
-changes_option: Decorator = click.option(
+changes_option = click.option(
     "--set",
     "changes",
     type=CHANGES,
@@ -311,24 +282,24 @@ changes_option: Decorator = click.option(
     "stores keys with a scale a head (tensor, head, token, channel; input: before the rotation; int8 too).",
 )
 
-recipe_option: Decorator = axis(
+recipe_option = axis(
     "--recipe",
     NAMES,
     "Recipes (`list recipes`) or .toml files. A recipe is a number format per stage.",
     shown="hf,uniform; none beside code",
 )
-impl_option: Decorator = axis(
+impl_option = axis(
     "--impl",
     TARGETS,
     "Real code: FILE.py:NAME, PACKAGE.MODULE:NAME, or `list implementations`. It is called as it is, "
     "instead of recipes or beside them. Each is called in a process of its own. A "
     f"wrong rotation meets no tolerance. {EXECUTED}",
 )
-order_option: Decorator = click.option(
+order_option = click.option(
     "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]", cls=Rare
 )
-dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
-device_option: Decorator = click.option(
+dtype_option = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
+device_option = click.option(
     "--device",
     type=WORD,
     metavar="NAME",
@@ -340,17 +311,17 @@ device_option: Decorator = click.option(
 def _timeout(context: click.Context, param: click.Parameter, seconds: float | None) -> None:
     if seconds is not None and not seconds > 0:
         raise UsageError(f"--timeout {seconds:g} is no time to wait; give seconds, such as 120")
-    _for_this_run(context, door.TIMEOUT, None if seconds is None else repr(seconds))
+    if seconds is not None:
+        _for_this_run(context, door.TIMEOUT, repr(seconds))
 
 
 def _in_process(context: click.Context, param: click.Parameter, here: bool) -> None:
-    _for_this_run(context, door.ROAD, door.IN_PROCESS if here else None)
+    if here:
+        _for_this_run(context, door.ROAD, door.IN_PROCESS)
 
 
-def _for_this_run(context: click.Context, name: str, value: str | None) -> None:
+def _for_this_run(context: click.Context, name: str, value: str) -> None:
     """Set a variable for this command and the processes that it starts."""
-    if value is None:
-        return
     before = os.environ.get(name)
     os.environ[name] = value
     context.call_on_close(
@@ -358,7 +329,7 @@ def _for_this_run(context: click.Context, name: str, value: str | None) -> None:
     )
 
 
-_TIMEOUT: Decorator = click.option(
+_TIMEOUT = click.option(
     "--timeout",
     type=number("120"),
     metavar="SECONDS",
@@ -367,7 +338,7 @@ _TIMEOUT: Decorator = click.option(
     help="Seconds that code may take for its import, and for a call, in its process.  [default: 120]",
     cls=Rare,
 )
-_IN_PROCESS: Decorator = click.option(
+_IN_PROCESS = click.option(
     "--in-process",
     is_flag=True,
     expose_value=False,
@@ -382,7 +353,7 @@ def calling_options(command: Any) -> Any:
     return _TIMEOUT(_IN_PROCESS(command))
 
 
-length_option: Decorator = click.option(
+length_option = click.option(
     "--length",
     type=WORD,
     metavar="WHICH",
@@ -390,6 +361,4 @@ length_option: Decorator = click.option(
     "the offset change them.  [default: unshifted]",
     cls=Rare,
 )
-no_header_option: Decorator = click.option(
-    "--no-header", is_flag=True, help="Rows alone, for csv and table.", cls=Rare
-)
+no_header_option = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.", cls=Rare)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
+import glob
 import itertools
 import os
 import stat
@@ -40,7 +40,10 @@ class OutputFile:
         reports.check_installed(self.form)
         self.files: list[IO[bytes]] = []
         self.stream = paths.is_stream(path)
-        self.targets = [Path(path)] if self.stream else [Path(one) for one in targets(path, form)]
+        self.targets = [Path(path)]
+        if not self.stream:  # the file that the path leads to, and the metadata beside it, if any
+            named = [path, reports.beside(path)][: 1 + reports.has_file_beside(form)]
+            self.targets = [Path(paths.behind(one)) for one in named]
         try:
             if self.stream:
                 self.files.append(_stream(path, flag))
@@ -103,11 +106,6 @@ class OutputFile:
                     os.unlink(file.name)
 
 
-def targets(path: str, form: str) -> list[str]:
-    """Return the files that are replaced for a path: that behind it, and its metadata beside it, if any."""
-    return [paths.behind(one) for one in (path, reports.beside(path))][: 1 + reports.has_file_beside(form)]
-
-
 def part_of(path: str) -> str:
     """Return where the rows of a report stand while a sweep lasts: beside the file that the path leads to."""
     return f"{paths.behind(path)}.part"
@@ -166,39 +164,31 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
 def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
     """Open a file in the folder of `target`, which is to hold a report, or the metadata of a form `about`.
 
-    Raises: BadOutput.
+    Raises: BadOutput, also if there is something at `target` that a report must not take the place of.
     """
+    named = f"{flag} {str(target)!r}"
     try:
-        _check(target, about, flag)
+        if atomic_files.may_be_cleared(target.name):
+            raise BadOutput(f"{named} has a name of ropeaudit's own, which runs remove; give another")
+        if target.is_dir():
+            raise BadOutput(f"{named} is a folder; give a file's name")
+        with contextlib.suppress(FileNotFoundError):
+            there = os.stat(target)
+            if not stat.S_ISREG(there.st_mode):
+                raise BadOutput(f"{named} is no file that can be replaced; give another place")
+            if not os.access(target, os.W_OK):
+                raise BadOutput(f"{named} is write-protected; give another place")
+            if about and there.st_size and not _ours(target):
+                raise BadOutput(
+                    f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go "
+                    "there; move it, or give another -o"
+                )
         return atomic_files.opened(target)
     except BadOutput:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadOutput(f"{flag} {str(target)!r} cannot be written: {reason}; give another place") from None
-
-
-def _check(target: Path, about: str, flag: str) -> None:
-    """Raise BadOutput if there is something at `target` that a report must not take the place of."""
-    if atomic_files.may_be_cleared(target.name):
-        raise BadOutput(
-            f"{flag} {str(target)!r} has a name of ropeaudit's own, which runs remove; give another"
-        )
-    if target.is_dir():
-        raise BadOutput(f"{flag} {str(target)!r} is a folder; give a file's name")
-    try:
-        there = os.stat(target)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(there.st_mode):
-        raise BadOutput(f"{flag} {str(target)!r} is no file that can be replaced; give another place")
-    if not os.access(target, os.W_OK):
-        raise BadOutput(f"{flag} {str(target)!r} is write-protected; give another place")
-    if about and there.st_size and not _ours(target):
-        raise BadOutput(
-            f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go there; "
-            "move it, or give another -o"
-        )
+        raise BadOutput(f"{named} cannot be written: {reason}; give another place") from None
 
 
 def _ours(path: Path) -> bool:
@@ -249,7 +239,6 @@ _WRITTEN = {
     "ticket": "--ticket",
     "write_wrapper": "--write-wrapper",
 }
-_READ = ("", ".meta.json")  # behind the name of a file
 _TENSORS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
@@ -271,8 +260,11 @@ class _Written(NamedTuple):
         return f"{self.flag} {self.path!r}{also}"
 
 
-def refuse_inputs(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if an output, or what is written beside it, is a file that the options name."""
+def refuse_clashes(options: Mapping[str, Any]) -> None:
+    """Raise UsageError if an output, or what is written beside it, is a file that the options name.
+
+    So are two files that they write, stdout and stderr among them, if they are one.
+    """
     outputs = list(_written(options))
     if not outputs:
         return
@@ -285,11 +277,6 @@ def refuse_inputs(options: Mapping[str, Any]) -> None:
                 f"{one.flag} {one.path!r} is a Python file beside {code!r}, which may import it; "
                 "give another name"
             )
-
-
-def refuse_meetings(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if two files that the options write, stdout and stderr among them, are one."""
-    outputs = list(_written(options))
     for one, other in itertools.combinations(outputs, 2):
         if paths.same(one.file, other.file):
             names = f"{one.flag} {one.path!r} and {other.flag} {other.path!r}"
@@ -310,28 +297,25 @@ def _goes_into(number: int, path: str) -> bool:
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
-    """Yield the files that the options write: no streams."""
+    """Yield the files that the options write, and those that get their names and more: no streams."""
     for name, flag in _WRITTEN.items():
         for path in _words(options.get(name)):
-            if not paths.is_stream(path):
-                yield from (_Written(flag, path, file) for file in _files_of(name, path))
+            if paths.is_stream(path):
+                continue
+            yield _Written(flag, path, path)
+            if name == "outputs":
+                with contextlib.suppress(UnknownName):  # a picture
+                    if reports.has_file_beside(reports.form_of(path)):
+                        yield _Written(flag, path, reports.beside(path))
+            if name == "save_qk":  # a file a layer type, where a model has several
+                from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
+
+                stem, suffix = os.path.splitext(path)
+                for kind in (*LAYER_TYPES, "other"):
+                    yield _Written(flag, path, f"{stem}-{kind}{suffix}")
     first = first_file([*_words(options.get("outputs"))])
     if first is not None and "resume" in options:  # a sweep, whose rows stand there until it is over
         yield _Written("-o", first, part_of(first))
-
-
-def _files_of(name: str, path: str) -> Iterator[str]:
-    """Yield the files that an option writes for a path: that itself and those that get its name and more."""
-    yield path
-    if name == "outputs":
-        with contextlib.suppress(UnknownName):  # a picture
-            if reports.has_file_beside(reports.form_of(path)):
-                yield reports.beside(path)
-    if name == "save_qk":  # a file a layer type, where a model has several
-        from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
-
-        stem, suffix = os.path.splitext(path)
-        yield from (f"{stem}-{kind}{suffix}" for kind in (*LAYER_TYPES, "other"))
 
 
 def _may_import(code: str, path: str) -> bool:
@@ -345,9 +329,7 @@ def _files(value: Any) -> Iterator[str]:
     """Yield the files that the words of an option may stand for, as far as they are there."""
     for word in _words(value):
         for path in dict.fromkeys(_paths(word)):
-            for end in _READ:
-                if os.path.isfile(path + end):
-                    yield path + end
+            yield from filter(os.path.isfile, (path, reports.beside(path)))
             if os.path.isdir(path):
                 yield from _known(path)
             elif path.lower().endswith(_TENSORS):
@@ -367,13 +349,8 @@ def _paths(word: str) -> Iterator[str]:
 
 def _known(folder: str) -> Iterator[str]:
     """Yield the files of a folder whose names a reader of it looks for."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return
-    for name in names:
-        if any(fnmatch.fnmatch(name, pattern) for pattern in _OF_A_FOLDER):
-            yield os.path.join(folder, name)
+    for pattern in _OF_A_FOLDER:
+        yield from glob.iglob(os.path.join(glob.escape(folder), pattern), include_hidden=True)
 
 
 def _words(value: Any) -> Iterator[str]:

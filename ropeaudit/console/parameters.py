@@ -1,10 +1,14 @@
-"""Types of options: from the text of one item to a value. What they raise says what was seen and allowed."""
+"""Types of options: from the text of one item to a value, and what a shell offers for it.
+
+What they raise says what was seen and allowed.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar, cast
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,6 +17,7 @@ from ropeaudit.console import values
 from ropeaudit.errors import UnknownName, UsageError
 
 T = TypeVar("T")
+Names = Callable[[], Iterable[str]]
 _HAVE_ALL = ("--recipe", "--impl", "--dtype")
 
 
@@ -34,11 +39,9 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return what a shell offers."""
-        from ropeaudit.console import completions
-
         if self.names:
             return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
-        return completions.complete(ctx, flag(param), incomplete)
+        return _complete(ctx, flag(param), incomplete)
 
 
 class Rare(click.Option):
@@ -58,9 +61,7 @@ def joined(context: click.Context, param: click.Parameter, items: Iterable[Itera
     """Return the values of all items of a repeatable option, each once; `all` is every name: a callback."""
     values = tuple(dict.fromkeys(value for item in items for value in item))
     if "all" in values and flag(param) in _HAVE_ALL:
-        from ropeaudit.console import completions
-
-        every = completions.ALL[flag(param)]()
+        every = ALL[flag(param)]()
         return cast(tuple[T, ...], tuple(dict.fromkeys([*every, *(one for one in values if one != "all")])))
     return values
 
@@ -179,3 +180,75 @@ RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", _changes)
 ARGUMENT = Parsed("argument", _argument)
+
+
+def _complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
+    """Return what the last element of a list may become; files where an option takes them."""
+    done, comma, word = incomplete.rpartition(",")
+    of_columns = flag in ("--columns", "--fail-if", "--y")
+    names = _columns(context) if of_columns else SHOWN.get(flag, tuple[str])()
+    items = [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(word)]
+    return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
+
+
+def _columns(context: click.Context) -> list[str]:
+    """Return the columns of the command's reports; else those of `shift`."""
+    from ropeaudit.runtime.columns import table, tables
+
+    own, name = [], str(context.info_name)
+    for known in tables():
+        if known in (name, f"list-{name}") or known.startswith(f"{name}-"):
+            own += list(table(known))
+    if name == "report":  # rows of `shift`, as they were and in comparison
+        from ropeaudit.reports.comparison import COLUMNS
+
+        own += [*table("shift"), "file", *COLUMNS]
+    return list(dict.fromkeys(own)) or list(table("shift"))
+
+
+def _module(name: str) -> Any:
+    """Return a module of this package, which a shell waits for where its names are asked for alone."""
+    return import_module(f"ropeaudit.{name}")
+
+
+# every name that `all` stands for
+ALL: Mapping[str, Names] = {
+    "--recipe": lambda: [one.name for one in _module("recipes").all_recipes() if not one.refused],
+    "--impl": lambda: [
+        name for name, entry in _module("subjects.third_party").ENTRIES.items() if entry.installed
+    ],
+    "--dtype": lambda: [one.name for one in _module("arithmetic.formats").FORMATS],
+    "--model": lambda: [one.name for one in _module("rope.presets").all_presets()],
+    "--axes": lambda: [one.name for one in _module("rope.axial_presets").all_presets()],
+}
+
+
+def _sides() -> list[str]:
+    """Return what `parity` compares by name."""
+    return [*ALL["--recipe"](), *ALL["--impl"]()]
+
+
+SHOWN: Mapping[str, Names] = {
+    "--recipe": lambda: ["all", *ALL["--recipe"]()],
+    "--impl": lambda: ["all", *ALL["--impl"]()],
+    "--dtype": lambda: [
+        *("all", *ALL["--dtype"]()),
+        *(alias for one in _module("arithmetic.formats").FORMATS for alias in one.aliases),
+    ],
+    "--model": lambda: ["all", "usual", *ALL["--model"]()],
+    "--axes": lambda: ["all", *ALL["--axes"]()],
+    "--under": lambda: [*_module("subjects.calling.environments").NAMES, "all"],
+    "--scaling": lambda: _module("rope.scaling").KINDS,
+    "--layout": lambda: ["half", "interleaved"],
+    "--mask": lambda: ["causal", "full", "window:"],
+    "--qk": lambda: ["gaussian", "randn", "ones", "arange", "diagonal", "previous"],
+    "--backend": lambda: ["numpy", "torch"],
+    "--device": lambda: ["cpu", "cuda", "mps"],
+    "--length": lambda: ["unshifted", "shifted"],
+    "--softmax": lambda: ["fp64", "recipe"],
+    "--layer": lambda: ["all", "full_attention", "sliding_attention"],
+    "TARGETS": lambda: [*ALL["--impl"](), *ALL["--model"]()],
+    "A": _sides,
+    "B": _sides,
+}
+_FILES = ("--config", "--qk", "--recipe", "--impl", "TARGETS", "A", "B")

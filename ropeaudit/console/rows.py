@@ -26,10 +26,8 @@ _OVERDUE = 0.5  # part of a guess that may pass without news of the work
 class Forecast:
     """Guess the seconds that are left, at the pace since the first tenth; shares are proportional to work."""
 
-    def __init__(self) -> None:
-        """Begin without a measurement."""
-        self.first: tuple[float, float] | None = None  # seconds, share
-        self.last = (0.0, 0.0)
+    first: tuple[float, float] | None = None  # seconds, share
+    last = (0.0, 0.0)
 
     def left(self, share: float, now: float) -> float | None:
         """Take the share that is done now; return the seconds that are left, None without a good guess."""
@@ -48,32 +46,31 @@ class Forecast:
 class Progress:
     """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
 
-    def __init__(
-        self,
-        quiet: bool,
-        total: int = 0,
-        clock: Callable[[], float] | None = None,
-        proportional: bool = True,
-    ) -> None:
-        """Begin; nothing is shown yet. clock: seconds, by default those of the system.
+    def __init__(self, quiet: bool, total: int = 0, proportional: bool = True) -> None:
+        """Begin; nothing is shown yet.
 
         proportional: whether shares are proportional to work; nothing is guessed where they are not.
         """
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
         doing.begin("")
-        self.clock, self.forecast = clock or time.monotonic, Forecast() if proportional else None
-        self.begun = self.last = self.clock()
+        self.forecast = Forecast() if proportional else None
+        self.begun = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
         """Show the share that is done and a guess of what is left, not too often."""
-        now = self.clock()
+        now = time.monotonic()
         left = self.forecast.left(share, now) if self.forecast else None
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
             return
         self.last = now
-        text = self._text(share, now - self.begun, left)
+        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
+        words += [doing.now()] if doing.now() else []
+        if self.total:
+            pace = self.rows / (now - self.begun)
+            words.append(f"{self.rows} of {self.total} rows, {pace:.3g} a second")
+        text = ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
         if self.terminal:
             import shutil  # in-function: it loads compressors
 
@@ -83,19 +80,11 @@ class Progress:
             sys.stderr.write(f"ropeaudit: {text}\n")
         sys.stderr.flush()
 
-    def _text(self, share: float, seconds: float, left: float | None) -> str:
-        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
-        words += [doing.now()] if doing.now() else []
-        if self.total:
-            words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
-        return ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
-
     def clear(self) -> None:
         """Take the line away."""
         if self.shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
-            self.shown = False
 
 
 def _fitted(share: float, text: str, width: int) -> str:
@@ -137,12 +126,12 @@ def gathered(
     run takes a function that gets the share that is done, from 0 to 1. total: how many rows will come.
     proportional: whether that share is proportional to work.
     """
-    progress, results = Progress(quiet, total, proportional=proportional), []
+    progress, results = Progress(quiet, total, proportional), []
     try:
-        with held_back() as interrupts:
+        with held_back() as check:
 
             def on_progress(share: float) -> None:
-                interrupts.check()
+                check()
                 progress(share)
 
             for row in run(on_progress):
@@ -155,39 +144,30 @@ def gathered(
     return results, False
 
 
-class Interrupts:
-    """Remembers the first signal that ends a run until `check` is called; a second one is not held back."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.pending = False
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
-        if self.pending:
-            raise KeyboardInterrupt
-        self.pending = True
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if one is pending."""
-        if self.pending:
-            raise KeyboardInterrupt
-
-
 @contextlib.contextmanager
-def held_back() -> Iterator[Interrupts]:
-    """Hold Ctrl-C, SIGTERM and SIGHUP back within the block; outside the main thread nothing is changed."""
-    interrupts = Interrupts()
+def held_back() -> Iterator[Callable[[], None]]:
+    """Hold the first Ctrl-C, SIGTERM or SIGHUP back until what this gives is called, which raises it.
+
+    A second one is not held back. Outside the main thread nothing is changed.
+    """
+    pending = False
+
+    def check() -> None:
+        if pending:
+            raise KeyboardInterrupt
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal pending
+        check()
+        pending = True
+
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     heard = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    heard = [one for one in heard if signal.getsignal(one) != signal.SIG_IGN]
+    before = {}
+    with contextlib.suppress(ValueError):  # not the main thread
+        before = {one: signal.signal(one, handle) for one in heard if signal.getsignal(one) != signal.SIG_IGN}
     try:
-        before = {one: signal.signal(one, interrupts.handle) for one in heard}
-    except ValueError:  # not the main thread
-        yield interrupts
-        return
-    try:
-        yield interrupts
+        yield check
     finally:
         for one, handler in before.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)

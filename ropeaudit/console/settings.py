@@ -23,14 +23,11 @@ _AXES = (
 def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
     """Return what to call each of the cases that options make: by the model, and what was given as a list."""
     from ropeaudit.reports import settings
-    from ropeaudit.rope.scaling_names import short_names
 
     given = {name: getattr(rope, name) for name in settings.NAMED}
     # a scaling with several parameters counts as a list
     listed = {name for name, items in given.items() if len(items) > 1 or "," in "".join(map(str, items))}
-    every = settings.settings(cases)
-    scalings = short_names(str(one.scaling) for one in every)
-    return [settings.label(case, own, listed, scalings) for case, own in zip(cases, every, strict=True)]
+    return settings.labels(cases, listed)
 
 
 def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
@@ -48,7 +45,12 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     groups: list[RopeOptions | QKOptions] = [rope, vectors] if vectors else [rope]
     given = {option.name: getattr(group, option.name) for group in groups for option in fields(group)} | more
     lists: dict[str, Sequence[Any]] = {name: given.pop(name, ()) or (None,) for name in _AXES}
-    lists["model"] = _all_models(lists["model"])
+    if {"all", "usual"} & {*lists["model"]}:
+        from ropeaudit.rope import presets
+
+        every = [model.name for model in presets.all_presets()]
+        usual = dict.fromkeys([*presets.USUAL, *(name for name in lists["model"] if name != "usual")])
+        lists["model"] = every if "all" in lists["model"] else list(usual)
     if "all" in lists["axes"]:
         from ropeaudit.rope import axial_presets
 
@@ -68,14 +70,3 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
         for one in case.layers() if layer == "all" else [layer]:
             results.append(Case(**own, **single, layer=one) if one else case)
     return results
-
-
-def _all_models(names: Sequence[Any]) -> Sequence[Any]:
-    """Return the names of models, with all of them for `all` and the usual ones for `usual`."""
-    if not {"all", "usual"} & {*names}:
-        return names
-    from ropeaudit.rope import presets
-
-    if "all" in names:
-        return [model.name for model in presets.all_presets()]
-    return list(dict.fromkeys([*presets.USUAL, *(name for name in names if name != "usual")]))

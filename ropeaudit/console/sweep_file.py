@@ -98,13 +98,10 @@ class SweepFile:
 
     def close(self) -> None:
         """Close it; without rows it goes away."""
-        if self.number < 0:
-            return
         with contextlib.suppress(OSError):
             if os.fstat(self.number).st_size == 0:
                 self.remove()
         os.close(self.number)
-        self.number = -1
 
     def remove(self) -> None:
         """Remove it: its rows stand in NAME. What another has put in its place is left alone."""
@@ -160,12 +157,10 @@ def _opened(path: str, flags: int) -> int:
     """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
     for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
         flags |= getattr(os, name, 0)
+    if os.path.islink(path):
+        raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
     try:
-        if os.path.islink(path):
-            raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
         number = paths.out_of_reach(os.open(path, flags, 0o666))
-    except BadOutput:
-        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None

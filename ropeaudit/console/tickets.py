@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ropeaudit.console import output
-from ropeaudit.console.options import Decorator
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.parameters import Parsed
 from ropeaudit.errors import WITHDRAWN, BadOutput, UnknownName, UsageError
@@ -28,7 +27,7 @@ def _file(text: str, flag: str) -> str:
     return text
 
 
-ticket_option: Decorator = click.option(
+ticket_option = click.option(
     "--ticket",
     type=Parsed("file", _file),
     metavar="FILE",

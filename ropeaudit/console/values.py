@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable
@@ -28,12 +29,7 @@ def integer(text: str, flag: str) -> int:
     Raises: UsageError. >>> integer("16k", "--offset")  ->  16384
     """
     word = text.strip().lower()
-    if power := _POWER.fullmatch(word):
-        value: int = 2 ** int(power["exponent"])
-        if value > _LARGEST:
-            raise _out_of_range(text, flag)
-        return -value if power["sign"] == "-" else value
-    match = _SCALAR.fullmatch(word)
+    match = _POWER.fullmatch(word) or _SCALAR.fullmatch(word)
     if not match:
         raise UsageError(
             f"{flag} {text.strip()!r} is not a whole number; try 1000, 16k, 1m, 2^20, or a range such "
@@ -41,15 +37,17 @@ def integer(text: str, flag: str) -> int:
         )
     from decimal import Decimal
 
-    try:
-        value_exact = Decimal(match["digits"].replace("_", "").rstrip(".")) * _SUFFIXES[match["suffix"]]
-    except ArithmeticError:  # an exponent that Decimal itself cannot hold
-        raise _out_of_range(text, flag) from None
-    if abs(value_exact) > _LARGEST:
-        raise _out_of_range(text, flag)
-    if value_exact != value_exact.to_integral_value():
+    typed, size = match.groupdict(), Decimal("inf")
+    with contextlib.suppress(ArithmeticError):  # an exponent that Decimal itself cannot hold
+        if "exponent" in typed:
+            size = Decimal(2) ** int(typed["exponent"])
+        else:
+            size = Decimal(typed["digits"].replace("_", "").rstrip(".")) * _SUFFIXES[typed["suffix"]]
+    if size > _LARGEST:
+        raise UsageError(f"{flag} {text.strip()!r} is out of range; whole numbers go up to 1e20")
+    if size != size.to_integral_value():
         raise UsageError(f"{flag} {text.strip()!r} is a fraction; give a whole number, such as 1000")
-    return int(-value_exact if match["sign"] == "-" else value_exact)
+    return int(-size if typed["sign"] == "-" else size)
 
 
 def integers(text: str, flag: str) -> list[int]:
@@ -148,7 +146,3 @@ def _refuse_span(text: str, flag: str) -> None:
         step = max(1, (last - first) // 10)
         times = f", or {text}*2 to multiply by 2" if first > 0 else ""
         raise UsageError(f"{flag} {text!r} is a range without a step; try {text}+{step} to add {step}{times}")
-
-
-def _out_of_range(text: str, flag: str) -> UsageError:
-    return UsageError(f"{flag} {text.strip()!r} is out of range; whole numbers go up to 1e20")

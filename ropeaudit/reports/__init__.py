@@ -13,7 +13,7 @@ from ropeaudit.reports import numbers
 
 if TYPE_CHECKING:
     from ropeaudit.reports.answers import Answer
-    from ropeaudit.reports.faults import Fault
+    from ropeaudit.reports.forms.sarif import Fault
     from ropeaudit.runtime.columns import Column, Columns
 
 Row = Mapping[str, Any]
@@ -171,18 +171,20 @@ def tabulated(
     metadata: Mapping[str, Any],
     answers: Sequence[Answer] = (),
     dispensable: Sequence[str] | None = None,
+    written: Sequence[str] | None = None,
     **said: Any,
 ) -> Report:
     """Return a report of declared columns, headed by answers.
 
     screen: what a reader sees. columns: instead, if there are any, all that is shown and written.
-    dispensable: those that may leave a narrow screen, as declared by default. said: other fields of a report.
+    dispensable: those that may leave a narrow screen, as declared by default. written: those that go into
+    files, all by default. said: other fields of a report.
     """
     from ropeaudit.reports.answers import headline  # in-function: `--help` answers nothing
 
     return Report(
         rows,
-        list(columns or declared),
+        list(columns or (declared if written is None else written)),
         list(columns or screen),
         () if columns else declared.dispensable if dispensable is None else dispensable,
         headline=headline(answers),

@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
 from ropeaudit.audits.identity import APART
-from ropeaudit.reports import Report, only, reading, settings
+from ropeaudit.reports import Report, only, reading, settings, tabulated
 from ropeaudit.reports.answers import Answer, Status
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, table
 
 SCHEMA = 2  # 2: within_tolerance, rotation_excess
+_DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
+_SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 _CASE = tuple(name for name in records.IDENTITY if name not in APART or name == "case")
 _TEXTS = ("version", "within_tolerance", "verdict")
 _PARTS = ("_before", "_after", "_ratio", "_change")
 
 
-def _sides(name: str) -> list[Column]:
-    """Return a column as it was before and after."""
+def _columns(name: str) -> Iterator[Column]:
+    """Yield a column as it was before and after, and of one that is compared how it changed."""
     column = records.COLUMNS[name]
-    sides = {"before": f"{name} of the earlier report", "after": f"{name} of the later one"}
-    return [
-        Column(f"{name}_{side}", column.kind, text, column.unit, optional=True)
-        for side, text in sides.items()
-    ]
-
-
-def _compared(name: str) -> list[Column]:
-    """Return the columns about a compared column: before and after, and how it changed."""
-    ratio = "after / before; inf from 0 to more, nan where one is undefined"
-    return [
-        *_sides(name),
-        Column(f"{name}_ratio", float, ratio),
-        Column(f"{name}_change", float, "after - before", records.COLUMNS[name].unit),
-    ]
+    for side, text in (("before", "of the earlier report"), ("after", "of the later one")):
+        yield Column(f"{name}_{side}", column.kind, f"{name} {text}", column.unit, optional=True)
+    if name in COMPARED:
+        yield Column(f"{name}_ratio", float, "after / before; inf from 0 to more, nan where one is undefined")
+        yield Column(f"{name}_change", float, "after - before", column.unit)
 
 
 COLUMNS = Columns(
     [
         *table("report-against").values(),
         *(records.COLUMNS[name] for name in _CASE),
-        *(column for name in _TEXTS for column in _sides(name)),
-        *(column for name in COMPARED for column in _compared(name)),
+        *(column for name in (*_TEXTS, *COMPARED) for column in _columns(name)),
     ]
 )
 
@@ -63,10 +55,6 @@ def row(pair: Pair) -> dict[str, Any]:
     return values
 
 
-_DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
-_SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
-
-
 def report(
     results: Sequence[Difference],
     columns: Sequence[str] | None,
@@ -78,29 +66,21 @@ def report(
     unchanged: whether cases that did not change have rows too.
     """
     compared = only(results)
-    answered = answer(compared)
     shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
     rows = [row(pair) for pair in shown]
     elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
     first = ["implementation", "dtype", "offset", *(["device"] if elsewhere else [])]
     screen = settings.screen(rows, first, _SCREEN)
-    return Report(
-        rows=rows,
-        columns=list(columns or _written(shown)),
-        screen=list(columns or screen) if rows else (),
-        dispensable=() if columns else _DISPENSABLE,
-        answers=[answered],
-        headline=answered.headline,
-        metadata={"schema": SCHEMA, "ratio": compared.ratio, **metadata},
-        declared=COLUMNS,
+    # files have the columns of which the reports that are compared have something
+    silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in shown]))
+    left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if shown else set()
+    made = tabulated(
+        *(COLUMNS, SCHEMA, rows, screen, columns, {"ratio": compared.ratio, **metadata}),
+        answers=[answer(compared)],
+        dispensable=_DISPENSABLE,
+        written=[name for name in COLUMNS if name not in left_out],
     )
-
-
-def _written(pairs: Sequence[Pair]) -> list[str]:
-    """Return the columns of a file: those of which the reports that are compared have something."""
-    silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in pairs]))
-    left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if pairs else set()
-    return [name for name in COLUMNS if name not in left_out]
+    return made if rows else replace(made, screen=())
 
 
 def _elsewhere(results: Difference) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
+from ropeaudit.bounds.attainable import storing
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, Row, drift_notes, settings, verdicts
+from ropeaudit.reports import Report, Row, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
-from ropeaudit.reports.numbers import counted, percent, printable, short
-from ropeaudit.runtime.columns import Column, table
+from ropeaudit.reports.numbers import counted, percent, printable, setting, short
+from ropeaudit.rope.scaling_names import short_names
+from ropeaudit.runtime.columns import Columns, table
 
+_DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
 _READERS = table("shift-readers")
 _SHOWN = table("shift", "shift-readers")
@@ -44,25 +49,27 @@ def report(
     columns, named = records.written(results, columns, needed)
     wide = _screen(results, rows)
     seen = [name for name in wide if name not in _VERBOSE]
-    notes = [*extra_notes, *drift_notes.notes(results, frozen)]
+    notes = [
+        *extra_notes,
+        *verdicts.notes(results, differing(results)),
+        *(frozen_notes(results) if frozen else []),
+        *rerotation_notes(results),
+        *format_notes(results),
+    ]
     if any(record.attention_tv_mean is not None for record in results):
         notes += _temperature(_worst(results))
-    answered = answer(results)
     stored = records.beside(results, columns) if metadata else {}
-    return Report(
-        rows=rows,
-        columns=columns,
-        screen=columns if chosen else seen,
+    return tabulated(
+        *(_declared(results, named), records.SCHEMA, rows, seen, columns if chosen else ()),
+        metadata={**stored, **metadata},
+        answers=[answer(results)],
+        dispensable=settings.dispensable(wide, _SHOWN.dispensable),
+        written=columns,
         verbose_screen=() if chosen else wide,
-        declared=_declared(results, named),
         folded=None if chosen else list(map(_for_readers, results)),
-        answers=[answered],
-        headline=answered.headline,
         notes=notes,
         legend=legend(results),
-        refusals=drift_notes.refusals(results),
-        dispensable=() if chosen else settings.dispensable(wide, _SHOWN.dispensable),
-        metadata={"schema": records.SCHEMA, **stored, **metadata},
+        refusals=refusals(results),
         header=header,
     )
 
@@ -108,7 +115,7 @@ def legend(results: Sequence[Record]) -> str:
     return f"drift = RMS(score - exact) / RMS(exact); {best}{drawn}\ncolumns: ropeaudit list columns"
 
 
-def _declared(results: Sequence[Record], named: Sequence[str]) -> Mapping[str, Column]:
+def _declared(results: Sequence[Record], named: Sequence[str]) -> Columns:
     """Return what is known of the columns; a sentence that was asked for by name is in CSV too."""
     wanted = {
         name: replace(records.COLUMNS[name], sentence=False) for name in named if name in records.COLUMNS
@@ -117,7 +124,7 @@ def _declared(results: Sequence[Record], named: Sequence[str]) -> Mapping[str, C
     if len(tolerances) == 1 and not math.isnan(tolerance := tolerances.pop()):
         within = records.COLUMNS["within_tolerance"]
         wanted["within_tolerance"] = replace(within, title=f"within {percent(tolerance)}")
-    return {**records.COLUMNS, **_READERS, **wanted}
+    return Columns({**records.COLUMNS, **_READERS, **wanted}.values())
 
 
 def answer(results: Sequence[Record]) -> Answer:
@@ -146,7 +153,7 @@ def answer(results: Sequence[Record]) -> Answer:
 
 def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
     """Return what the answer rests on: the worst row, and what another subject does there."""
-    named = [f"{name}={value}" for name, value in drift_notes.differing(results)(worst).items()]
+    named = [f"{name}={value}" for name, value in differing(results)(worst).items()]
     where = " ".join(["in", verdicts.dtype(worst), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
     if worst.verdict == "refused":
@@ -276,3 +283,90 @@ def _estimated(record: Record) -> str:
     if record.drift_rms_low is not None and not math.isnan(record.drift_rms_low):
         text += f"; drift rms {short(record.drift_rms_low)} to {short(record.drift_rms_high)} (95 %)"
     return f"{text}; a fault at one position of thousands is likely missed"
+
+
+def refusals(results: Sequence[Record]) -> list[str]:
+    """Return why rows were refused, each reason of a subject once."""
+    reasons = Counter((one.implementation, one.why) for one in results if one.verdict == "refused")
+    return [
+        f"refused: {subject}, {counted(count, 'row')}: {reason}"
+        for (subject, reason), count in reasons.items()
+    ]
+
+
+def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
+    """Return what gives a row's settings, besides the model, that differ from row to row."""
+    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
+    several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
+    scalings = short_names(record.scaling for record in results)
+
+    def named(record: Record) -> dict[str, str]:
+        texts = {name: setting(getattr(record, name)) for name in several}
+        return texts | ({"scaling": scalings[record.scaling]} if "scaling" in texts else {})
+
+    return named
+
+
+def frozen_notes(results: Sequence[Record]) -> list[str]:
+    """Return that frequencies that depend on the length were kept at every offset."""
+    shifted = [record for record in results if record.length is not None and record.offset]
+    if not shifted or any(record.structural_max > 0 for record in results):
+        return []
+    return [
+        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
+        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
+    ]
+
+
+def format_notes(results: Iterable[Record]) -> list[str]:
+    """Return in which dtypes careful code does not meet the tolerance, and what of it costs that much."""
+    costly: dict[str, Record] = {}
+    for record in results:
+        if record.attainable_rms > record.tolerance * record.reference_rms:
+            costly.setdefault(record.dtype, record)
+    return [
+        f"careful code in {dtype} drifts by {percent(judging.ratio(one.attainable_rms, one.reference_rms))} "
+        f"near offset 0 at {one.seq_len} tokens, by prediction: {_costs(one)}."
+        for dtype, one in costly.items()
+    ]
+
+
+def _costs(record: Record) -> str:
+    """Return what of careful code costs more than the tolerance: what the dtype stores, or its arithmetic."""
+    allowed, dtype = percent(record.tolerance), parse(record.dtype)
+    if storing(dtype, record.rotary_dim / record.head_dim) > record.tolerance:
+        return f"storing rotated q and k and scores in it costs more than the tolerance of {allowed}"
+    arithmetic = FP64 if dtype.precision > FP32.precision else FP32
+    wider = "" if arithmetic is FP64 else "; angles in float64 (--recipe fp64-angles) may meet it"
+    return f"its angles, rotation and sums in {arithmetic} cost more than the tolerance of {allowed}{wider}"
+
+
+def rerotation_notes(results: Sequence[Record]) -> list[str]:
+    """Return what keys that are rotated again cost, and the remedy: each subject and dtype at its worst."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in results:
+        if record.rerotated is not None and record.verdict != "refused":
+            groups.setdefault((record.model, record.implementation, record.dtype), []).append(record)
+    named, notes = differing(results), []
+    for some in groups.values():
+        worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
+        clauses = _remedies(worst)
+        if clauses:
+            notes.append(f"{verdicts.who(worst, named(worst))}: {'; '.join(clauses)}.")
+    return notes
+
+
+def _remedies(record: Record) -> list[str]:
+    """Return what scores that are lost, and norms that change, ask for."""
+    if record.nonfinite:
+        return ["scores are nan or infinite: rotate keys afresh from their unrotated values"]
+    clauses, growth = [], record.key_norm_growth
+    if record.drift_relative >= _DECORRELATED:
+        clauses.append(f"drift is {percent(record.drift_relative)} of the scores' RMS: rotate keys afresh")
+    if growth is not None and abs(growth) >= _NOTABLE:
+        share = f"{100 * growth:+.2g} %" if abs(growth) < 0.995 else f"{100 * growth:+.0f} %"
+        clauses.append(
+            f"key norms change by {share}: each turn multiplies a pair by sqrt(cos² + sin²) as stored and "
+            "rounds the products; take fewer, larger turns, or a wider table and rotation"
+        )
+    return clauses

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.records import IDENTITY, Record
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent, printable
 from ropeaudit.subjects.calling import exposure
-from ropeaudit.subjects.factories import SubjectFactory
+from ropeaudit.subjects.calling.code import Code
 
 _SAME = 1.05  # times the clean drift: what differs less is no change
 _CASE = tuple(name for name in IDENTITY if name not in ("environment", "case"))
@@ -18,12 +20,14 @@ _CASE = tuple(name for name in IDENTITY if name not in ("environment", "case"))
 
 def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:
     """Return what environments change, by code and environment; code is called again to see why."""
-    clean = {_case(record): record for record in results if record.environment == "none"}
+    case = attrgetter(*_CASE)
+    clean = {repr(case(record)): record for record in results if record.environment == "none"}
     groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
     for record in results:
-        if verdicts.under(record.environment) and record.verdict != "refused" and _case(record) in clean:
+        beside = clean.get(repr(case(record)))
+        if verdicts.under(record.environment) and record.verdict != "refused" and beside is not None:
             key = record.implementation, str(record.environment)
-            groups.setdefault(key, []).append((record, clean[_case(record)]))
+            groups.setdefault(key, []).append((record, beside))
     messages, unchanged = [], dict[str, list[str]]()
     for (subject, environment), pairs in groups.items():
         worse = [pair for pair in pairs if _worse(*pair)]
@@ -38,10 +42,6 @@ def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:
         for subject, names in unchanged.items()
     ]
     return [printable(text) for text in messages]
-
-
-def _case(record: Record) -> tuple[str, ...]:
-    return tuple(repr(getattr(record, name)) for name in _CASE)
 
 
 def _worse(record: Record, clean: Record) -> bool:
@@ -66,11 +66,9 @@ def _change(audit: Audit, worse: Sequence[tuple[Record, Record]]) -> str:
 
 def _clause(audit: Audit, record: Record, clean: Record) -> str:
     """Return what is left of the rotation in a row, and how far its scores drift."""
-    factory, measured = _factory(audit, record), None
+    code, dtype = _called(audit, record)
     drift = f"scores drift by {_drift(record)} (clean: {_drift(clean)})"
-    if factory is not None and factory.code is not None:
-        setting = record.setting
-        measured = exposure.consequence(factory.code, setting, factory.dtype, record.offset, record.seq_len)
+    measured = exposure.consequence(code, record.setting, dtype, record.offset, record.seq_len)
     return f"in {record.dtype} {f'{measured}, ' if measured else f'at offset {record.offset} '}{drift}"
 
 
@@ -79,13 +77,16 @@ def _drift(record: Record) -> str:
 
 
 def _cause(audit: Audit, record: Record) -> str:
-    factory = _factory(audit, record)
-    if factory is None or factory.code is None:
-        return ""
-    return exposure.cause(factory.code, record.setting, factory.dtype)
+    code, dtype = _called(audit, record)
+    return exposure.cause(code, record.setting, dtype)
 
 
-def _factory(audit: Audit, record: Record) -> SubjectFactory | None:
+def _called(audit: Audit, record: Record) -> tuple[Code, Format]:
+    """Return what a row called, and its dtype."""
     wanted = record.implementation, record.dtype, record.environment
-    factories = audit.factories()
-    return next((one for one in factories if (one.name, one.dtype.name, one.environment) == wanted), None)
+    every = ((one.code, one) for one in audit.factories())
+    return next(
+        (code, one.dtype)
+        for code, one in every
+        if code is not None and (one.name, one.dtype.name, one.environment) == wanted
+    )

@@ -77,11 +77,10 @@ def _beyond(cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
     if not maximum or not offsets:
         return []
     length = max(case.outline()[0].seq_len for case in cases)
-    beyond = [offset for offset in offsets if offset + length > maximum]
-    if not beyond:
-        return []
+    beyond = min((offset for offset in offsets if offset + length > maximum), default=None)
     verb = "declares" if maximum == served.declared else "serves"
-    return [f"{_name(cases[0])}: offset {min(beyond)} is past the {maximum:,} positions that it {verb}"]
+    text = f"{_name(cases[0])}: offset {beyond} is past the {maximum:,} positions that it {verb}"
+    return [] if beyond is None else [text]
 
 
 def setting_words(setting: RopeSetting, axes: Axes | None, served: Served) -> str:
@@ -105,14 +104,12 @@ def scaling_words(scaling: Scaling) -> str:
     """Return a scaling and its numbers, lists by their range."""
     if scaling.kind == "default":
         return "no scaling"
-    values = {}
+    words = []
     for name, value in scaling.parameters().items():
-        values[name] = f"{shown(min(value))} to {shown(max(value))}" if isinstance(value, tuple) else value
-    inner = ", ".join(f"{name} {_text(value)}" for name, value in values.items())
+        text = str(value).lower() if isinstance(value, bool) else shown(value)
+        if isinstance(value, tuple):
+            text = f"{shown(min(value))} to {shown(max(value))}"
+        words.append(f"{name} {text}")
     factor = scaled.attention_factor(scaling)
     times = f"; cos and sin times {shown(factor)}" if factor != 1 else ""
-    return f"{scaling.kind} scaling ({inner}{times})"
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else shown(value)
+    return f"{scaling.kind} scaling ({', '.join(words)}{times})"

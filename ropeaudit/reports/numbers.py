@@ -11,17 +11,6 @@ if TYPE_CHECKING:
     from ropeaudit.runtime.columns import Style
 
 
-def styled(value: Any, style: Style) -> str:
-    """Return a value as a screen shows it, in the style that its column declares.
-
-    >>> styled(0.25, "percent"), styled(10000.0, "setting"), styled(0.25, "short")
-    ('25 %', '10000', '0.250')
-    >>> styled(math.nan, "short"), styled(math.nan, "short or empty"), styled(0.25, "part or empty")
-    ('nan', '', '25.0 %')
-    """
-    return _STYLES[style](value)
-
-
 def exact(value: Any) -> str:
     """Return text that reads back as the same value; nothing for what does not apply, "nan" for no number.
 
@@ -134,37 +123,27 @@ def part(share: float) -> str:
     return f"{value} %"
 
 
-def _or_empty(style: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Return a style that leaves a cell empty where a row has no number."""
-    return lambda value: "" if value is None or value != value else style(value)
-
-
-def of_times(ratio: Any) -> str:
-    """Return a ratio for a cell; nothing where there is none.
-
-    >>> of_times(1.0), of_times(198.3), of_times(math.nan)
-    ('1.0x', '198x', '')
-    """
-    if ratio is None or ratio != ratio:
-        return ""
-    return f"{ratio:.1f}x" if ratio < 9.95 else f"{times(ratio)}x"
-
-
-def grouped(value: Any) -> str:
-    """Return text for a cell: whole numbers with commas, floats with three significant digits.
-
-    >>> grouped(131072), grouped(0.5), grouped(None)
-    ('131,072', '0.500', '')
-    """
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else short(value)
-
-
 _STYLES: dict[Style, Callable[[Any], str]] = {
-    "short": grouped,
-    "times": of_times,
+    "short": lambda value: f"{value:,}" if type(value) is int else short(value),
+    "times": lambda ratio: f"{ratio:.1f}x" if ratio < 9.95 else f"{times(ratio)}x",
     "setting": setting,
     "percent": percent,
     "part": part,
-    "short or empty": _or_empty(short),
-    "part or empty": _or_empty(part),
+    "short or empty": short,
+    "part or empty": part,
 }
+
+
+def styled(value: Any, style: Style) -> str:
+    """Return a value as a screen shows it, in the style that its column declares.
+
+    >>> styled(0.25, "percent"), styled(10000.0, "setting"), styled(0.25, "short"), styled(131072, "short")
+    ('25 %', '10000', '0.250', '131,072')
+    >>> styled(math.nan, "short"), styled(math.nan, "short or empty"), styled(0.25, "part or empty")
+    ('nan', '', '25.0 %')
+    >>> styled(1.0, "times"), styled(198.3, "times"), styled(math.nan, "times")
+    ('1.0x', '198x', '')
+    """
+    if style in ("times", "short or empty", "part or empty") and (value is None or value != value):
+        return ""  # where a row has no number
+    return _STYLES[style](value)

@@ -25,6 +25,17 @@ from ropeaudit.runtime import digests, run_metadata
 from ropeaudit.runtime.columns import Column
 
 T = TypeVar("T")
+_SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
+_DAMAGED = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    csv.Error,
+)
 _LARGEST = 2**128  # whole number; beyond any that is written
 
 
@@ -61,6 +72,7 @@ def form_of(path: str) -> str:
 def read(path: str, text: str | None = None) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
+    What a row lacks is what the metadata of its file hold, or what the absence of a column implies.
     text: what stands in the file, as far as it is to be read; by default all.
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
     Raises: BadInput, MissingPackage.
@@ -74,14 +86,7 @@ def read(path: str, text: str | None = None) -> list[Row]:
     def typed(content: bytes) -> list[Row]:
         return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
 
-    return completed(path, _parsed(path, typed, None if text is None else text.encode("utf-8")))
-
-
-def completed(path: str, rows: list[Row]) -> list[Row]:
-    """Return rows with what the metadata of their file hold, and what the absence of a column implies.
-
-    Raises: BadInput for rows that are not of this schema.
-    """
+    rows = _parsed(path, typed, None if text is None else text.encode("utf-8"))
     about = _about(path)
     constants = _settings(about.get("constants"))
     results: list[Row] = []
@@ -99,12 +104,10 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
         whole |= {name: records.implied(name, whole) for name in missing}
         if not _proved(whole):
             recipe = bool(records.implied("stages", whole))  # its version is that of ropeaudit
-            unsaid = [name for name in missing if name != "version" or not recipe]
-            columns = {name: records.COLUMNS[name] for name in unsaid}
-            whole |= {
-                name: UNKNOWN if column.kind is str and not column.optional else None
-                for name, column in columns.items()
-            }
+            for name in missing:
+                if name != "version" or not recipe:
+                    column = records.COLUMNS[name]
+                    whole[name] = UNKNOWN if column.kind is str and not column.optional else None
         results.append(whole)
     return results
 
@@ -132,9 +135,6 @@ def told(rows: Sequence[Row]) -> list[str]:
 
     said = [name for name in records.EVERY if any(name in row for row in rows)]
     return [name for name in said if name not in _SETTINGS or (name != "stages" and says_more(name))]
-
-
-_SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 
 
 def _about(path: str) -> dict[str, Any]:
@@ -237,29 +237,13 @@ def check(path: str, row: Mapping[str, Any]) -> None:
     """Raise BadInput if a row is of no report of `shift`, or of another schema."""
     if "implementation" not in row or "offset" not in row:
         raise BadInput(f"{path!r} has no implementation and offset: it is not a report of `ropeaudit shift`")
-    schema = row.get("schema")
+    schema, known = row.get("schema"), f"and this version knows {records.SCHEMA}"
     if schema is not None and schema > records.SCHEMA:
-        raise BadInput(
-            f"{path!r} has schema {schema} and this version knows {records.SCHEMA}; use a newer ropeaudit"
-        )
+        raise BadInput(f"{path!r} has schema {schema} {known}; use a newer ropeaudit")
     if schema is not None and schema < records.SCHEMA:
-        raise BadInput(
-            f"{path!r} is of schema {schema} and this version knows {records.SCHEMA}; measure again"
-        )
+        raise BadInput(f"{path!r} is of schema {schema} {known}; measure again")
     if row["offset"] is None:
         raise BadInput(f"{path!r} has a row without an offset")
-
-
-_DAMAGED = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-    csv.Error,
-)
 
 
 def _typed(row: Mapping[str, Any], number: int) -> Row:
@@ -285,17 +269,10 @@ def _value(column: Column, value: Any) -> Any:
         said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing
         return math.nan if said else column.undefined
     if column.kind is bool:
-        return _truth(value)
+        if str(value) not in ("True", "true", "False", "false"):
+            raise ValueError("neither True nor False")
+        return str(value) in ("True", "true")
     return _whole(value) if column.kind is int else float(value)
-
-
-def _truth(value: Any) -> bool:
-    """Return True or False, which CSV holds as text. Raises: ValueError."""
-    if isinstance(value, bool):
-        return value
-    if value in ("True", "true", "False", "false"):
-        return value in ("True", "true")
-    raise ValueError("neither True nor False")
 
 
 def _whole(value: Any) -> int:

@@ -10,9 +10,9 @@ from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.reports.numbers import counted, setting
 from ropeaudit.rope.scaling_names import short_name, short_names
-from ropeaudit.rope.setting import RopeSetting
 
 NAMES = records.COLUMNS.having("setting")
+NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 _MOST_LINES = 6  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
 
@@ -102,36 +102,21 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in varying(full) if name in own or name == "model"]
 
 
-NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
+def labels(cases: Sequence[Case], telling: Collection[str] | None = None) -> list[str]:
+    """Return a label for each case: its model and some fields of its setting; without either, the base.
 
-
-def settings(cases: Sequence[Case]) -> list[RopeSetting]:
-    """Return the settings of cases, each for as many positions as its model is made for."""
-    return [case.setting(case.maximum or 0) for case in cases]
-
-
-def label(
-    case: Case, own: RopeSetting, varying: Collection[str], scalings: Mapping[str, str] | None = None
-) -> str:
-    """Return the model and the `varying` fields as words; without either, the base.
-
-    scalings: the short name of each scaling.
+    telling: those fields, by default those in which the settings differ.
     """
-    words = [] if case.model_name == "none" else [case.model_name]
-    for name in NAMED:
-        if name in varying or (not words and name == "base"):
-            text = _plain(getattr(own, name))
-            words.append(f"{name}={(scalings or {}).get(text, text)}")
-    return " ".join(words)
-
-
-def labels(cases: Sequence[Case]) -> list[str]:
-    """Return a label for each case, by the fields in which they differ."""
-    every = settings(cases)
-    varying = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
-    scalings = short_names(str(one.scaling) for one in every)
-    return [label(case, own, varying, scalings) for case, own in zip(cases, every, strict=True)]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    every = [case.setting(case.maximum or 0) for case in cases]
+    if telling is None:
+        telling = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
+    scalings, results = short_names(str(one.scaling) for one in every), []
+    for case, own in zip(cases, every, strict=True):
+        words = [] if case.model_name == "none" else [case.model_name]
+        for name in NAMED:
+            if name in telling or (not words and name == "base"):
+                value = getattr(own, name)
+                text = f"{value:g}" if isinstance(value, float) else str(value)
+                words.append(f"{name}={scalings.get(text, text)}")
+        results.append(" ".join(words))
+    return results

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.audits.comparison import value
 from ropeaudit.audits.identity import UNKNOWN
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName
@@ -22,23 +24,16 @@ _AFTER_SCORES = ("softmax",)  # stages that no score goes through
 
 def severity(row: Row) -> tuple[int, float]:
     """Return what sorts rows by how bad they are: lost scores, places, then drift_relative."""
-    relative = row.get("drift_relative")
-    size = 0.0 if relative is None or math.isnan(relative) else float(relative)
-    return _RANKS.get(str(row.get("verdict")), 1), size
+    size = value(row, "drift_relative")
+    return _RANKS.get(str(row.get("verdict")), 1), 0.0 if math.isnan(size) else size
 
 
 def badness(row: Row, column: str) -> float:
     """Return how bad a row is in a column: the larger the worse, inf where scores are nonfinite."""
-    value = number(row, column)
-    if math.isnan(value):
+    size = value(row, column)
+    if math.isnan(size):
         return math.inf
-    return -value if COLUMNS[column].least_is_worst else abs(value)
-
-
-def number(row: Row, column: str) -> float:
-    """Return a numeric column of a row, nan where it is undefined."""
-    value = row[column]
-    return math.nan if value is None else float(value)
+    return -size if COLUMNS[column].least_is_worst else abs(size)
 
 
 def quality(row: Row) -> str:
@@ -86,11 +81,8 @@ def _anywhere(record: Record, several: Mapping[str, str] | None) -> str:
 
 def called(record: Record) -> str:
     """Return the subject, what it was called under, and how its stored keys were rotated again."""
-    return " ".join([record.implementation, *under(record.environment), *_again(record.rerotated)])
-
-
-def _again(rerotated: Any) -> list[str]:
-    return ["rerotated", rerotated] if rerotated else []
+    again = ["rerotated", record.rerotated] if record.rerotated else []
+    return " ".join([record.implementation, *under(record.environment), *again])
 
 
 def under(environment: Any) -> list[str]:
@@ -100,7 +92,8 @@ def under(environment: Any) -> list[str]:
 
 def case_name(row: Row) -> str:
     """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
-    how = *under(row.get("environment")), *_again(row.get("rerotated"))
+    again = ["rerotated", row["rerotated"]] if row.get("rerotated") else []
+    how = *under(row.get("environment")), *again
     names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))
     return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
@@ -144,54 +137,45 @@ def columns(record: Record) -> Row:
     return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}
 
 
-class _Trouble(NamedTuple):
-    """What is wrong with a row. kind: by which it is told from other troubles. size: the larger the worse."""
-
-    kind: str
-    size: float
-    text: str
-
-
 def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, str]]) -> list[str]:
     """Return the same of several rows: those that differ in the offset alone are one note, of the worst.
 
     telling: gives the settings of a row that differ among them.
     """
-    groups: dict[tuple[str, str], list[tuple[Record, _Trouble]]] = {}
+    groups: dict[tuple[str, str], list[tuple[float, Record, str]]] = {}
     for record in results:
         if trouble := _trouble(record):
-            key = _anywhere(record, telling(record)), trouble.kind
-            groups.setdefault(key, []).append((record, trouble))
+            kind, size, text = trouble
+            groups.setdefault((_anywhere(record, telling(record)), kind), []).append((size, record, text))
     texts = []
     for some in groups.values():
-        record, trouble = max(some, key=lambda one: one[1].size)
-        others = len({one.offset for one, _ in some}) - 1
+        _, record, text = max(some, key=itemgetter(0))
+        others = len({one.offset for _, one, _ in some}) - 1
         worse = "" if record.verdict == "refused" else ", no worse"
         also = f" (and at {others} other{'s' * (others > 1)}{worse})" if others else ""
-        texts.append(f"{who(record, telling(record))}{also}{trouble.text}.")
+        texts.append(f"{who(record, telling(record))}{also}{text}.")
     return texts
 
 
-def _trouble(record: Record) -> _Trouble | None:
+def _trouble(record: Record) -> tuple[str, float, str] | None:
+    """Return what is wrong with a row: what tells it from other troubles, how bad it is, and in words."""
     if record.verdict == "refused":
-        return _Trouble(f"refused: {record.why}", 0.0, f": {printable(record.why)}")
+        return f"refused: {record.why}", 0.0, f": {printable(record.why)}"
     excess = record.rotation_excess
     if excess is not None and not excess <= 1:
         size = math.inf if math.isnan(excess) else excess
-        return _Trouble(_fault(record), size, f" {wrong_rotation(record)}")
+        return _fault(record), size, f" {wrong_rotation(record)}"
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
     if record.nonfinite:
         every = record.nonfinite == record.scores
         kind = "sampled score" if record.sample else "score"
         share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
         remedy = _remedy(record, collapsed)
-        text = f": {share} nan or infinite{remedy}"
-        return _Trouble(f"nonfinite{remedy}", record.nonfinite, text)
+        return f"nonfinite{remedy}", record.nonfinite, f": {share} nan or infinite{remedy}"
     if not collapsed:
         return None
     count, remedy = record.distinct_positions, _remedy(record, True)
-    text = f": {count} of {record.seq_len} positions stay distinct{remedy}"
-    return _Trouble(f"collapsed{remedy}", -count, text)
+    return f"collapsed{remedy}", -count, f": {count} of {record.seq_len} positions stay distinct{remedy}"
 
 
 def _fault(record: Record) -> str:

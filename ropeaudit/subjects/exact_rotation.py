@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ropeaudit import __version__, recipes
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.reference import exact_scores
-from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
@@ -101,8 +100,7 @@ class Exact:
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x rotated exactly, rounded to float64. Shapes: (s, d) -> (s, d)."""
-        factor: Factor = exact_scores.rotated(x.astype(np.float64, copy=False), table, self.setting, "double")
-        return factor.whole
+        return exact_scores.rotated(x.astype(np.float64, copy=False), table, self.setting, "double").whole
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions there are."""

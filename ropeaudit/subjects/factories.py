@@ -79,7 +79,7 @@ def implementations(
     Raises: see `implementation`.
     """
     requested = list(dict.fromkeys(names))
-    if not any(map(is_pattern, requested)):
+    if not any(name == "all" or "*" in name for name in requested):
         return [implementation(name, order, changes, alone, device) for name in requested]
     from ropeaudit.subjects import third_party  # in-function: most audits do without
 
@@ -89,11 +89,6 @@ def implementations(
         else third_party.implementation(name, device, alone=False)
         for name, by_itself in third_party.expanded(requested)
     ]
-
-
-def is_pattern(name: str) -> bool:
-    """Return whether a name stands for many entries of a list: "all", or a pattern such as transformers:*."""
-    return name == "all" or "*" in name
 
 
 def is_own(name: str) -> bool:

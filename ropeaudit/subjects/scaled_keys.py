@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from ropeaudit.runtime import threads
 from ropeaudit.subjects import Positions, Subject
 from ropeaudit.subjects.emulated import Emulated, Table
 
-AnySubject = TypeVar("AnySubject", bound=Subject)
+BY = -16  # tokens of a turn
+MOST_TURNS = 100_000
+_TURNED_AT_ONCE = 512  # keys that take all turns together, within the processor's cache
 _BLOCK = 8192  # positions rotated at once
 
 TableAt = tuple[Table, int]  # cos and sin, and the offset that they are of
@@ -35,11 +37,7 @@ class ScaledKeys(Emulated):
     """A recipe whose k is stored with scales; implements `ropeaudit.subjects.StoresKeys`."""
 
     def __init__(
-        self,
-        recipe: Resolved,
-        setting: RopeSetting,
-        axes: Axes | None,
-        k: FloatArray | None,
+        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, k: FloatArray | None
     ) -> None:
         """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
         super().__init__(recipe, setting, axes)
@@ -70,8 +68,7 @@ class ScaledKeys(Emulated):
     def _of_group(self, x: FloatArray, offset: int, head: int | None) -> FloatArray:
         """Return the largest absolute value of each group. Shapes: (s, d) -> what broadcasts to it."""
         if self.scaled.group == "token":
-            rows: FloatArray = np.abs(x).max(axis=1, keepdims=True)
-            return rows
+            return np.asarray(np.abs(x).max(axis=1, keepdims=True))
         with self._lock:
             if offset not in self._largest:
                 self._largest[offset] = self._by_channel(offset)
@@ -96,7 +93,7 @@ class ScaledKeys(Emulated):
         return largest
 
 
-def stored(subject: AnySubject, inputs: object) -> AnySubject | ScaledKeys:
+def stored(subject: Subject, inputs: object) -> Subject:
     """Return a subject whose scales come from these q and k, if its recipe stores keys with scales."""
     if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
         return subject
@@ -112,11 +109,6 @@ def check_sampled(recipe: Recipe) -> None:
             f"{recipe.keys[0]}={recipe.keys[1]} takes scales from all tokens, and --sample forms scores of "
             f"some; leave out --sample, or give {codes}:token"
         )
-
-
-BY = -16  # tokens of a turn
-MOST_TURNS = 100_000
-_TURNED_AT_ONCE = 512  # keys that take all turns together, within the processor's cache
 
 
 class Turns(NamedTuple):
@@ -201,8 +193,7 @@ class RerotatedKeys(Emulated):
         exact = x.astype(np.float64)
         exact[:, :rotary] *= attention_factor(self.setting.scaling)
         norms, own = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (exact, keys))
-        ratios: FloatArray = np.divide(own, norms, out=np.full(len(norms), -1.0), where=norms > 0)
-        return ratios
+        return np.asarray(np.divide(own, norms, out=np.full(len(norms), -1.0), where=norms > 0))
 
     def norm_growth(self, offset: int) -> float | None:
         """Return the mean relative change of the norms of keys that are not 0, None of a sample.

@@ -34,6 +34,10 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.emulated import OfRecipe
 
+NATIVE = ("float64", "float32", "float16", "bfloat16")
+_CPU = torch.device("cpu")
+_WITHOUT_FLOAT64 = ("mps",)
+_FULL = ("out of memory", "can't allocate memory", "not enough memory")
 Table = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -123,20 +127,21 @@ class TorchNative(OfRecipe):
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
-        with memory():
-            rotated = torch_arrays.to_numpy(self._rotated(self.numbers.of(x, self.input), *table))
-        return rotated.astype(self.output.carrier, copy=False)
-
-    def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        numbers, fmt = self.numbers, self.recipe.rotation
-        rotated = numbers.moved(x, torch.promote_types(x.dtype, dtype(fmt))).clone()
-        a, b = split_pairs(x, self.setting)
-        first, second = split_pairs(rotated, self.setting)
+        numbers, fmt, (cos, sin) = self.numbers, self.recipe.rotation, table
         wide = self._once or fmt
-        for part, left, right, combine in ((first, a, b, torch.sub), (second, b, a, torch.add)):
-            products = numbers.apply(torch.mul, wide, left, cos), numbers.apply(torch.mul, wide, right, sin)
-            part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))
-        return numbers.keep(rotated, self.output)
+        with memory():
+            given = numbers.of(x, self.input)
+            rotated = numbers.moved(given, torch.promote_types(given.dtype, dtype(fmt))).clone()
+            a, b = split_pairs(given, self.setting)
+            first, second = split_pairs(rotated, self.setting)
+            for part, left, right, combine in ((first, a, b, torch.sub), (second, b, a, torch.add)):
+                products = (
+                    numbers.apply(torch.mul, wide, left, cos),
+                    numbers.apply(torch.mul, wide, right, sin),
+                )
+                part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))
+            values = torch_arrays.to_numpy(numbers.keep(rotated, self.output))
+        return values.astype(self.output.carrier, copy=False)
 
 
 def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Numbers) -> torch.Tensor:
@@ -166,12 +171,6 @@ def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Nu
         return each(lambda e: torch.exp2(-e), on.apply(torch.mul, fmt, x, number(math.log2(base))))
     step = each(lambda e: torch.pow(base, e), number(-2.0 / max(rotary_dim, 1)))
     return step.expand(pairs) if form == "recurrence" else on.apply(torch.pow, fmt, step, i)
-
-
-NATIVE = ("float64", "float32", "float16", "bfloat16")
-_CPU = torch.device("cpu")
-_WITHOUT_FLOAT64 = ("mps",)
-_FULL = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def device(name: str) -> torch.device:

@@ -24,8 +24,8 @@ from cases import first_fast
 from ropeaudit.console.delivery import worst
 from ropeaudit.main import main
 from ropeaudit.reports import numbers
-from ropeaudit.reports.faults import Fault, annotation
 from ropeaudit.reports.forms import csv as csv_form
+from ropeaudit.reports.forms.sarif import Fault, annotation
 from ropeaudit.runtime import atomic_files
 
 SMALL = "--heads 1 --seq-len 8 --head-dim 8"

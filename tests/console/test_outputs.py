@@ -123,8 +123,8 @@ def test_what_own_code_may_import_is_no_output(tmp_path, monkeypatch, capsys) ->
         text = capsys.readouterr().err
         assert f"--ticket {target!r} is a Python file beside 'mine.py', which may import it" in text
     for free in ("new.py", "a.json"):
-        output_files.refuse_inputs({"outputs": (free,), "targets": ("mine.py:f",)})
-    output_files.refuse_inputs({"outputs": ("helper.py",), "targets": ("pkg/part.py:f",)})
+        output_files.refuse_clashes({"outputs": (free,), "targets": ("mine.py:f",)})
+    output_files.refuse_clashes({"outputs": ("helper.py",), "targets": ("pkg/part.py:f",)})
 
 
 def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> None:

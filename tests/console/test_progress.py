@@ -78,7 +78,8 @@ class Terminal(io.StringIO):
 def test_the_line_has_a_guess_only_where_there_is_one(monkeypatch) -> None:
     now, shown = 0.0, Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
-    progress = Progress(False, clock=lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = Progress(False)
     for step in range(1, 11):
         now = 6.0 * step
         progress(step / 20)
@@ -94,7 +95,8 @@ def test_the_line_has_a_guess_only_where_there_is_one(monkeypatch) -> None:
 def test_the_line_names_what_runs_and_is_never_full_before_the_end(monkeypatch) -> None:
     now, shown = 0.0, Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
-    progress = Progress(False, clock=lambda: now, proportional=False)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = Progress(False, proportional=False)
     doing.begin("check 7 of 23: decode")
     now = 6.0
     progress(0.999)

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from ropeaudit.console import completions, gates, values
+from ropeaudit.console import gates, parameters, values
 from ropeaudit.errors import UsageError
 from ropeaudit.main import cli, main
 
@@ -75,7 +75,7 @@ def test_all_is_every_name(flag, capsys) -> None:
     assert main(["shift", *TINY, *others, flag, "all", "--dry-run", "-f", "json"]) == 0
     counts = {row["axis"]: row["count"] for row in json.loads(capsys.readouterr().out)["records"]}
     column = {"--recipe": "implementation", "--dtype": "dtype"}[flag]
-    assert counts[column] == len(completions.ALL[flag]()) > 5
+    assert counts[column] == len(parameters.ALL[flag]()) > 5
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from ropeaudit.features.check.checked import Checked, place
 from ropeaudit.features.check.report import faults_of
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.reports.faults import Fault, annotation
+from ropeaudit.reports.forms.sarif import Fault, annotation
 
 SCHEMA = Path(__file__).parents[1] / "data" / "sarif-2.1.0.json"  # OASIS's; README beside it says whence
 URI = re.compile(r"([A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")  # characters of RFC 3986

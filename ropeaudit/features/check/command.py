@@ -107,7 +107,7 @@ def check(
     from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import report as tables
     from ropeaudit.features.check.checked import not_begun
-    from ropeaudit.reports.faults import annotation
+    from ropeaudit.reports.forms.sarif import annotation
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(tables.COLUMNS)

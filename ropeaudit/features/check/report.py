@@ -13,7 +13,7 @@ from ropeaudit.features.check.checked import NONE, Checked, place
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report
 from ropeaudit.reports.answers import headline
-from ropeaudit.reports.faults import Fault
+from ropeaudit.reports.forms.sarif import Fault
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime.columns import table
 

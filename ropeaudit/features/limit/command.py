@@ -140,6 +140,7 @@ def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
 
 def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
     """Return a line for every condition that some limit fulfils; none is on a failure that was not seen."""
+    from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import gates
     from ropeaudit.features.limit.report import row
 
@@ -147,4 +148,4 @@ def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
         seen: Any = values["first_failure_seen"]
         return gate.column in OF_FAILURE and seen is None
 
-    return gates.broken_by_rows(conditions, [row(one) for one in limits], nothing_failed)
+    return gates.broken_since(conditions, [Pair(None, row(one)) for one in limits], nothing_failed)

@@ -13,7 +13,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
 from ropeaudit.rope import axial_presets
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.presets import all_presets
-from ropeaudit.runtime.columns import Column
+from ropeaudit.runtime.columns import Column, table
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.third_party.entries import Entry
 
@@ -21,84 +21,66 @@ Row = dict[str, Any]
 _UP_TO = 131072  # positions that code must hold whose remedy is told
 
 
-def _fields(one: object, names: str) -> Row:
-    """Return the columns that are called as the attributes that they hold."""
-    return {name: getattr(one, name) for name in names.split()}
+def _row(kind: str, one: object, /, **own: Any) -> Row:
+    """Return a row of a list: its own columns, and those that are called as attributes that they hold."""
+    return {name: own[name] if name in own else getattr(one, name) for name in table(f"list-{kind}")}
 
 
 def recipe_row(one: Recipe) -> Row:
     """Return the row of a recipe."""
-    named = "summary frequency_form rotation_rounding scale_after_store source note verified"
     runs = f"refused: {one.refused}" if one.refused else "yes"
-    return {"recipe": one.name, "runs": runs, **one.stages, **_fields(one, named)}
+    return _row("recipes", one, recipe=one.name, runs=runs, **one.stages)
 
 
 def entry_row(one: Entry) -> Row:
     """Return the row of an implementation; a family's class has one layout, measured when it is called."""
     several = one.target or one.classes > 1
-    return {
-        "implementation": one.name,
-        "layouts": "one of two" if several else " ".join(one.layouts),
-        "dtypes": " ".join(one.dtypes),
-        "runs": one.install if not one.installed else "when called" if one.target else "yes",
-        **_fields(one, "package version calls classes"),
-    }
+    return _row(
+        *("implementations", one),
+        implementation=one.name,
+        layouts="one of two" if several else " ".join(one.layouts),
+        dtypes=" ".join(one.dtypes),
+        runs=one.install if not one.installed else "when called" if one.target else "yes",
+    )
 
 
 def format_row(one: Format) -> Row:
     """Return the row of a number format."""
-    named = (
-        "precision unit_roundoff largest smallest_normal smallest_subnormal first_inexact_integer overflow"
-    )
-    return {"format": one.name, "aliases": " ".join(one.aliases), **_fields(one, named)}
+    return _row("formats", one, format=one.name, aliases=" ".join(one.aliases))
 
 
 def layer_rows() -> Iterator[Row]:
     """Yield a row for each layer type of each model."""
     for model in all_presets():
         for layer, setting in model.layers.items():
-            yield {
-                "model": model.name,
-                "layer": layer,
-                "scaling": str(setting.scaling),
-                "kind": setting.scaling.kind,
-                **_fields(setting, "base head_dim rotary_dim layout scale"),
-                **_fields(model, "heads kv_heads maximum source"),
-            }
+            own = {name: getattr(model, name) for name in ("heads", "kv_heads", "maximum", "source")}
+            own |= {"model": model.name, "layer": layer, "kind": setting.scaling.kind}
+            yield _row("models", setting, scaling=str(setting.scaling), **own)
 
 
 def axes_row(one: AxialRope) -> Row:
     """Return the row of position axes."""
     pairs = [pair.axis for pair in one.pairs()]
-    return {
-        "axes": " ".join(one.axes),
-        "dims": "+".join(str(2 * pairs.count(axis)) for axis in range(len(one.axes))),
-        "base": " ".join(dict.fromkeys(f"{base:g}" for base in one.base)),
-        "positions": " ".join(dict.fromkeys(one.positions)),
-        **_fields(one, "name summary factor arrangement head_dim layout heads kv_heads recipe source"),
-    }
+    return _row(
+        *("axes", one),
+        axes=" ".join(one.axes),
+        dims="+".join(str(2 * pairs.count(axis)) for axis in range(len(one.axes))),
+        base=" ".join(dict.fromkeys(f"{base:g}" for base in one.base)),
+        positions=" ".join(dict.fromkeys(one.positions)),
+    )
 
 
 def column_row(one: Column) -> Row:
     """Return the row of a column of `shift`."""
-    group, another = one.group or "core", summation.meaning(one.name)
-    return {
-        "column": one.name,
-        "group": group,
-        "another_processor": another,
-        **_fields(one, "meaning unit"),
-    }
+    another = summation.meaning(one.name)
+    return _row("columns", one, column=one.name, group=one.group or "core", another_processor=another)
 
 
 def diagnosis_row(one: Kind) -> Row:
     """Return the row of a diagnosis."""
     templates = ("sentence", "gradient", "remedy", "gradient_remedy", "option")
-    return {
-        **_fields(one, "code title shows cause wrong right"),
-        **{name: wording.template(getattr(one, name)) for name in templates},
-        "class": one.group,
-        "bugs": ", ".join(one.bugs),
-    }
+    own = {name: wording.template(getattr(one, name)) for name in templates}
+    return _row("diagnoses", one, **own, **{"class": one.group}, bugs=", ".join(one.bugs))
 
 
 def explained(one: Kind) -> dict[str, str]:

@@ -36,8 +36,8 @@ def list_() -> None:
     """List recipes, implementations, formats, models, frequencies and what else there is."""
 
 
-def _print(kind: str, screen: ScreenOptions, rows: Iterable[Row] | None = None) -> int:
-    """Print a list of `columns.LISTS`, or some rows of it."""
+def _print(kind: str, screen: ScreenOptions, rows: Iterable[Row] | None = None, /, **shown: Any) -> int:
+    """Print a list of `columns.LISTS`, or some rows of it. shown: fields of the report that differ."""
     from ropeaudit.console import output
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report
@@ -45,8 +45,8 @@ def _print(kind: str, screen: ScreenOptions, rows: Iterable[Row] | None = None) 
 
     columns = table(f"list-{kind}")
     listed = list(LISTS[kind]() if rows is None else rows)
-    report = Report(listed, list(columns), columns.screen(listed), columns.dispensable, declared=columns)
-    return output.print_report(report, screen)
+    fields = {"screen": columns.screen(listed), "dispensable": columns.dispensable, **shown}
+    return output.print_report(Report(listed, list(columns), declared=columns, **fields), screen)
 
 
 def _plain(kind: str) -> click.Command:
@@ -94,24 +94,15 @@ def diagnoses(code: str | None, screen: ScreenOptions) -> int:
     """
     if code is None:
         return _print("diagnoses", screen)
-    from ropeaudit.console import output
     from ropeaudit.errors import UnknownName
     from ropeaudit.features.list.columns import diagnosis_row, explained_rows
     from ropeaudit.recognition.diagnosis import kinds
-    from ropeaudit.reports import Report
-    from ropeaudit.runtime.columns import table
 
     if code not in kinds():
         raise UnknownName("diagnosis", code, kinds())
-    kind, columns = kinds()[code], table("list-diagnoses")
-    report = Report(
-        [diagnosis_row(kind)],
-        list(columns),
-        [code, kind.title],
-        folded=explained_rows(kind),
-        declared=columns,
-    )
-    return output.print_report(report, screen)
+    kind = kinds()[code]
+    shown = {"screen": [code, kind.title], "dispensable": (), "folded": explained_rows(kind)}
+    return _print("diagnoses", screen, [diagnosis_row(kind)], **shown)
 
 
 @command()

@@ -25,23 +25,20 @@ from ropeaudit.audits.results import Result
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.recipes import Recipe, Resolved, load
 from ropeaudit.reference import exact_frequencies
-from ropeaudit.reports import Report
-from ropeaudit.reports import settings as naming
+from ropeaudit.reports import Report, settings
 from ropeaudit.rope.frequencies import effect
 from ropeaudit.rope.frequencies import frequencies as computed_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import table
 
 Row = dict[str, Any]
+COLUMNS = table("list-frequencies")
 DTYPES = ("fp32", "fp16", "bf16")
 MAXIMUM = 131072  # positions, where no model says how many
 LEGEND = (
     "shared FORMAT: first position whose exact angle, rounded to FORMAT, is the next position's too."
     "\nwavelength in tokens, angle at the maximum position in radians."
 )
-
-
-COLUMNS = table("list-frequencies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +77,8 @@ def frequencies(
         raise UsageError(f"--max-position {max_position} is not a position from 1 to 2^53; try 131072")
     formats, chosen = arguments.formats(dtypes), arguments.cases_of(cases, case)
     loaded = [load(name) for name in arguments.listed(recipes)]
-    for one, label in zip(chosen, labels or naming.labels(chosen), strict=True):
-        (setting,) = naming.settings([one])
-        maximum = max_position or one.maximum or MAXIMUM
+    for one, label in zip(chosen, labels or settings.labels(chosen), strict=True):
+        setting, maximum = one.setting(one.maximum or 0), max_position or one.maximum or MAXIMUM
         yield FrequencyTable(label, setting, formats, rows(label, setting, maximum, formats, loaded))
 
 
@@ -170,16 +166,12 @@ def _recipe_numbers(
         resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
         same = len({resolved_recipe.frequency for _, resolved_recipe in resolved}) == 1
         for fmt, resolved_recipe in resolved[: 1 if same else None]:
-            values = _values(resolved_recipe, setting)
+            computed, stored = resolved_recipe.frequency
+            exact = computed_frequencies(setting, recipe.frequency_form, computed)
+            values = round_to(exact, stored).astype(np.float64)
             name = recipe.name if same else f"{recipe.name}_{fmt.short}"
             numbers[name] = values, _meant(values, resolved_recipe, setting)
     return numbers
-
-
-def _values(recipe: Resolved, setting: RopeSetting) -> Array:
-    computed, stored = recipe.frequency
-    numbers = computed_frequencies(setting, recipe.recipe.frequency_form, computed)
-    return round_to(numbers, stored).astype(np.float64)
 
 
 def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
@@ -219,79 +211,45 @@ def first_shared_angle(theta: Decimal, fmt: Format) -> int:
 
     Numbers are 2^(e-p+1) apart from 2^e to 2^(e+1), e >= emin, and as far below 2^emin. Where they are less
     than theta apart nothing coincides; where they are 2 theta apart something must, so that few e are looked
-    at. In each the products go round a circle of two rounding cells, an even and an odd one, and the
-    first that falls far enough from its cell's end is found by Euclid's algorithm, not by trying.
+    at.
     """
     if theta == 0:
         return 0
-    exact = Fraction(theta)
+    exact, ulp = Fraction(theta), Fraction(2) ** (fmt.emax - fmt.precision + 1)
+    steps = Fraction(fmt.largest) / ulp
+    limit = (steps + Fraction(1, 2)) * ulp / exact  # from here on products round beyond the largest number
+    past = math.ceil(limit) if steps % 2 else math.floor(limit) + 1
     lowest = fmt.emin - fmt.precision + 1
-    exponent = max(_ceil_log2(exact), lowest)
+    exponent = max(exact.numerator.bit_length() - exact.denominator.bit_length() - 1, lowest)
     spacing = Fraction(2) ** exponent
     start = Fraction(0) if exponent == lowest else spacing * 2 ** (fmt.precision - 1)
-    past = _first_overflow(exact, fmt)
-    while True:
-        first, end = math.ceil(start / exact), spacing * 2**fmt.precision
-        if first > past:
-            return past
-        if first and _step(exact * (first - 1), spacing, start) == _step(exact * first, spacing, start):
-            return min(first - 1, past)
-        count = math.floor(end / exact) - first  # pairs of neighbours that lie in [start, end]
-        first_pair = _first_in_cell(exact / spacing, first)
-        if count > 0 and first_pair is not None and first_pair < first + count:
-            return min(first_pair, past)
+    while spacing < exact:
+        spacing, start = 2 * spacing, spacing * 2**fmt.precision
+
+    def held(position: int) -> Fraction:
+        """Round to the grid of `spacing`, or below `start` to the finer one: round() is to even."""
+        value = position * exact
+        grid = spacing if value >= start else spacing / 2
+        return round(value / grid) * grid
+
+    while (first := math.ceil(start / exact)) <= past:
+        end = spacing * 2**fmt.precision
+        for position in _candidates(exact / spacing, first):
+            if 0 <= position < math.floor(end / exact) and held(position) == held(position + 1):
+                return min(position, past)
         spacing, start = 2 * spacing, end
+    return past
 
 
-def _ceil_log2(value: Fraction) -> int:
-    """Return the smallest e with 2^e >= value."""
-    e = value.numerator.bit_length() - value.denominator.bit_length() - 1
-    while Fraction(2) ** e < value:
-        e += 1
-    return e
+def _candidates(step: Fraction, first: int) -> Iterator[int]:
+    """Yield, in order, where P * step may first round as (P + 1) * step does, from P = first - 1 on.
 
-
-def _step(value: Fraction, spacing: Fraction, start: Fraction) -> Fraction:
-    """Round to the grid of `spacing`, or below `start` to the finer one: round() is to even."""
-    grid = spacing if value >= start else spacing / 2
-    return round(value / grid) * grid
-
-
-def _first_overflow(theta: Fraction, fmt: Format) -> int:
-    """Return the smallest P such that P * theta rounds beyond the largest number."""
-    spacing = Fraction(2) ** (fmt.emax - fmt.precision + 1)
-    steps = Fraction(fmt.largest) / spacing
-    limit = (steps + Fraction(1, 2)) * spacing / theta
-    return math.ceil(limit) if steps % 2 else math.floor(limit) + 1
-
-
-def _first_in_cell(step: Fraction, first: int) -> int | None:
-    """Return the smallest P >= first with round(P * step) = round((P + 1) * step), ties to even.
-
-    With step = a/m the number (2aP + m) mod 4m tells the cell of P * step: even cells are [0, 2m], odd ones
-    the open interval (2m, 4m); the neighbour lies 2a further.
+    With each step a product stands 1 - step earlier in its cell of the grid, and a neighbour shares the cell
+    of one that stands within the first 1 - step of it. Which cell the end of one belongs to changes that by
+    one place, and what stands at the first end starts again.
     """
-    a, m = step.numerator, step.denominator
-    at = (2 * a * first + m) % (4 * m)
-    candidates = []
-    for low, high in ((0, 2 * m - 2 * a), (2 * m + 1, 4 * m - 2 * a - 1)):
-        if low <= high:
-            more = _first_residue(2 * a, 4 * m, (low - at) % (4 * m), high - low)
-            candidates += [] if more is None else [first + more]
-    return min(candidates, default=None)
-
-
-def _first_residue(a: int, m: int, low: int, width: int) -> int | None:
-    """Return the smallest x >= 0 with (a * x - low) mod m <= width, or None; Euclid's algorithm."""
-    if low == 0 or low + width >= m:  # the range holds 0, or m, which is 0 again
-        return 0
-    a %= m
-    if 2 * a > m:
-        a, low = m - a, m - low - width
-    if a == 0:
-        return None
-    x = -(-low // a)
-    if a * x <= low + width:
-        return x
-    rotations = _first_residue(-m % a, a, low % a, width)
-    return None if rotations is None else -(-(low + m * rotations) // a)
+    yield first - 1
+    earlier = 1 - step
+    for start in (first, first + 1) if earlier else ():
+        position = start + math.floor((start * step + Fraction(1, 2)) % 1 / earlier)
+        yield from (position - 1, position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import click
 from ropeaudit.console import options
 from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES, WORD, Parsed, Rare, one_of
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
@@ -27,8 +27,6 @@ _OWN = ("file", "kind", "outputs", "quiet", "title", "size", "y")  # the paramet
 
 def _size(text: str, flag: str) -> tuple[float, float]:
     """Read WIDTHxHEIGHT in inches. Raises: UsageError."""
-    from ropeaudit.errors import UsageError
-
     parts = text.lower().split("x")
     with contextlib.suppress(ValueError):
         width, height = map(float, parts)
@@ -102,34 +100,37 @@ def plot(
     from ropeaudit.reports.charts import style
 
     with output_files.opened(outputs, _suffix) as files:
-        with _blaming(file), style.sized(size):
-            if kind == "heatmap" or file is None:
-                recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
-                picture = _heatmap(settings.cases(rope, vectors), recipes, offset or (1000,), quiet)
-            else:
-                from ropeaudit.features.plot.pictures import picture as of_report
+        try:
+            with style.sized(size):
+                if kind == "heatmap" or file is None:
+                    recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
+                    picture = _heatmap(settings.cases(rope, vectors), recipes, offset or (1000,), quiet)
+                else:
+                    from ropeaudit.features.plot.pictures import picture as of_report
 
-                picture = of_report(kind, file, y)
-            if title is not None:
-                style.retitle(picture.figure, title)
-            if size is None:
-                picture.figure.set_figheight(picture.height)
-            made = [(target, [style.encoded(picture, target.form)]) for target in files]
+                    picture = of_report(kind, file, y)
+                if title is not None:
+                    style.retitle(picture.figure, title)
+                if size is None:
+                    picture.figure.set_figheight(picture.height)
+                made = [(target, [style.encoded(picture, target.form)]) for target in files]
+        except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+            if file is None or isinstance(error, RopeAuditError):
+                raise
+            raise BadInput(f"{file!r} holds values that no report has: {error}") from None  # it was edited
         errors = delivery.fill([(target, content.copy) for target, content in made])
         written = [repr(target.path) for target in files if target.written]
     if written and not quiet:
         title = f"wrote {', '.join(written)}: {picture.title}"
         for text in (title, *(f"note: {note}" for note in picture.notes)):
             output.say(text)
-    for error in errors:
-        output.say_error(error)
+    for one in errors:
+        output.say_error(one)
     return delivery.BAD_USE if errors else delivery.DONE
 
 
 def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
     """Raise UsageError if a picture of a report is given a case, or one of a case a report."""
-    from ropeaudit.errors import UsageError
-
     given = click.get_current_context().params
     names = [name for name in given if name not in _OWN and given[name]]
     if not outputs:
@@ -145,23 +146,9 @@ def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
         raise UsageError(f"--kind {kind} draws a report that another command has written; {flag}")
 
 
-@contextlib.contextmanager
-def _blaming(path: str | None) -> Iterator[None]:
-    """Turn what values of an edited report break into an error of its file. Raises: BadInput."""
-    from ropeaudit.errors import BadInput
-
-    try:
-        yield
-    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
-        if path is None or isinstance(error, RopeAuditError):
-            raise
-        raise BadInput(f"{path!r} holds values that no report has: {error}") from None
-
-
 def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...], quiet: bool) -> Picture:
     """Measure the one case that the options describe, and draw it. Raises: RopeAuditError."""
     from ropeaudit.console import rows
-    from ropeaudit.errors import UsageError
     from ropeaudit.features.plot import pictures
     from ropeaudit.reports.model_notes import model_notes
 
@@ -181,8 +168,6 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
 
 def _suffix(path: str) -> str:
     """Return the kind of picture that a path asks for. Raises: UnknownName."""
-    from ropeaudit.errors import UnknownName
-
     if path == "/dev/stdout":
         return "svg"
     suffix = path.lower().rpartition(".")[2]

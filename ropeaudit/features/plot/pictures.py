@@ -19,31 +19,25 @@ from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import STAGES, Resolved
 from ropeaudit.reference.exact_scores import Precision
-from ropeaudit.reports import numbers, reading, settings
+from ropeaudit.reports import Row, numbers, reading, settings
 from ropeaudit.reports.charts import drift, style
 from ropeaudit.reports.charts.style import Picture, Series
 from ropeaudit.reports.numbers import part, printable, short
 from ropeaudit.rope.scaling_names import shortened
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
-_SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "drift": ("shift", ("implementation", "offset")),
-    "stages": ("explain", ("implementation", "offset", "stage", "share", "format")),
-    "frequencies": ("explain", ("implementation", "offset", "pair", "wavelength", "part_rms")),
-    "decay": ("decay", ("distance", "rms_relative", "bound", "men_sum", "setting", "source")),
+_SOURCES = {
+    "drift": ("shift", "implementation offset"),
+    "stages": ("explain", "implementation offset stage share format"),
+    "frequencies": ("explain", "implementation offset pair wavelength part_rms"),
+    "decay": ("decay", "distance rms_relative bound men_sum setting source"),
     "limit": (
         "limit",
-        (
-            "dtype",
-            "proved_position",
-            "measured_position",
-            "measured_offsets",
-            "failure_position",
-            "maximum",
-            "tolerance",
-        ),
+        "dtype proved_position measured_position measured_offsets failure_position maximum tolerance",
     ),
 }
+_MOST_BARS = 48
+MOST_POSITIONS = 2048
 # kind -> --by, table beside other rows
 _TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 
@@ -53,14 +47,14 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
 
     y: the column that is drawn where kind is "drift". Raises: BadInput, UnknownName, MissingPackage.
     """
-    command = _SOURCES[kind][0]
+    command, needed = _SOURCES[kind]
     if kind == "drift":
-        rows: Sequence[Mapping[str, Any]] = reading.read(path)
-        _check(path, kind, rows, _SOURCES[kind][1])
+        rows: Sequence[Row] = reading.read(path)
+        _check(path, kind, rows, needed)
         numeric = [name for name in COLUMNS.numeric if any(row.get(name) is not None for row in rows)]
         if y is not None and y not in numeric:
             raise UnknownName("--y", y, numeric, f"(numbers that {path!r} holds)")
-        _check(path, kind, rows, (y or drift.Y,))
+        _check(path, kind, rows, y or drift.Y)
         return drift.draw(shortened(rows), y or drift.Y)
     if reading.form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
@@ -68,22 +62,21 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
-    _check(path, kind, rows, _SOURCES[kind][1])
+    _check(path, kind, rows, needed)
     if kind == "frequencies":
-        _check(path, kind, whole["records"], ("seq_len",))
+        _check(path, kind, whole["records"], "seq_len")
         return frequencies(rows, whole["records"][0]["seq_len"])
     return {"stages": stages, "decay": decay, "limit": limits}[kind](rows, headline)
 
 
-def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+def _check(path: str, kind: str, rows: Sequence[Row], columns: str) -> None:
     """Raise BadInput unless there are rows and all have these columns."""
-    command = _SOURCES[kind][0]
-    for name in columns:
+    for name in columns.split():
         if not rows or any(not isinstance(row, dict) or name not in row for row in rows):
             what = f"rows with {name}" if rows else "rows"
             raise BadInput(
-                f"{path!r} has no {what}: --kind {kind} draws a report of `ropeaudit {command}`, written "
-                "without --columns"
+                f"{path!r} has no {what}: --kind {kind} draws a report of `ropeaudit {_SOURCES[kind][0]}`, "
+                "written without --columns"
             )
 
 
@@ -94,7 +87,7 @@ _COLOURS = dict(zip(_CAUSES, (style.RED, style.BLUE, style.GREEN, style.PURPLE, 
 _HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
 
 
-def stages(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
+def stages(rows: Sequence[Row], headline: str) -> Picture:
     """Return the picture of rows by stage; `headline` is the finding of their report."""
     seen = [row for row in rows if not _shared(row) or abs(row["share"]) >= _LEAST]
     cases, notes = style.cases(seen, _MOST_CASES)
@@ -107,11 +100,9 @@ def stages(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         words = []
         for place, row in enumerate(order):
             cause, known = str(row.get("cause")), _shared(row)
-            look: dict[str, Any] = {
-                "color": _COLOURS.get(cause, style.GREY),
-                "hatch": _HATCHES.get(cause, ""),
-            }
-            axes.barh(place, 100 * row["share"] if known else 0.0, edgecolor="white", **look)
+            colour, hatch = _COLOURS.get(cause, style.GREY), _HATCHES.get(cause, "")
+            width = 100 * row["share"] if known else 0.0
+            axes.barh(place, width, edgecolor="white", color=colour, hatch=hatch)
             words.append(f"{part(row['share'])} {cause}" if known else f"not defined: {cause}")
             if not known:
                 axes.plot([0], [place], marker="X", color=style.RED, clip_on=False)
@@ -121,20 +112,18 @@ def stages(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     return Picture(figure, headline, notes, height=1.3 + len(cases) * (0.6 + 0.2 * most))
 
 
-def _shared(row: Mapping[str, Any]) -> bool:
+def _shared(row: Row) -> bool:
     return row["share"] is not None and not math.isnan(row["share"])
 
 
-def frequencies(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
+def frequencies(rows: Sequence[Row], length: int) -> Picture:
     """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
     cases, notes = style.cases(rows, style.MOST_LINES)
     title = _frequencies_title(cases, length)
     figure, (axes,) = style.figure(title)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    nonfinite: set[float] = set()
-    zeros: set[float] = set()
-    level: dict[str, dict[str, Any]] = {}
+    axes.set(xscale="log", xlabel="wavelength of the frequency pair (tokens of a full turn)")
+    axes.set(yscale="log", ylabel="RMS drift (score units)")
+    nonfinite, zeros, of_no_pair = set[float](), set[float](), dict[str, None]()
     for number, (name, group) in enumerate(cases.items()):
         look = style.line(number) | {"markersize": 3.5 * style.scale(), "linewidth": style.scale()}
         pairs = [row for row in group if _finite(row["wavelength"])]
@@ -143,12 +132,12 @@ def frequencies(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
         zeros.update(line.zeros)
         axes.plot(line.xs, line.drawn, label=name, **look)
         for row in group:
-            if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
+            if isinstance(row["pair"], str) and row["part_rms"]:
                 dashes = (2 * number, (2, 2 * len(cases)))  # lines on one another take turns
                 axes.axhline(row["part_rms"], color=look["color"], linestyle=dashes, linewidth=1.0)
-                level[row["pair"]] = {"color": style.GREY, "linestyle": (0, (2, 2)), "linewidth": 1.0}
-    for text, dots in level.items():
-        axes.plot([], [], label=text, **dots)
+                of_no_pair[row["pair"]] = None
+    for text in of_no_pair:
+        axes.plot([], [], label=text, color=style.GREY, linestyle=(0, (2, 2)), linewidth=1.0)
     if nonfinite:
         style.edge(axes, sorted(nonfinite), True, style.RED, "nan or infinite")
     if zeros:
@@ -157,13 +146,11 @@ def frequencies(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
         text, above = f"← fast   {length:,} positions   slow →", axes.get_xaxis_transform()
         axes.text(length, 1.0, text, transform=above, ha="center", va="bottom", fontsize="small")
-    axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
-    axes.set_ylabel("RMS drift (score units)")
     style.legend(figure, axes)
     return Picture(figure, title, notes)
 
 
-def _frequencies_title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length: int) -> str:
+def _frequencies_title(groups: Mapping[str, Sequence[Row]], length: int) -> str:
     """Return where the drift of the case that drifts most sits."""
 
     def drift(name: str) -> float:
@@ -193,7 +180,7 @@ _PANELS = {
 _FEW = 40  # points of a line, each of which has a marker
 
 
-def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
+def decay(rows: Sequence[Row], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit decay`; distances in tokens."""
     figure, panels = style.figure(headline, len(_PANELS), sharex=True)
     cases, sources = (
@@ -222,10 +209,10 @@ def decay(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
 
 
 def _curves(
-    rows: Sequence[Mapping[str, Any]], column: str, settings: Sequence[str], sources: Sequence[str]
+    rows: Sequence[Row], column: str, settings: Sequence[str], sources: Sequence[str]
 ) -> dict[str, Series]:
     """Return the lines of a panel by name: one a setting, of scores one a source of q and k too."""
-    groups: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], dict[int, Row]] = {}
     for row in sorted(rows, key=lambda row: row["distance"]):
         source = str(row.get("source")) if column == "rms_relative" else sources[0]
         groups.setdefault((str(row["setting"]), source), {})[row["distance"]] = row
@@ -239,10 +226,7 @@ def _curves(
     return results
 
 
-_MOST_BARS = 48
-
-
-def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
+def limits(rows: Sequence[Row], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
     telling = settings.independent(rows)
     bounds = {(row["tolerance_column"], numbers.setting(row["tolerance"])) for row in rows}
@@ -263,22 +247,16 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         look: dict[str, Any] = {
             "color": style.line(number)["color"],
             "hatch": style.HATCHES[number % len(style.HATCHES)],
+            "label": f"{row['dtype']}: guaranteed",
         }
-        text = f"{row['dtype']}: guaranteed"
-        axes.barh(place, guaranteed - 0.999, left=0.999, edgecolor="white", label=text, **look)
+        axes.barh(place, guaranteed - 0.999, left=0.999, edgecolor="white", **look)
         if tested > guaranteed:
-            text = "tested without a failure, not guaranteed"
-            look = {"color": "#dddddd", "edgecolor": "white"}
-            axes.barh(place, tested - guaranteed, left=guaranteed, label=text, **look)
+            look = {"color": "#dddddd", "label": "tested without a failure, not guaranteed"}
+            axes.barh(place, tested - guaranteed, left=guaranteed, edgecolor="white", **look)
         if row["first_failure_seen"] is not None:
-            mark: dict[str, Any] = {
-                "linestyle": "none",
-                "marker": "X",
-                "color": style.RED,
-                "markersize": 6 * style.scale(),
-            }
+            look = {"color": style.RED, "label": "first failure", "clip_on": False, "linestyle": "none"}
             at = max(1, row["failure_position"])
-            axes.plot([at], [place], label="first failure", clip_on=False, **mark)
+            axes.plot([at], [place], marker="X", markersize=6 * style.scale(), **look)
         if row["maximum"]:
             ends = [place - 0.45, place + 0.45]
             axes.plot([row["maximum"]] * 2, ends, color="black", linewidth=2, label="the model's maximum")
@@ -292,9 +270,6 @@ def limits(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
 
 
-MOST_POSITIONS = 2048
-
-
 @dataclass(frozen=True, slots=True)
 class Heatmap:
     """drift: root mean square over heads by query and key, (s, s), nan where some head's score is not finite.
@@ -303,7 +278,6 @@ class Heatmap:
     query and key; None where some score is not finite.
     """
 
-    case: Case
     recipe: Resolved
     offset: int
     heads: int
@@ -349,15 +323,7 @@ def measure(
     hidden = np.broadcast_to(False if masked is None else np.asarray(masked, bool), squares.shape)
     rms = np.sqrt(squares / heads)
     rms[~np.isfinite(rms)] = np.nan
-    return Heatmap(
-        case=case,
-        recipe=recipe,
-        offset=offset,
-        heads=heads,
-        drift=rms,
-        hidden=hidden,
-        largest=largest if finite else None,
-    )
+    return Heatmap(recipe, offset, heads, rms, hidden, largest if finite else None)
 
 
 def draw_heatmap(heatmap: Heatmap) -> Picture:
@@ -386,8 +352,7 @@ def draw_heatmap(heatmap: Heatmap) -> Picture:
         axes.plot([], [], "s", color=style.RED, label="nan or infinite scores")
         style.legend(figure, axes)
     axes.grid(False)
-    axes.set_xlabel("key n (index before the shift)")
-    axes.set_ylabel("query m (index before the shift)")
+    axes.set(xlabel="key n (index before the shift)", ylabel="query m (index before the shift)")
     if shown.size:
         over = "|drift|" if heatmap.heads == 1 else f"RMS drift of {heatmap.heads} heads"
         figure.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min")

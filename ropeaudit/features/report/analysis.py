@@ -18,15 +18,16 @@ from ropeaudit.audits.judging import VERDICTS
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
-from ropeaudit.reports import Report, Row, drift, reading, settings
+from ropeaudit.reports import Report, Row, drift, reading, settings, tabulated
 from ropeaudit.reports.answers import Answer, Status
-from ropeaudit.reports.comparison import COLUMNS as OF_CHANGES
 from ropeaudit.reports.numbers import counted, setting, short
-from ropeaudit.reports.verdicts import badness, case_name, number, quality
-from ropeaudit.runtime.columns import Column, table
+from ropeaudit.reports.verdicts import badness, case_name, quality
+from ropeaudit.runtime.columns import Column, Columns, table
 
 BY = ("implementation", "dtype")
 COLUMN = "drift_rms"
+_ALWAYS = tuple(name for name in records.CORE if not records.COLUMNS[name].sentence)  # every file says these
+_CELL = ("case", "tolerance", *records.FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Group(Result):
     @property
     def values(self) -> list[float]:
         """What is defined of the column."""
-        results = (number(row, self.column) for row in self.rows)
+        results = (comparison.value(row, self.column) for row in self.rows)
         return [value for value in results if not math.isnan(value)]
 
     @property
@@ -167,10 +168,6 @@ def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
     return list(results.values())
 
 
-_ALWAYS = tuple(name for name in records.CORE if not records.COLUMNS[name].sentence)  # every file says these
-_CELL = ("case", "tolerance", *records.FIRST)
-
-
 def _agree(first: Row, second: Row) -> bool:
     """Return whether two rows say the same, as far as both say something."""
     shared = [name for name in first if name in second and name != "stages"]
@@ -192,17 +189,11 @@ _FILE = Column("file", str, "the report that the row is from")
 # what a row has in a column that its file lacks
 _UNDEFINED: dict[str, Any] = {name: column.undefined for name, column in records.COLUMNS.items()}
 _UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
-_MERGED: Mapping[str, Column] = {**records.COLUMNS, "file": _FILE}
-
-
-def _verdicts(group: Group) -> str:
-    counts = group.verdicts
-    names = [name for name in VERDICTS if counts[name]]
-    return ", ".join(f"{counts[name]} {name}" for name in reversed(names))
 
 
 def row(one: Group) -> dict[str, Any]:
-    """Return the row of a group of rows."""
+    """Return the row of a group of rows. out_of_tolerance: None where no row says whether it is."""
+    counts, qualities = one.verdicts, [quality(row) for row in one.rows]
     return {
         "cases": len(one.rows),
         "undefined": len(one.rows) - len(one.values),
@@ -210,23 +201,14 @@ def row(one: Group) -> dict[str, Any]:
         "worst": one.worst[one.column] if one.worst else None,
         "median": one.median,
         "worst_at": _place(one) if one.worst else "none",
-        "out_of_tolerance": _out_of_tolerance(one.rows),
-        "verdicts": _verdicts(one),
-        **{f"{verdict}_cases": one.verdicts[verdict] for verdict in VERDICTS},
+        "out_of_tolerance": qualities.count("no") if any(qualities) else None,
+        "verdicts": ", ".join(f"{counts[name]} {name}" for name in reversed(VERDICTS) if counts[name]),
+        **{f"{verdict}_cases": counts[verdict] for verdict in VERDICTS},
     }
 
 
 OWN = table("report-by")
-# whatever the rows are grouped by
-SUMMARY: Mapping[str, Column] = {**records.COLUMNS, **OWN}
-# what is made of the files -> the columns of its rows
-COLUMNS = {"merged": _MERGED, "by": SUMMARY, "against": OF_CHANGES}
-
-
-def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return how many rows are not good enough; None where no row says whether it is."""
-    known = [quality(one) for one in rows]
-    return known.count("no") if any(known) else None
+SUMMARY = Columns({**records.COLUMNS, **OWN}.values())  # whatever the rows are grouped by
 
 
 def report(
@@ -239,18 +221,13 @@ def report(
 
     names: what the rows are grouped by; None for those of the groups, of which there must then be one.
     """
-    answered, by = answer(results), list(results[0].names if names is None else names)
+    by = list(results[0].names if names is None else names)
     rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
-    known = list(rows[0]) if rows else ["schema", *by, *OWN]
-    return Report(
-        rows=rows,
-        columns=list(columns or known),
-        screen=list(columns or [*by, *OWN.screen(rows)]),
-        dispensable=() if columns else OWN.dispensable,
-        answers=[answered],
-        headline=answered.headline,
-        metadata={"schema": SCHEMA, "by": by, **metadata},
-        declared=SUMMARY,
+    return tabulated(
+        *(SUMMARY, SCHEMA, rows, [*by, *OWN.screen(rows)], columns, {"by": by, **metadata}),
+        answers=[answer(results)],
+        dispensable=OWN.dispensable,
+        written=list(rows[0]) if rows else ["schema", *by, *OWN],
     )
 
 
@@ -261,19 +238,17 @@ def worst(
     names: Sequence[str],
 ) -> Report:
     """Return the worst row of each group, with the columns of a record that the files have; see `report`."""
-    answered, whole = answer(results), [group.worst for group in results if group.worst]
+    whole = [group.worst for group in results if group.worst]
     known = reading.told(whole)
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     column = [group.column for group in results[:1]]
     first = list(dict.fromkeys([*names, "implementation", "dtype", "offset", *settings.independent(rows)]))
-    return Report(
-        rows=rows,
-        columns=list(columns or known),
-        screen=list(columns or [name for name in (*first, *column, "verdict") if name in known]),
-        answers=[answered],
-        headline=answered.headline,
-        metadata={"schema": records.SCHEMA, "by": list(names), **metadata},
-        declared=records.COLUMNS,
+    screen, about = [name for name in (*first, *column, "verdict") if name in known], {"by": list(names)}
+    return tabulated(
+        *(records.COLUMNS, records.SCHEMA, rows, screen, columns, {**about, **metadata}),
+        answers=[answer(results)],
+        dispensable=(),
+        written=known,
     )
 
 
@@ -324,7 +299,11 @@ def merged(
     if data and len(paths) > 1:
         pairs = [(path, record.as_dict()) for path, record in whole(pairs)]
     rows = [_filled(path, row) for path, row in pairs]
-    described = _described(paths, rows, columns or (), metadata)
+    try:
+        results = [reading.record(row) for row in rows]
+        described = drift.report(results, columns or (), metadata, frozen=_frozen(results))
+    except (ValueError, ArithmeticError, TypeError) as error:  # by hand a file can be given any values
+        raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
     more = [name for name in told if name not in described.columns]
     repeated = counts.total() - len(rows)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
@@ -353,17 +332,6 @@ def _filled(path: str, row: Row) -> Row:
         known = ", ".join(VERDICTS)
         raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
     return {name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path}
-
-
-def _described(
-    paths: Sequence[str], rows: Sequence[Row], columns: Sequence[str], about: Mapping[str, Any]
-) -> Report:
-    """Return what is said of the rows; by hand a file can be given values that nothing can be said of."""
-    try:
-        results = [reading.record(row) for row in rows]
-        return drift.report(results, columns, about, frozen=_frozen(results))
-    except (ValueError, ArithmeticError, TypeError) as error:
-        raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
 
 
 def _frozen(rows: Sequence[Record]) -> bool:
@@ -396,9 +364,7 @@ def _known(whole: Any) -> dict[str, Any]:
     """What is known of the making of a report, in the shape that it must have: anything else is left out."""
     if not isinstance(whole, dict):
         return {}
-    results: dict[str, Any] = {
-        name: whole[name] for name in ("command", "time") if isinstance(whole.get(name), str)
-    }
+    results = {name: whole[name] for name in ("command", "time") if isinstance(whole.get(name), str)}
     environment, stages = whole.get("environment"), whole.get("stages")
     if isinstance(environment, dict):
         results["environment"] = {name: str(value) for name, value in environment.items()}

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import click
 from click.core import ParameterSource
 
@@ -14,10 +9,6 @@ from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import NAMES, Rare, number
 from ropeaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from ropeaudit.console.output_files import OutputFile
-    from ropeaudit.reports import Report
 
 
 @command(
@@ -71,27 +62,32 @@ def report(
     """
     from ropeaudit import reports
     from ropeaudit.audits import comparison, records
+    from ropeaudit.console import delivery, output_files
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
-    from ropeaudit.console import output_files
     from ropeaudit.features.report import analysis
-    from ropeaudit.reports.comparison import report as of_changes
+    from ropeaudit.reports import comparison as changes
 
-    _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
-    of_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
-    _refuse_apart(against is not None, of_against, "--against FILE")
+    with_by = {"--column": column is not None, "--worst": worst}
+    with_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
+    for there, other, along in (
+        (bool(by), "--by COLUMNS", with_by),
+        (against is not None, "--against FILE", with_against),
+    ):
+        for name in (name for name, given in along.items() if given and not there):
+            raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
     broken = list[str]()
     with output_files.opened(output.outputs) as targets:
         if against is not None:
-            columns = output.chosen_columns(analysis.COLUMNS["against"])
+            columns = output.chosen_columns(changes.COLUMNS)
             requested = [conditions.parse(text, relative=True) for text in gates]
-            changes = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
-            sides = [side for pair in changes.pairs for side in (pair.before, pair.after)]
+            found = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
+            sides = [side for pair in found.pairs for side in (pair.before, pair.after)]
             conditions.check_columns(requested, sides)
-            broken = conditions.broken_since(requested, changes.pairs)
-            made = of_changes([changes], columns, out.metadata(output), unchanged)
+            broken = conditions.broken_since(requested, found.pairs)
+            made = changes.report([found], columns, out.metadata(output), unchanged)
         elif by:
             columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
             make = analysis.worst if worst else analysis.report
@@ -104,31 +100,6 @@ def report(
             forms = map(reports.form_named, (output.form, *(file.form for file in targets)))
             data = any(form.decode is not None for form in forms)
             made = analysis.merged(files, columns, out.metadata(output), data)
-        return _deliver(made, targets, output, broken)
-
-
-def _refuse_apart(wanted: bool, seen: dict[str, bool], other: str) -> None:
-    """Raise UsageError if an option is there without the one that it goes with."""
-    for name in (name for name, there in seen.items() if there and not wanted):
-        raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
-
-
-def _deliver(
-    made: Report, targets: Sequence[OutputFile], output: ReportOptions, broken: Sequence[str]
-) -> int:
-    """Deliver the report, of one that goes into files alone the finding; return the exit code."""
-    from ropeaudit.console import delivery
-    from ropeaudit.console import output as out
-
-    chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
-    if chosen or not targets:
-        return delivery.deliver(made, targets, output, broken=lambda: broken)
-    code = out.print_line(made.headline)
-    errors = delivery.fill([(file, functools.partial(file.contents, made)) for file in targets])
-    for file in targets if not output.quiet else ():
-        if file.written:
-            size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-            out.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
-    for error in errors:
-        out.say_error(error)
-    return delivery.worst(code, delivery.judged(broken), delivery.BAD_USE if errors else delivery.DONE)
+        usual = click.get_current_context().get_parameter_source("form") is ParameterSource.DEFAULT
+        alone = usual and bool(targets)  # of one that goes into files alone the finding is printed
+        return delivery.deliver(made, targets, output, broken=lambda: broken, alone=alone)

@@ -44,17 +44,6 @@ def draw(rows: Sequence[Row], y: str = Y) -> Picture:
     return Picture(figure, title, notes, max(height, style.SIZE[1]))
 
 
-def svg(rows: Sequence[Row]) -> tuple[str, Picture]:
-    """Return the picture of rows as the text of an .svg file, which equal rows give again, and as it is.
-
-    Raises: UsageError.
-    """
-    with style.sized(None):
-        picture = draw(rows)
-        picture.figure.set_figheight(picture.height)
-        return style.encoded(picture, "svg").decode(), picture
-
-
 def on(axes: Axes, rows: Sequence[Row]) -> Axes:
     """Draw the same on axes that are there, with a legend in them and without a title; return them."""
     measured, lines, _, _ = _read(rows, Y)
@@ -88,11 +77,19 @@ def _read(rows: Sequence[Row], y: str) -> tuple[list[Row], dict[str, Series], Se
 
 
 def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row], y: str) -> None:
-    """Draw lines and what goes with them; what is below zero somewhere stands on a linear scale."""
+    """Draw lines, the intervals of sampled values, and what goes with them.
+
+    What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
+    """
     signed = any(value < 0 for line in lines.values() for value in line.ys)
     axes.set_yscale("linear" if signed else "log")
     for name, line in lines.items():
-        _line(axes, name, line, line.ys if signed else line.drawn, y)
+        look = style.line(line.style)
+        axes.plot(line.xs, line.ys if signed else line.drawn, label=style.plain(name), **look)
+        if sampled := [row for row in line.rows if y == Y and row.get("drift_rms_low") is not None]:
+            low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
+            at = [row["offset"] for row in sampled]
+            axes.fill_between(at, low, high, color=look["color"], alpha=0.2, lw=0)
     if y == Y and len(lines) <= _MOST_EXPECTED:
         _expected(axes, list(lines.values()))
     _marks(axes, list(lines.values()), y, "" if signed else "no drift at all" if y == Y else "zero")
@@ -100,16 +97,6 @@ def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row], y: 
     _inexact(axes, measured)
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)" if y == Y else y.replace("_", " "))
-
-
-def _line(axes: Axes, name: str, line: Series, ys: Sequence[float], y: str) -> None:
-    """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
-    look = style.line(line.style)
-    axes.plot(line.xs, ys, label=style.plain(name), **look)
-    sampled = [row for row in line.rows if y == Y and row.get("drift_rms_low") is not None]
-    if sampled:
-        low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
-        axes.fill_between([row["offset"] for row in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
 
 
 def _expected(axes: Axes, lines: Sequence[Series]) -> None:
@@ -157,12 +144,11 @@ def _inexact(axes: Axes, rows: Sequence[Row]) -> None:
     length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
     positions = {fmt: fmt.first_inexact_integer for row in rows if (fmt := position_format(row)) is not None}
     within = [fmt for fmt, position in positions.items() if left <= position - length + 1 <= right]
-    look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
     above: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
     for letter, fmt in zip(string.ascii_lowercase, sorted(within, key=positions.__getitem__), strict=False):
         offset = positions[fmt] - length + 1
         words = f"{letter}: offset {offset:,}; position {positions[fmt]:,} is inexact in {fmt.name}"
-        axes.axvline(offset, label=words, **look)
+        axes.axvline(offset, label=words, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(letter, (offset, 1.0), fontsize="small", color=style.GREY, **above)
 
 
@@ -175,23 +161,19 @@ def position_format(row: Row) -> Format | None:
         return None
 
 
-def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], y: str) -> str:
+def _title(rows: Sequence[Row], columns: Sequence[str], y: str) -> str:
     """Return what drifts most, how much more than at its floor, and where scores are not finite."""
     if not rows:
         return "Nothing was measured."
     nonfinite = [row for row in rows if badness(row, y) == math.inf]
     finite = [row for row in rows if badness(row, y) < math.inf]
     parts = []
-    if finite and y != Y:
+    if finite:
         worst = max(finite, key=lambda row: badness(row, y))
-        who = label(worst, columns)
-        parts.append(f"{who} is worst: {y} {short(worst[y])}, at offset {worst['offset']:,}")
-    elif finite:
-        worst = max(finite, key=lambda row: badness(row, y))
-        size = f"{short(worst['drift_rms'])} RMS"
-        if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
-            size += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"
-        parts.append(f"{label(worst, columns)} drifts most: {size}, at offset {worst['offset']:,}")
+        found = f"is worst: {y} {short(worst[y])}" if y != Y else f"drifts most: {short(worst[y])} RMS"
+        if y == Y and worst.get("floor_rms") and worst[y] > 2 * worst["floor_rms"]:
+            found += f", {worst[y] / worst['floor_rms']:.3g} times its floor"
+        parts.append(f"{label(worst, columns)} {found}, at offset {worst['offset']:,}")
     if nonfinite:
         first = min(nonfinite, key=lambda row: abs(row["offset"]))
         parts.append(f"{label(first, columns)} has nan or infinite scores at offset {first['offset']:,}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ropeaudit import data
+from ropeaudit.audits.comparison import value
 from ropeaudit.errors import UsageError
 from ropeaudit.reports import Row, settings
 from ropeaudit.reports.numbers import printable, setting
@@ -70,9 +71,7 @@ class Series:
     def of(cls, rows: Iterable[Row], x: str, y: str, style: int = 0) -> Series:
         """Return the line of two columns of rows."""
         ordered = sorted(rows, key=lambda row: row[x])
-        values = (row.get(y) for row in ordered)
-        ys = [math.nan if value is None else float(value) for value in values]
-        return cls(ordered, [row[x] for row in ordered], ys, style)
+        return cls(ordered, [row[x] for row in ordered], [value(row, y) for row in ordered], style)
 
     @property
     def drawn(self) -> list[float]:

@@ -32,7 +32,7 @@ def render(report: Report) -> str:
         writer.writerow(names)
     for row in report.rows:
         writer.writerow([cell(row[name]) for name in names])
-    return lines.text.getvalue()
+    return lines.getvalue()
 
 
 def written(report: Report) -> list[str]:
@@ -82,14 +82,11 @@ def cell(value: Any) -> str:
     return _BEFORE_COMMAND.sub("'", f"'{text}" if _FORMULA.match(text) else text)
 
 
-class _Lines:
+class _Lines(io.StringIO):
     """Takes lines from a `csv.writer` and ends them with a line feed."""
 
-    def __init__(self) -> None:
-        self.text = io.StringIO()
-
-    def write(self, line: str) -> None:
-        self.text.write(line[:-2] + "\n")
+    def write(self, line: str) -> int:
+        return super().write(line[:-2] + "\n")
 
 
 FORM = ReportForm(

@@ -83,8 +83,12 @@ def _chart(rows: Sequence[Row]) -> dict[str, Any]:
     try:
         needed("matplotlib", "a chart", "plot")
         from ropeaudit.reports.charts import drift as pictured  # in-function: it loads matplotlib
+        from ropeaudit.reports.charts import style
 
-        drawn, picture = pictured.svg(measured)
+        with style.sized(None):
+            picture = pictured.draw(measured)
+            picture.figure.set_figheight(picture.height)
+            drawn = style.encoded(picture, "svg")
     except RopeAuditError as error:
         return {"missing": error.typed}
     except (ValueError, TypeError, ArithmeticError) as error:  # what an edited file may hold
@@ -92,7 +96,7 @@ def _chart(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "title": picture.title,
         "notes": picture.notes,
-        "image": base64.b64encode(drawn.encode()).decode(),
+        "image": base64.b64encode(drawn).decode(),
     }
 
 

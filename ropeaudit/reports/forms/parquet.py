@@ -50,7 +50,8 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
     """Return a column of one type, the declared one where its values leave it open: files fit together."""
     seen = [value for value in values if value is not None]
     if any(isinstance(value, str) for value in seen) or (not seen and kind is str):
-        texts = [None if value is None else _text(value) for value in values]
+        # UTF-8 must hold them; names of files may hold bytes that are no text
+        texts = [None if v is None else str(v).encode("utf-8", "backslashreplace").decode() for v in values]
         return pyarrow.array(texts, pyarrow.string())
     if kind is bool:
         return pyarrow.array(values, pyarrow.bool_())
@@ -60,11 +61,6 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
         wide = any(value > 2**63 - 1 for value in numbers if value is not None)
         return pyarrow.array(numbers, pyarrow.uint64() if wide else pyarrow.int64())
     return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
-
-
-def _text(value: Any) -> str:
-    """Text that UTF-8 can hold; names of files may hold bytes that are no text."""
-    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 FORM = ReportForm("Parquet", render, decode, metadata="within", about=about, package="pyarrow")

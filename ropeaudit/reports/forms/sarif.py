@@ -1,4 +1,6 @@
-"""SARIF 2.1.0, which code hosts read: a result for each failure, a rule for each code that occurs.
+"""What fails, as code hosts show it beside the file: SARIF 2.1.0, and GitHub's annotations.
+
+SARIF has a result for each failure, a rule for each code that occurs.
 
 Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
 """
@@ -8,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ropeaudit import __version__
@@ -18,12 +21,48 @@ from ropeaudit.errors import UsageError
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report, ReportForm
-from ropeaudit.reports.faults import Fault
 from ropeaudit.reports.numbers import printable, printable_json
 
 _HOME = "https://github.com/ropeaudit/ropeaudit"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _ROOT = "%SRCROOT%"  # what code hosts take for the root of the repository
+_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
+
+
+class Fault(NamedTuple):
+    """One failure. rule: code of its diagnosis, or the name of the check. message: what was seen.
+
+    file: relative to this folder where it is in it; empty where none is at fault. line: from 1, 0 where it is
+    not known. check: its name, with what it was made of; target: what was named on the command line.
+    """
+
+    rule: str
+    message: str
+    target: str
+    check: str
+    file: str = ""
+    line: int = 0
+
+
+def annotation(fault: Fault) -> str:
+    """Return the command that makes GitHub's runner show a fault beside its file.
+
+    Source: docs.github.com, workflow commands; escaped as actions/toolkit does.
+
+    >>> annotation(Fault("wrong-base", "50 %", "a.py:f", "rotation", "a,b.py", 3))
+    '::error file=a%2Cb.py,line=3,title=ropeaudit%3A wrong-base::a.py:f, rotation: 50 %25'
+    """
+    where = {"file": _plain(fault.file), "line": str(fault.line or "")}
+    properties = {**where, "title": f"ropeaudit: {fault.rule}"}
+    message = _plain(f"{fault.target}, {fault.check}: {fault.message}")
+    listed = ",".join(f"{name}={value.translate(_PROPERTY)}" for name, value in properties.items() if value)
+    return f"::error {listed}::{message.translate(_DATA)}"
+
+
+def _plain(text: str) -> str:
+    """Return text whose lines steer nothing; the runner reads the ends of lines."""
+    return re.sub(r"[^\r\n]+", lambda line: printable(line[0]), text)
 
 
 def render(report: Report) -> str:

@@ -42,26 +42,21 @@ def render(report: Report) -> str:
         if report.header and report.legend:
             parts.append(f"{report.legend}\n")
     if report.header:
-        parts.append(_notes(report))
+        parts.append("".join(f"{line}\n" for line in _notes(report)))
     parts += [render(other) for other in report.further.values() if report.shows_rows and other.headline]
     return "\n".join(filter(None, parts))
 
 
-def _answer(report: Report, width: int | None) -> list[answers.Line]:
-    """Return the lines of the answer; of a report that has none, its headline."""
-    if report.answers:
-        return answers.lines(report.answers, width)
-    return [[(printable(report.headline), "bold")]] if report.headline else []
-
-
-def _notes(report: Report) -> str:
+def _notes(report: Report) -> list[str]:
     """Return the notes with -v; of rows without it the first few; an answer alone says what to type."""
-    if report.brief and not report.verbose:
-        return ""
+    if not report.shows_rows:
+        return []
     shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
     more = len(report.notes) - len(shown)
-    lines = [f"note: {printable(note)}" for note in shown]
-    return "".join(f"{line}\n" for line in [*lines, *([f"{counted(more, 'more note')}: -v"] if more else [])])
+    return [
+        *(f"note: {printable(note)}" for note in shown),
+        *[f"{counted(more, 'more note')}: -v"] * (more > 0),
+    ]
 
 
 def _plain_table(report: Report) -> list[str]:
@@ -112,8 +107,10 @@ def show(report: Report, console: Console) -> None:
     report = report.for_readers()
     piped = console.width >= WHOLE  # lines are not wrapped
     if report.header:
-        for line in _answer(report, None if piped else console.width):
-            console.print(Text.assemble(*line), soft_wrap=piped or bool(report.answers))
+        for line in answers.lines(report.answers, None if piped else console.width):
+            console.print(Text.assemble(*line), soft_wrap=True)
+        if report.headline and not report.answers:
+            console.print(Text(printable(report.headline), style="bold"), soft_wrap=piped)
     if report.screen and report.shows_rows:
         if report.header and (report.answers or report.headline):
             console.print()
@@ -129,7 +126,7 @@ def show(report: Report, console: Console) -> None:
             console.print(Text("\n".join(filter(None, below)), style="dim"), soft_wrap=piped)
     if report.header and (notes := _notes(report)):
         console.print()
-        console.print(Text(notes.rstrip("\n"), style="dim"), soft_wrap=piped)
+        console.print(Text("\n".join(notes), style="dim"), soft_wrap=piped)
     for other in report.further.values() if report.shows_rows else ():
         if other.headline:
             console.print()

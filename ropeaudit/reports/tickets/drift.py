@@ -15,14 +15,7 @@ from ropeaudit.audits.records import Record
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reports import Report, drift, templates, verdicts
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.reports.tickets.ticket import (
-    NoSnippet,
-    Reproduction,
-    Ticket,
-    by_code,
-    file_name,
-    reproduced,
-)
+from ropeaudit.reports.tickets.ticket import NoSnippet, Reproduction, Ticket, by_code, file_name, reproduced
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.subjects import Subject, third_party
 from ropeaudit.subjects.calling.called import Called
@@ -36,12 +29,6 @@ _MASKS, _ORDERS = ("causal", "full", "window"), ("bhsd", "bshd", "sbhd", "hsd", 
 # what a line can be written for; positions and tables at once want tables of all positions
 _KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_EXPECTED = (
-    "RoPE makes a score depend on q, k and their distance alone, so that adding an integer to every position "
-    "changes nothing. The exact scores are computed from q, k and the distance; their own error is at most "
-    "{}. Tolerated is a drift of {} of their RMS. Careful code in {} drifts by {} RMS near offset 0 at {} "
-    "tokens, {} of the scores' RMS, by prediction."
-)
 
 
 def worst(results: Sequence[Record]) -> Record | None:
@@ -62,13 +49,12 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
     near = record.attainable_rms / record.reference_rms if record.reference_rms else math.nan
-    expected = _EXPECTED.format(
-        short(record.reference_error),
-        percent(record.tolerance),
-        record.dtype,
-        short(record.attainable_rms),
-        record.seq_len,
-        percent(near),
+    expected = (
+        "RoPE makes a score depend on q, k and their distance alone, so that adding an integer to every "
+        "position changes nothing. The exact scores are computed from q, k and the distance; their own error "
+        f"is at most {short(record.reference_error)}. Tolerated is a drift of {percent(record.tolerance)} of "
+        f"their RMS. Careful code in {record.dtype} drifts by {short(record.attainable_rms)} RMS near offset "
+        f"0 at {record.seq_len} tokens, {percent(near)} of the scores' RMS, by prediction."
     )
     name = " ".join([file_name(record.implementation), *verdicts.under(record.environment)])
     off = f"drift {percent(record.drift_relative)} of the scores' RMS"
@@ -120,7 +106,13 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
         place, _, name = code.name.rpartition(":")
         lines, file = _imported(place)
     else:
-        lines = _third_party(record, subject)
+        entry, kind = third_party.entry_of(subject.name), setting.scaling.kind
+        _refuse(
+            (not entry.snippet, f"{entry.name} is called by more than a few lines"),
+            (kind != "default", f"{entry.name} with the scaling {kind} takes more than a few lines"),
+        )
+        end = record.offset + record.seq_len
+        lines = rows.snippet(entry, setting, subject.dtype, end).splitlines()
     scaled, usual = setting.scaling.kind != "default", setting.scale == 1.0 / math.sqrt(setting.head_dim)
     factor = attention_factor(setting.scaling)
     text = templates.render(
@@ -143,17 +135,6 @@ def _refuse(*reasons: tuple[object, str]) -> None:
     for holds, why in reasons:
         if holds:
             raise NoSnippet(why)
-
-
-def _third_party(record: Record, subject: Called) -> list[str]:
-    """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
-    entry, scaling = third_party.entry_of(subject.name), record.setting.scaling.kind
-    _refuse(
-        (not entry.snippet, f"{entry.name} is called by more than a few lines"),
-        (scaling != "default", f"{entry.name} with the scaling {scaling} takes more than a few lines"),
-    )
-    end = record.offset + record.seq_len
-    return rows.snippet(entry, record.setting, subject.dtype, end).splitlines()
 
 
 def _convention(record: Record, code: Code) -> Convention:
