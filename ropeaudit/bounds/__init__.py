@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,6 @@ from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated
-
-T = TypeVar("T")
 
 _SLACK = 1 + 2.0**-20  # float64 in here; the measured difference itself is rounded to float32
 
@@ -102,29 +100,21 @@ def bounds(
     setting, blocks = cells[0][0].setting, _blocks(mask, seq_len)
     count = masks.count(mask, seq_len) * heads
     with mapping(threads) as mapped:
-        weights = list(mapped(lambda cell: _quiet(PhaseWeights, cell[0], cell[1], blocks, phase), cells))
+        weights = list(mapped(lambda cell: PhaseWeights(cell[0], cell[1], blocks, phase), cells))
         finite = [index for index, weight in enumerate(weights) if weight.finite]
-        summation = InputSummation(inputs, setting, [weights[index] for index in finite], blocks)
-        sums = summation.join(list(mapped(lambda start: _quiet(summation.panel, start), summation.starts)))
+        sums = InputSummation(inputs, setting, [weights[index] for index in finite], blocks).run(mapped)
 
         def bound_of(place: int) -> Bound:
             index = finite[place]
-            subject = cells[index][0]
-            return _CellBound(subject, weights[index], sums[place], place, inputs, blocks).bound(count)
+            given = cells[index][0], weights[index], sums[place], place
+            return _CellBound(*given, inputs, blocks).bound(count)
 
-        places = range(len(finite))
-        for index, limit in zip(finite, mapped(lambda p: _quiet(bound_of, p), places), strict=True):
+        for index, limit in zip(finite, mapped(bound_of, range(len(finite))), strict=True):
             limits[index] = limit
     return limits
 
 
 _blocks = functools.lru_cache(maxsize=8)(Blocks)  # a search asks for them again and again
-
-
-def _quiet(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function whose overflows and nans are answers."""
-    with np.errstate(all="ignore"):
-        return function(*arguments)
 
 
 class Norms(NamedTuple):
@@ -180,6 +170,7 @@ class _CellBound:
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
         self.sum_worst = math.expm1(d * math.log1p(u))
 
+    @np.errstate(all="ignore")
     def bound(self, count: int) -> Bound:
         """Return the bound over `count` scores."""
         largest = math.inf if self._overflows() else self._largest()

@@ -5,6 +5,7 @@ Letters: h heads, p pairs, b blocks.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.threads import Map
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
@@ -146,6 +148,7 @@ class PhaseWeights:
     even: Array
     means: Array
 
+    @np.errstate(all="ignore")
     def __init__(self, subject: Emulated, offset: int, blocks: Blocks, phase: PhaseAt) -> None:
         seq_len = blocks.seq_len
         self._phase: Callable[[Positions], Phase] = lambda steps: phase(subject, steps, offset)
@@ -167,7 +170,7 @@ class PhaseWeights:
             fine, coarse = blocks.fine, blocks.coarse
             starts = range(0, seq_len, PANEL)
             panels = [self._panel(start, min(start + PANEL, seq_len), fine, coarse) for start in starts]
-            largest, sums = ([panel[place] for panel in panels] for place in (0, 1))
+            largest, sums = zip(*panels, strict=True)
             self.largest = join_panels(largest, fine, np.maximum, 0)
             self.even = self.largest.max(axis=0)
             self.means = join_panels(sums, coarse, np.add, 1) / blocks.sizes[:, None]
@@ -218,27 +221,26 @@ class InputSummation:
     def __init__(
         self, inputs: Inputs, setting: RopeSetting, cells: Sequence[PhaseWeights], blocks: Blocks
     ) -> None:
-        self.inputs, self.setting, self.cells = inputs, setting, cells
-        self.size, self.fine, self.coarse = blocks.seq_len, blocks.fine, blocks.coarse
+        self.inputs, self.setting, self.cells, self.blocks = inputs, setting, cells, blocks
         formats = inputs.distinct(weights.input for weights in cells)
         self.members: dict[Format, list[int]] = {}
         for index, weights in enumerate(cells):
             self.members.setdefault(formats[weights.input], []).append(index)
 
-        self.starts = range(0, self.size, PANEL)
+    def run(self, mapped: Map) -> dict[int, InputSums]:
+        """Return the sums by cell: those in its input format."""
+        starts, results = range(0, self.blocks.seq_len, PANEL), dict[int, InputSums]()
+        for fmt, members in self.members.items():
+            panels = list(mapped(functools.partial(self._panel, fmt), starts))
+            results |= dict.fromkeys(members, self._joined(panels))
+        return results
 
-    def panel(self, start: int) -> dict[Format, InputSums]:
-        """Return the sums of one panel of positions, by input format."""
-        return {fmt: self._panel_in(fmt, start, min(start + PANEL, self.size)) for fmt in self.members}
-
-    def join(self, panels: Sequence[dict[Format, InputSums]]) -> dict[int, InputSums]:
-        """Return the sums of all panels together, by cell: those in its input format."""
-        by_format = {fmt: self._join([panel[fmt] for panel in panels]) for fmt in self.members}
-        return {index: by_format[fmt] for fmt, members in self.members.items() for index in members}
-
-    def _panel_in(self, fmt: Format, start: int, stop: int) -> InputSums:
+    @np.errstate(all="ignore")
+    def _panel(self, fmt: Format, start: int) -> InputSums:
+        """Return the sums of one panel of positions in an input format."""
+        stop = min(start + PANEL, self.blocks.seq_len)
         rows, pairs = stop - start, self.setting.pairs
-        fine, coarse = min(self.fine, PANEL), min(self.coarse, PANEL)
+        fine, coarse = min(self.blocks.fine, PANEL), min(self.blocks.coarse, PANEL)
         padded = -(-rows // fine) * fine  # rows of zeros fill the last block
         heads = (*self.inputs.q, *self.inputs.k)
         squares = np.zeros((len(heads), padded, pairs))
@@ -256,7 +258,8 @@ class InputSummation:
         sums = [reduce_blocks(part[:, :rows], coarse, np.add, 1) for part in (squares, rest)]
         largest = np.array([part.max(axis=(1, 2), initial=0.0) for part in (squares, rest)])
         by_block = squares.reshape(len(heads), padded // fine, fine, pairs)
-        blocks = slice(start // self.fine, start // self.fine + padded // fine)
+        first = start // self.blocks.fine
+        blocks = slice(first, first + padded // fine)
         weighted = {}
         for index in self.members[fmt]:
             cell = self.cells[index]
@@ -266,20 +269,21 @@ class InputSummation:
             weighted[index] = np.moveaxis(most, 2, 0)
         return InputSums(norms[0], norms[1], sums[0], sums[1], largest, weighted, endings)
 
-    def _join(self, parts: Sequence[InputSums]) -> InputSums:
+    def _joined(self, parts: Sequence[InputSums]) -> InputSums:
         """Return the sums of panels together."""
+        fine, coarse = self.blocks.fine, self.blocks.coarse
 
         def joined(name: str, size: int, operation: np.ufunc) -> Array:
             return join_panels([getattr(part, name) for part in parts], size, operation, 1)
 
         return InputSums(
-            joined("pairs", self.fine, np.maximum),
-            joined("rest", self.fine, np.maximum),
-            joined("squares", self.coarse, np.add),
-            joined("rest_squares", self.coarse, np.add),
+            joined("pairs", fine, np.maximum),
+            joined("rest", fine, np.maximum),
+            joined("squares", coarse, np.add),
+            joined("rest_squares", coarse, np.add),
             np.max([part.largest for part in parts], axis=0),
             {
-                index: join_panels([part.weighted[index] for part in parts], self.fine, np.maximum, 2)
+                index: join_panels([part.weighted[index] for part in parts], fine, np.maximum, 2)
                 for index in parts[0].weighted
             },
             Endings.joined([part.endings for part in parts]),

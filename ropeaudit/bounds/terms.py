@@ -15,7 +15,7 @@ from decimal import Decimal
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
@@ -24,9 +24,8 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.subjects.emulated import Emulated
 
 NOISE = 0.42**2  # mean square of a relative rounding error, in units of u squared
-_GROWTH = (
-    2.0  # a bit that is cut off costs 1/8 ulp², a rounding 1/12; each octave below costs a quarter as much
-)
+# a bit that is cut off costs 1/8 ulp², a rounding 1/12; each octave below costs a quarter as much
+_GROWTH = 2.0
 _COSINE = 2.0**-49  # of NumPy's float64 cos and sin, absolute: 4 ulp
 
 
@@ -137,46 +136,30 @@ class ScoreError:
 def score(subject: Emulated) -> ScoreError:
     """Return what scaling and storing do to a score. A scale that is a power of two rounds nothing."""
     scale, store, accumulate = subject.setting.scale, subject.score, subject.accumulate
-    multiply = _multiplier_format(subject)
-    grows, adds, small, size, squares = 1.0, 0.0, 0.0, 1.0, 0.0
-    for factor, relative, absolute in _rounding_steps(subject):
-        size *= factor
-        grows, adds, small = (x * factor * (1 + relative) for x in (grows, adds, small))
-        adds, small = adds + relative * size, small + absolute
-        squares += relative * relative
-    stored_unscaled = scale != 1.0 and subject.scale_after_store
-    largest_stored = store.largest / (max(1.0, scale) if stored_unscaled else scale)
-    largest = min(accumulate.largest, largest_stored, multiply.largest / max(1.0, scale))
-    return ScoreError(grows, adds, small, NOISE * squares, largest)
-
-
-def _multiplier_format(subject: Emulated) -> Format:
-    """Return the format in which the scale multiplies."""
-    return FP64 if subject.accumulate is FP64 else FP32
-
-
-def _rounding_steps(subject: Emulated) -> list[tuple[float, float, float]]:
-    """Return the steps to a stored score, in their order: store, scale, multiply, store.
-
-    Each multiplies by a factor, and rounds with a relative and an absolute error.
-    """
-    scale, store, multiply = subject.setting.scale, subject.score, _multiplier_format(subject)
+    multiply = FP64 if accumulate is FP64 else FP32  # the format in which the scale multiplies
     scaled, power_of_two = scale != 1.0, math.frexp(scale)[0] == 0.5
     u, tiny = store.unit_roundoff, store.smallest_subnormal / 2
-    steps = []
+    steps: list[tuple[float, float, float]] = []  # factor, relative and absolute error of the rounding
     stored_unscaled = scaled and subject.scale_after_store
-    if stored_unscaled and store.precision < subject.accumulate.precision:
+    if stored_unscaled and store.precision < accumulate.precision:
         steps.append((1.0, u, tiny))
     if scaled:
         rounded_scale = 0.0 if multiply is FP64 else abs(float(np.float32(scale)) / scale - 1)
         steps.append((scale, rounded_scale, 0.0))
         product = 0.0 if power_of_two else multiply.unit_roundoff
         steps.append((1.0, product, multiply.smallest_subnormal))
-    before = multiply if scaled else subject.accumulate
-    if store.precision < before.precision:
+    if store.precision < (multiply if scaled else accumulate).precision:
         unchanged = power_of_two and stored_unscaled  # it was stored already
         steps.append((1.0, 0.0 if unchanged else u, tiny))
-    return steps
+    grows, adds, small, size, squares = 1.0, 0.0, 0.0, 1.0, 0.0
+    for factor, relative, absolute in steps:
+        size *= factor
+        grows, adds, small = (x * factor * (1 + relative) for x in (grows, adds, small))
+        adds, small = adds + relative * size, small + absolute
+        squares += relative * relative
+    largest_stored = store.largest / (max(1.0, scale) if stored_unscaled else scale)
+    largest = min(accumulate.largest, largest_stored, multiply.largest / max(1.0, scale))
+    return ScoreError(grows, adds, small, NOISE * squares, largest)
 
 
 _LOWEST, _HIGHEST = -1100, 1100  # exponents of last bits of float64, and more

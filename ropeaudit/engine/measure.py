@@ -11,10 +11,9 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map, mapping
 
-_Kind: TypeAlias = Format | np.dtype[Any]  # a format that rounds x, or a dtype that holds it
 CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what they may be off by
 
 
@@ -69,15 +67,6 @@ def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellS
             result.drift.add(kernel.minus_exact(values.astype(np.float64), exactly), block)
         kernel.gather_reference(exactly, error, block, [result])
     return result
-
-
-class _Job(NamedTuple):
-    """One head of q or k, to be rotated over one panel of positions."""
-
-    side: Side
-    head: int
-    x: FloatArray
-    panel: slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,66 +123,46 @@ class _Run:
         return dict(zip(cells, self.map(table, cells), strict=True))
 
     def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
-        inputs = self.plan.inputs
-        kv_heads = sorted({head // inputs.group for head in heads})
-        jobs = [_Job("q", head, inputs.q[head], rows) for head in heads]
-        jobs += [_Job("k", head, inputs.k[head], cols) for head in kv_heads]
-        panels = self._rotate_all(jobs)
-        q = dict(zip(heads, panels, strict=False))
+        group = self.plan.inputs.group
+        kv_heads = sorted({head // group for head in heads})
+        jobs = [*(("q", head, rows) for head in heads), *(("k", head, cols) for head in kv_heads)]
+        panels = list(self.map(self._rotated, *zip(*jobs, strict=True)))
         k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
         starts = range(rows.start, rows.stop, plan.TILE_ROWS)
         cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
         unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
-        strips = [(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
+        strips = [
+            (head, q, k[head // group], cut)
+            for head, q in zip(heads, panels, strict=False)
+            for cut in unmasked
+        ]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
-    def _rotate_all(self, jobs: list[_Job]) -> list[_Rotated]:
-        """Rotate every head for every cell and for the reference, all in parallel."""
-        numbers, subjects = range(len(jobs)), self.plan.subjects
-        formats = {subject.input for subject in subjects} | {key.input for key in self.groups}
-        # input format -> to what q and k are converted: to it, or where it changes nothing to its carrier
-        kinds = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
-        to_round = list(itertools.product(numbers, set(kinds.values())))
-        rounded = self.map(self._rounded, [(jobs[number], kind) for number, kind in to_round])
-        inputs: dict[tuple[int, _Kind], FloatArray] = dict(zip(to_round, rounded, strict=True))
-        exactly = list(itertools.product(numbers, self.groups))
-        by_cell = list(itertools.product(numbers, self.plan.cells()))
-        references = self.map(
-            self._rotate_exactly,
-            [(jobs[number], inputs[number, kinds[key.input]], key) for number, key in exactly],
-        )
-        kind_of = {cell: kinds[subjects[cell[0]].input] for cell in self.plan.cells()}
-        operands = self.map(
-            self._rotate, [(jobs[number], inputs[number, kind_of[cell]], cell) for number, cell in by_cell]
-        )
-        panels = [_Rotated() for _ in jobs]
-        for (number, key), factor in zip(exactly, references, strict=True):
-            panels[number].reference[key] = factor
-        for (number, cell), (operand, nonfinite) in zip(by_cell, operands, strict=True):
-            panels[number].subjects[cell] = operand
-            panels[number].nonfinite.update({cell} if nonfinite else ())
-        return panels
+    def _rotated(self, side: Side, head: int, panel: slice) -> _Rotated:
+        """Rotate one head of q or k over a panel of positions, for every cell and for the reference."""
+        inputs, setting, tables = self.plan.inputs, self.plan.setting, self.tables[panel.start]
+        x = (inputs.q if side == "q" else inputs.k)[head][panel]
+        rounded: dict[Format | np.dtype[Any], FloatArray] = {}
 
-    def _rounded(self, task: tuple[_Job, _Kind]) -> FloatArray:
-        """Return the rows of a job as they are rotated."""
-        job, kind = task
-        x = job.x[job.panel]
-        return round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
+        def rounded_to(fmt: Format) -> FloatArray:
+            """Return x in a format; where that changes nothing in its carrier, which formats share."""
+            kind = fmt.carrier if inputs.unchanged_by(fmt) else fmt
+            if kind not in rounded:
+                rounded[kind] = round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
+            return rounded[kind]
 
-    def _rotate_exactly(self, task: tuple[_Job, FloatArray, Key]) -> Factor:
-        job, x, key = task
-        setting, table = self.plan.setting, self.tables[job.panel.start][None]
-        scale = setting.scale if job.side == "q" else 1.0
-        return kernel.rotate_exactly(x, table, setting, key.precision, scale)
-
-    def _rotate(self, task: tuple[_Job, FloatArray, CellIndex]) -> tuple[FloatArray, bool]:
-        """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
-        job, x, cell = task
-        subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start][cell]
-        rotated = kernel.rotate(subject, job.side, x, table, job.head)
-        nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
-        operand = kernel.operand(rotated, subject)
-        return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
+        result, scale = _Rotated(), setting.scale if side == "q" else 1.0
+        for key in self.groups:
+            given = rounded_to(key.input)
+            result.reference[key] = kernel.rotate_exactly(given, tables[None], setting, key.precision, scale)
+        for cell in self.plan.cells():
+            subject = self.plan.subjects[cell[0]]
+            rotated = kernel.rotate(subject, side, rounded_to(subject.input), tables[cell], head)
+            if np.isnan(rotated.min(axis=1)).all():
+                result.nonfinite.add(cell)
+            operand = kernel.operand(rotated, subject)
+            result.subjects[cell] = np.ascontiguousarray(operand.T if side == "k" else operand)
+        return result
 
     def _strip(
         self, strip: tuple[int, _Rotated, _Rotated, slice], first_row: int, cols: slice

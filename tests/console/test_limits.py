@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit.audits import cells, sweep
+from ropeaudit.audits import sweep
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
@@ -23,7 +23,7 @@ SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe
 
 
 def test_ten_thousand_million_rows_are_refused_before_any_is_made(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(cells, "identity", lambda *_: pytest.fail("a cell was made"))
+    monkeypatch.setattr(sweep, "identity", lambda *_: pytest.fail("a cell was made"))
     for more in ([], ["--dry-run"], ["--shard", "3/100"]):
         assert main([*SMALL, "--seed", "1-9999+1", "--offset", "1-99999+1", *more]) == 2
         out, err = capsys.readouterr()
@@ -58,7 +58,7 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
 
 def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
     for seconds, quiet, message in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
-        monkeypatch.setattr(cells, "CELL_SECONDS", seconds)
+        monkeypatch.setattr(sweep, "CELL_SECONDS", seconds)
         assert main([*SMALL, "--offset", "7", *quiet]) == 0
         err = capsys.readouterr().err
         assert ("before measuring anything, a rough guess" in err) == message

@@ -191,7 +191,7 @@ def _likeness(trace: Trace) -> str:
     words = "; or ".join(_arithmetic(like.group) for like in (best, *others))
     named = "" if trace.recipes() else ", which no named recipe does"
     equal = "bit-identical" if best.equal == 1 else f"{percent(best.equal)} of q's numbers bit-identical"
-    return f"{words}{named}: {equal} at {len(trace.drifts or {}) * COMPARED} positions"
+    return f"{words}{named}: {equal} at {len(trace.drifts) * COMPARED} positions"
 
 
 def _arithmetic(group: RecipeGroup) -> str:
@@ -204,7 +204,7 @@ def _shortened(names: Sequence[str]) -> Sequence[str]:
 
 def _unlike(trace: Trace) -> Cause:
     """Return what explains code that is like no recipe, at the largest offset where it is wrong."""
-    drifts = ", ".join(f"{short(drift)} at {offset:,}" for offset, drift in (trace.drifts or {}).items())
+    drifts = ", ".join(f"{short(drift)} at {offset:,}" for offset, drift in trace.drifts.items())
     facts = [f"RMS drift by offset: {drifts}"]
     if trace.faults and (
         text := wording.remedy(trace.faults[max(trace.faults)], trace.dtype, max(trace.faults))

@@ -189,7 +189,7 @@ def blames(
         removed = 1.0 - others.rms / rms if rms else math.nan
         first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
         overflows = first or (nonfinite is not None and only.nonfinite > 0)
-        why = cause(stage, overflows, cancelling, bench.scene.setting.head_dim)
+        why = cause(stage, overflows, cancelling, bench.setting.head_dim)
         ranked.append(Blame(stage, stages[stage], only.rms, others.rms, removed, share, why))
     if nonfinite and nonfinite.first == "input":
         ranked.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))

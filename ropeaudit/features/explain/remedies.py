@@ -149,7 +149,7 @@ class RemedySearch:
         (drift,) = self.bench.drifts([variant])
         removed = 1.0 - drift.rms / self.unchanged.rms if self.unchanged.rms else math.nan
         held = variant.table or variant.trig
-        numbers = self.positions * self.bench.scene.setting.pairs * 2
+        numbers = self.positions * self.bench.setting.pairs * 2
         multiplies = [widths[stage].storage_bits for stage in widths if stage in _MULTIPLIES]
         return Remedy(
             dict(widths),

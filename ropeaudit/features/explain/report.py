@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.judging import ratio
-from ropeaudit.audits.recording import setting_columns
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
 from ropeaudit.features.explain.answer import answer, changes
@@ -160,8 +160,8 @@ def dtypes_rows(one: Trace) -> list[Row]:
 def profile_rows(one: Trace) -> list[Row]:
     """Return a row an offset: the drift of code, and what the nearest recipe predicts, nan without one."""
     results = []
-    for offset, drift in (one.drifts or {}).items():
-        predicted = (one.predicted or {}).get(offset, math.nan)
+    for offset, drift in one.drifts.items():
+        predicted = one.predicted.get(offset, math.nan)
         times = drift / predicted if predicted else math.nan
         row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted, "ratio": times}
         results.append(_called(one) | row)

@@ -17,9 +17,8 @@ from ropeaudit.errors import UsageError
 if TYPE_CHECKING:
     from ropeaudit.audits.arguments import OnProgress
     from ropeaudit.audits.audit import Audit
-    from ropeaudit.audits.cells import Task
     from ropeaudit.audits.records import Record
-    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.audits.sweep import Sweep, Task
     from ropeaudit.console.sweep_file import SweepFile
 
 
@@ -213,7 +212,7 @@ _PLAN_LEGEND = (
 def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.audits import records
-    from ropeaudit.audits.cells import START_SECONDS
+    from ropeaudit.audits.sweep import START_SECONDS
     from ropeaudit.console import output, output_files, sweep_file
     from ropeaudit.console.rows import duration
     from ropeaudit.reports import Report
