@@ -69,7 +69,7 @@ def measure(
     anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
     should attend to. roundings: of each subject's softmax, None for float64.
     """
-    cells = list(cases.cells())
+    cells = cases.cells()
     results = {cell: Attention() for cell in cells}
     done = 0
     with mapping(threads) as mapped:

@@ -102,7 +102,7 @@ class _Run:
 
     def _batches(self) -> Iterator[range]:
         """Yield query heads whose rotated q and k fit in the cache together."""
-        cells = sum(1 for _ in self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
+        cells = len(self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
         size = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
         heads = self.plan.inputs.q.shape[0]
         for start in range(0, heads, max(1, size)):

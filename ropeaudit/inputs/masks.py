@@ -124,12 +124,6 @@ def hide(values: NDArray[Any], hidden: NDArray[np.bool_] | None, value: float = 
         np.copyto(values, value, where=hidden)
 
 
-def visible(mask: Mask, rows: slice, cols: slice) -> int:
-    """Return how many scores of a tile are seen."""
-    ends = [np.array(end) for end in (rows.start, rows.stop, cols.start, cols.stop)]
-    return int(counts(mask, (ends[0], ends[1]), (ends[2], ends[3])))
-
-
 def watchers(mask: Mask, cols: slice, seq_len: int) -> Ints:
     """Return how many queries see each key of `cols`. Shapes: -> (c,)."""
     if mask == "full":

@@ -159,11 +159,8 @@ def _likeness(
         equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
     profile = max(_factor(seen.drifts[offset], drifts[offset]) for offset in own)
     right, there = expected(group.resolved), {stage.name for stage in seen.stages}
-    comparable = [  # trig is compared as the table
-        stage
-        for stage in seen.stages
-        if stage.name in right and (stage.name, "table" in there) != ("trig", True)
-    ]
+    there -= {"trig"} if "table" in there else set()  # trig is compared as the table
+    comparable = [stage for stage in seen.stages if stage.name in right and stage.name in there]
     differing = tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])
     return Likeness(group, distance, float(np.mean(equal)), profile, differing)
 

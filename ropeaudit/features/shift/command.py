@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
 from ropeaudit.console.options import filled_by, option
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, Rare, number
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
+    from ropeaudit.audits.comparison import Pair
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
     from ropeaudit.console.delivery import Metadata
-    from ropeaudit.reports import Report
+    from ropeaudit.console.gates import Gate
+    from ropeaudit.reports import Report, Row
     from ropeaudit.reports.tickets.ticket import Ticket
 
 
@@ -205,7 +207,6 @@ def shift(asked: ShiftOptions) -> int:
     from ropeaudit.audits import records
     from ropeaudit.console import delivery
     from ropeaudit.console import gates as conditions
-    from ropeaudit.features.shift import baselines
     from ropeaudit.features.shift import sweeping as sweeps
 
     output, sweeping = asked.output, asked.sweeping
@@ -213,7 +214,14 @@ def shift(asked: ShiftOptions) -> int:
     output.check_header(asked.no_header)
     if asked.ticket and not asked.impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
-    earlier = baselines.opened(asked.baseline, output)
+    earlier: Baseline | None = None
+    if asked.baseline is not None:  # read before anything is measured
+        from ropeaudit.reports import form_named, reading
+
+        announced = not form_named(output.form).finding and not output.quiet
+        earlier = Baseline(
+            asked.baseline, reading.read(asked.baseline), reading.processor(asked.baseline), announced
+        )
     requested = [conditions.parse(text, relative=earlier is not None) for text in asked.gates]
     needed = [gate.column for gate in requested]
     audit = asked.audit()
@@ -234,6 +242,57 @@ def shift(asked: ShiftOptions) -> int:
             return code
         written = tickets.write(file, lambda: _ticket(audit, results, output.columns, needed))
     return delivery.worst(code, written)
+
+
+@dataclass(slots=True)
+class Baseline:
+    """The rows of an earlier report; `pairs` holds the comparison once there is something to compare.
+
+    processor: what measured it, empty where nothing says. announced: whether the finding goes to stderr, for
+    forms without sentences.
+    """
+
+    path: str
+    rows: Sequence[Row]
+    processor: str
+    announced: bool
+    pairs: Sequence[Pair] = field(default_factory=list)
+    nothing: BadInput | None = None
+
+    def beside(self, report: Report) -> Report:
+        """Return a report with what changed behind it; forms without sentences get it on stderr.
+
+        Where no case is in both, `broken` raises what is wrong: the rows must be written first.
+        """
+        from ropeaudit.audits import comparison
+        from ropeaudit.console import output
+        from ropeaudit.reports.comparison import report as changes_of
+        from ropeaudit.runtime import run_metadata
+
+        try:
+            here = run_metadata.processor(run_metadata.kernels())
+            result = comparison.compare(self.rows, report.rows, processors=(self.processor, here))
+        except BadInput as error:
+            self.nothing = error
+            return report
+        changes = changes_of([result], None, {})
+        [answer] = changes.answers
+        answer = replace(answer, target=f"{answer.target} since {self.path}")
+        changes = replace(changes, metadata={}, answers=[answer], headline=answer.headline)
+        self.pairs = result.pairs
+        if self.announced:
+            output.say(changes.headline)
+        return replace(report, further={**report.further, "changes": changes})
+
+    def broken(self, conditions: Sequence[Gate]) -> list[str]:
+        """Return a line for every gate that is broken. Raises: UsageError, BadInput."""
+        from ropeaudit.console import gates
+
+        if self.nothing:
+            raise self.nothing
+        relative = [gate for gate in conditions if gate.relative]
+        gates.check_columns(relative, [pair.before for pair in self.pairs])
+        return gates.broken_since(conditions, self.pairs)
 
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ropeaudit.console.options import ReportOptions, grouped, option
 from ropeaudit.console.parameters import SHARD, Parsed, Rare, within
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.arguments import OnProgress
@@ -87,15 +87,27 @@ def run(
     sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: bool
 ) -> Callable[[OnProgress], Iterator[Record]]:
     """Take the rows of a file; return what measures the rest into it, warns before hours and tells notes."""
-    from ropeaudit.console import output
+    from ropeaudit.console import output, rows
+    from ropeaudit.runtime import run_metadata, threads
 
     def note(text: str) -> None:
         if not quiet:
             output.say(f"note: {text}")
 
     def warn(tasks: Sequence[Task]) -> None:
-        if not quiet:
-            forewarn(tasks, options.jobs)
+        """Say before hours of work about how many they are, and how they become fewer."""
+        count, seconds = run_metadata.threads(), 0.0
+        for task in tasks:
+            side_by_side = threads.worth(count, task.case.seq_len or threads.SHORT)
+            seconds += task.seconds / max(min(options.jobs, count), side_by_side)
+        if quiet or seconds < _LONG:
+            return
+        sampled = any(task.case.sample is not None for task in tasks)
+        remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
+        output.say(
+            f"before measuring anything, a rough guess: {rows.duration(seconds)} on this machine; {remedy}"
+            "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
+        )
 
     if store and (text := sweep.take(store.rows)):
         note(text)
@@ -109,26 +121,6 @@ def run(
     )
 
 
-def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
-    """Say before hours of work about how many they are, and how they become fewer. jobs: processes."""
-    from ropeaudit.console import output, rows
-    from ropeaudit.runtime import run_metadata, threads
-
-    count = run_metadata.threads()
-    seconds = sum(
-        task.seconds / max(min(jobs, count), threads.worth(count, task.case.seq_len or threads.SHORT))
-        for task in tasks
-    )
-    if seconds < _LONG:
-        return
-    sampled = any(task.case.sample is not None for task in tasks)
-    remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
-    output.say(
-        f"before measuring anything, a rough guess: {rows.duration(seconds)} on this machine; {remedy}"
-        "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
-    )
-
-
 @contextlib.contextmanager
 def stored(
     sweep: Sweep, resume: bool, outputs: Sequence[str], columns: Sequence[str], needed: Sequence[str]
@@ -137,7 +129,7 @@ def stored(
 
     columns, needed: which the report has; see `records.written`.
 
-    Raises: BadOutput; BadInput if it holds rows of another sweep.
+    Raises: BadOutput where it holds what another shard has measured; BadInput if rows of another sweep.
     """
     from ropeaudit.console import output_files
 
@@ -146,10 +138,19 @@ def stored(
         yield None
         return
     from ropeaudit.audits import records
+    from ropeaudit.audits.identity import shown
     from ropeaudit.console import sweep_file
 
-    if not resume:
-        _refuse_other_shard(sweep, name)
+    others = set() if resume else sweep.others()
+    earlier: list[Record] = []
+    if others:
+        with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
+            earlier = sweep_file.finished(name)
+    if foreign := next((row for row in earlier if row.key() in others), None):
+        raise BadOutput(
+            f"{name!r} holds rows of another shard, such as {shown(foreign)}; give each --shard "
+            "an -o of its own, or remove it"
+        )
 
     def check(path: str, rows: list[Record]) -> None:
         sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
@@ -159,24 +160,6 @@ def stored(
         yield file
     finally:
         file.close()
-
-
-def _refuse_other_shard(sweep: Sweep, name: str) -> None:
-    """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
-    from ropeaudit.audits.identity import shown
-    from ropeaudit.console import sweep_file
-    from ropeaudit.errors import BadInput, BadOutput, UnknownName
-
-    rows: list[Record] = []
-    others = sweep.others()
-    if others:
-        with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
-            rows = sweep_file.finished(name)
-    if foreign := next((row for row in rows if row.key() in others), None):
-        raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {shown(foreign)}; give each --shard "
-            "an -o of its own, or remove it"
-        )
 
 
 @contextlib.contextmanager
