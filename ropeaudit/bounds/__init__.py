@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.bounds import phases, terms
+from ropeaudit.bounds import terms
 from ropeaudit.bounds.blocks import Blocks, InputSummation, InputSums, PhaseAt, PhaseWeights
 from ropeaudit.bounds.terms import PairError
 from ropeaudit.inputs import masks
@@ -74,12 +74,12 @@ def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> f
     """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
 
     The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
-    it depends on the offset: see `ropeaudit.bounds.phases`. So what is bounded grows with the offset, and
+    it depends on the offset: see `ropeaudit.bounds.terms`. So what is bounded grows with the offset, and
     one call covers the whole range. Units: score units.
     """
-    if not phases.covers(subject, int(inputs.q.shape[1]), offset):
+    if not terms.covers(subject, int(inputs.q.shape[1]), offset):
         return math.inf
-    return bounds([(subject, offset)], inputs, mask, phase=phases.phase_up_to)[0].maximum
+    return bounds([(subject, offset)], inputs, mask, phase=terms.phase_up_to)[0].maximum
 
 
 def bounds(
@@ -87,7 +87,7 @@ def bounds(
     inputs: Inputs,
     mask: Mask,
     threads: int = 1,
-    phase: PhaseAt = phases.phase,
+    phase: PhaseAt = terms.phase,
 ) -> list[Bound]:
     """Return the bound of every (subject, offset); see `bound`. q and k are looked at once for all of them.
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.bounds import phases
-from ropeaudit.bounds.phases import Phase
-from ropeaudit.bounds.terms import Endings
+from ropeaudit.bounds import terms
+from ropeaudit.bounds.terms import Endings, Phase
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
@@ -153,16 +152,16 @@ class PhaseWeights:
         seq_len = blocks.seq_len
         self._phase: Callable[[Positions], Phase] = lambda steps: phase(subject, steps, offset)
         self.input = subject.input
-        self._rate = phases.rate(subject)
+        self._rate = terms.rate(subject)
         self.rate = np.abs(self._rate)
         ends = np.array([0, seq_len - 1])
         at_ends = self._phase(ends)
         self._middle = at_ends.known.mean(axis=0)
         self._centre = (at_ends.known - ends[:, None] * self._rate).mean(axis=0)
-        aliasing = phases.aliasing(subject, seq_len, offset)
+        aliasing = terms.aliasing(subject, seq_len, offset)
         parts = aliasing, at_ends.known, at_ends.worst
         self.finite = all(bool(np.isfinite(part).all()) for part in parts)
-        size = np.abs(at_ends.known - self._middle).max(axis=0) + np.ptp(aliasing, axis=0) * phases.thetas(
+        size = np.abs(at_ends.known - self._middle).max(axis=0) + np.ptp(aliasing, axis=0) * terms.thetas(
             subject
         )
         self.small = np.sqrt(size**2 + at_ends.variance.max(axis=0)) < _SMALL

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ropeaudit import limit, parse, recipes, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
-from ropeaudit.bounds.phases import last_exact_offset
+from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.features.limit import analysis, boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search

@@ -33,7 +33,7 @@ from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.bounds import bound_up_to
-from ropeaudit.bounds.phases import last_exact_offset
+from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import boundary_search
 from ropeaudit.features.limit.boundary_search import Question
