@@ -198,7 +198,9 @@ class _Chunk:
         hidden = masks.hidden(self.plan.mask, task.rows, cols)
         places = np.arange(task.rows.start, task.rows.stop)
         right = None if self.behind is None else places - self.behind - cols.start
-        key_head = task.head // self.plan.inputs.group
+        key_head, keys = task.head // self.plan.inputs.group, np.arange(cols.start, cols.stop)
+        everyone = np.array(0), np.array(self.plan.seq_len)
+        share = 1.0 / masks.counts(self.plan.mask, everyone, (keys, keys + 1))  # of a query of a key
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for fmt, members in self.groups.items():
                 q = _factor(rotated[Job("q", task.head, fmt)][task.rows])
@@ -207,8 +209,6 @@ class _Chunk:
                 slack = 2 * exact_scores.certificate(q, k)
                 reference = ReferenceRows(_masked(exact, hidden), slack, right)
                 for index in members:
-                    # of a query of a key
-                    share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)
                     base = self._form(index, self.anchor, task, rotated, hidden)
                     at_anchor, weights = reference.compare(base, self.roundings[index])
                     for offset in self.requested[index]:

@@ -92,21 +92,17 @@ class _Run:
 
     def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
+        cells = len(self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
+        # query heads whose rotated q and k fit in the cache together
+        fitting = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
+        heads, fitting = self.plan.inputs.heads, max(1, fitting)
         for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
             earlier, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:
                     self.tables[panel.start] = earlier.get(panel.start) or self._panel_tables(panel)
-            for heads in self._batches():
-                yield from self._heads(heads, rows, cols)
-
-    def _batches(self) -> Iterator[range]:
-        """Yield query heads whose rotated q and k fit in the cache together."""
-        cells = len(self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
-        size = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
-        heads = self.plan.inputs.q.shape[0]
-        for start in range(0, heads, max(1, size)):
-            yield range(start, min(start + max(1, size), heads))
+            for start in range(0, heads, fitting):
+                yield from self._heads(range(start, min(start + fitting, heads)), rows, cols)
 
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
         return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.seq_len)

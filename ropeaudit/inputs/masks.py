@@ -124,13 +124,6 @@ def hide(values: NDArray[Any], hidden: NDArray[np.bool_] | None, value: float = 
         np.copyto(values, value, where=hidden)
 
 
-def watchers(mask: Mask, cols: slice, seq_len: int) -> Ints:
-    """Return how many queries see each key of `cols`. Shapes: -> (c,)."""
-    if mask == "full":
-        return np.full(cols.stop - cols.start, seq_len)
-    return np.asarray(np.minimum(seq_len - np.arange(cols.start, cols.stop), _width(mask)))
-
-
 def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> Ints:
     """Return how many scores are seen between blocks of queries and blocks of keys.
 
