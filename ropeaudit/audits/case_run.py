@@ -18,8 +18,7 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.cases import Case, Outline, fits
-from ropeaudit.audits.identity import case_of
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import Record, case_of
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms, careful, predicted_rms
 from ropeaudit.engine import measure, plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ropeaudit.audits import records, summation
-from ropeaudit.audits.identity import APART, UNKNOWN
+from ropeaudit.audits.records import APART, UNKNOWN
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UsageError
 

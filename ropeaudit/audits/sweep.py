@@ -20,8 +20,7 @@ from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits import records
 from ropeaudit.audits.case_run import CaseRun, identity
 from ropeaudit.audits.cases import Case, Outline, positions_fit
-from ropeaudit.audits.identity import case_of
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import Record, case_of
 from ropeaudit.engine.plan import TILE_COLUMNS
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import masks

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.identity import moved_apart
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import Record, moved_apart
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, drift_notes, settings, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status

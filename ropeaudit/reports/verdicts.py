@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.audits.identity import UNKNOWN
-from ropeaudit.audits.records import COLUMNS, Record
+from ropeaudit.audits.records import COLUMNS, UNKNOWN, Record
 from ropeaudit.errors import UnknownName
 from ropeaudit.reports.numbers import percent, printable, times
 

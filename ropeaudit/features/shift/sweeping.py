@@ -17,7 +17,7 @@ from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 if TYPE_CHECKING:
     from ropeaudit.audits.arguments import OnProgress
     from ropeaudit.audits.audit import Audit
-    from ropeaudit.audits.records import Record
+    from ropeaudit.audits.records import Record, shown
     from ropeaudit.audits.sweep import Sweep, Task
     from ropeaudit.console.sweep_file import SweepFile
 
@@ -138,7 +138,6 @@ def stored(
         yield None
         return
     from ropeaudit.audits import records
-    from ropeaudit.audits.identity import shown
     from ropeaudit.console import sweep_file
 
     others = set() if resume else sweep.others()
