@@ -207,7 +207,7 @@ class _Chunk:
                 k = _factor(rotated[Job("k", key_head, fmt)][cols])
                 exact, _ = exact_scores.product(q, k)
                 slack = 2 * exact_scores.certificate(q, k)
-                reference = ReferenceRows(_masked(exact, hidden), slack, right)
+                reference = ReferenceRows(masks.hide(exact, hidden, -np.inf), slack, right)
                 for index in members:
                     base = self._form(index, self.anchor, task, rotated, hidden)
                     at_anchor, weights = reference.compare(base, self.roundings[index])
@@ -231,12 +231,7 @@ class _Chunk:
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = rotated[Job("q", task.head, (index, offset))][task.rows]
         k = rotated[Job("k", key_head, (index, offset))][task.cols]
-        return _masked(kernel.formed(q, k.T, subject, self.plan.setting.scale), hidden)
-
-
-def _masked(strip: Array, hidden: Any) -> Array:
-    masks.hide(strip, hidden, -np.inf)
-    return strip
+        return masks.hide(kernel.formed(q, k.T, subject, self.plan.setting.scale), hidden, -np.inf)
 
 
 def _factor(rotated: FloatArray) -> Factor:

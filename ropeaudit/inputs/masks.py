@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ Mask: TypeAlias = str
 MASKS: tuple[str, ...] = ("causal", "full", "window:N")
 
 Ints: TypeAlias = NDArray[np.int64]
+Values = TypeVar("Values", bound=NDArray[Any])
 
 _ALL = 2**53  # more than there are positions
 
@@ -118,10 +119,11 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     return (keys > queries) | (keys <= queries - width)
 
 
-def hide(values: NDArray[Any], hidden: NDArray[np.bool_] | None, value: float = 0.0) -> None:
-    """Set to `value`, where it lies, what a mask hides."""
+def hide(values: Values, hidden: NDArray[np.bool_] | None, value: float = 0.0) -> Values:
+    """Set to `value`, where it lies, what a mask hides; return the array."""
     if hidden is not None:
         np.copyto(values, value, where=hidden)
+    return values
 
 
 def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> Ints:

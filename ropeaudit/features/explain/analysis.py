@@ -1,7 +1,7 @@
 """Why scores drift: each stage's share, where the drift sits, and the smallest remedy.
 
-`blames` says what is compared, `variants` measures it, `remedies` searches for what to widen. Code is traced
-first (`tracing`), then explained by way of the recipe that it resembles.
+`blames` says what is compared, and searches for what to widen, `variants` measures it. Code is traced first
+(`tracing`), then explained by way of the recipe that it resembles.
 
 A score is a sum over frequency pairs, and so is its drift, but for what the accumulator and the score format
 add and for dims without position. With q̂ = q* + δq of a pair and k̂ alike, its part is scale·(δq·k* + q̂·δk).
@@ -30,9 +30,14 @@ from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import ForeignError, UsageError, one_line
-from ropeaudit.features.explain import blames, remedies, tracing
-from ropeaudit.features.explain.blames import Blame, NonfiniteScores
-from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
+from ropeaudit.features.explain import blames, tracing
+from ropeaudit.features.explain.blames import (
+    Blame,
+    DriftTolerance,
+    NonfiniteScores,
+    Remedy,
+    RemedySearch,
+)
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
@@ -231,9 +236,9 @@ def explain(
     some = subjects(
         *(recipes, implementations, dtypes, changes, DEFAULT[:1]), order=order, device=device, under=under
     )
-    bound = remedies.parse(tolerance) if isinstance(tolerance, str) else None
+    bound = blames.parse(tolerance) if isinstance(tolerance, str) else None
     if isinstance(tolerance, tuple):
-        bound = remedies.tolerance(*tolerance)
+        bound = blames.tolerance(*tolerance)
     numbers = None if offsets is None else arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
 
@@ -349,10 +354,10 @@ def _explanation(
     drift_parts = gather(bench, recipe)
     terms, reference = math.sqrt(drift_parts.terms / max(drift.count, 1)), bench.reference
     cancelling = terms / reference.rms if reference.rms else math.inf
-    accepted = tolerance or remedies.usual(drift)
+    accepted = tolerance or blames.usual(drift)
     widened = [] if reference.nonfinite else names
     search = RemedySearch(bench, recipe, widened, accepted, drift, inputs.seq_len + max(0, offset))
-    sets = search.run(lambda share: on_progress(_SHARE_OF_WORK))
+    sets = search.run(lambda: on_progress(_SHARE_OF_WORK))
     on_progress(1.0)
     careful = Emulated(attainable.careful(recipe.dtype), setting, axes)
     predicted = bounds.bound(careful, inputs, case.mask, 0).rms

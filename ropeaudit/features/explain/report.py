@@ -16,7 +16,7 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.remedies import DriftTolerance, Remedy
+from ropeaudit.features.explain.blames import DriftTolerance, Remedy
 from ropeaudit.features.explain.tracing import COMPARED, Likeness, Stage, Trace, expected, narrowest
 from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording

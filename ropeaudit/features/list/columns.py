@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FORMATS, FP32, Format
-from ropeaudit.audits import judging, records, summation
+from ropeaudit.audits import comparison, judging, records
 from ropeaudit.recipes import Recipe, all_recipes
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
@@ -81,7 +81,7 @@ def axes_row(one: AxialRope) -> Row:
 
 def column_row(one: Column) -> Row:
     """Return the row of a column of `shift`."""
-    group, another = one.group or "core", summation.meaning(one.name)
+    group, another = one.group or "core", comparison.meaning(one.name)
     return {
         "column": one.name,
         "group": group,
