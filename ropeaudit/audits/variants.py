@@ -152,11 +152,16 @@ class Bench:
         ]
         if new:
             with mapping(1):  # a sample is short: see `threads.worth`
-                tables, group = self._by_table(new), self.inputs.group
+                group = self.inputs.group
+                tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
+                for alike in _grouped(new, TABLE):
+                    table = self.table(alike[0])
+                    bits = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in table)
+                    tables.setdefault(bits, (table, []))[1].extend(alike)
                 together = [
                     list(some) for _, some in itertools.groupby(self.sample.heads, lambda h: h // group)
                 ]
-                jobs = [(heads, table, some, moments) for table, some in tables for heads in together]
+                jobs = [(heads, *one, moments) for one in tables.values() for heads in together]
                 results = {variant: Statistics(moments) for variant in new}
                 for done, job in enumerate(jobs, 1):
                     for variant, statistics in self._job(*job).items():
@@ -164,15 +169,6 @@ class Bench:
                     progress(done / len(jobs))
                 self.known |= results
         return [self.known[variant] for variant in requested]
-
-    def _by_table(self, variants: Sequence[Resolved]) -> list[tuple[Table, list[Resolved]]]:
-        """Return each table with the variants that use it; tables of the same bits are one."""
-        merged: dict[bytes, tuple[Table, list[Resolved]]] = {}
-        for some in _grouped(variants, TABLE):
-            table = self.table(some[0])
-            bits = b"".join(np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in table)
-            merged.setdefault(bits, (table, []))[1].extend(some)
-        return list(merged.values())
 
     def table(self, variant: Resolved) -> Table:
         """Return cos and sin at the sampled positions. Shapes: -> two of (n, p)."""

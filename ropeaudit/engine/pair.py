@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.engine import kernel, plan
-from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics, Values
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
-from ropeaudit.reference.exact_scores import Factor, Precision
+from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.threads import mapping, worth
@@ -183,29 +183,24 @@ class Comparison:
                 for keys in masks.tiles(self.mask, queries, cols, plan.TILE_COLUMNS, self.inputs.seq_len):
                     in_k = slice(keys.start - cols.start, keys.stop - cols.start)
                     block = Block.tile(self.mask, head, queries, keys)
-                    self._gather(
-                        result,
-                        block,
-                        [(q[in_q], k[:, in_k]) for q, k in rotated],
-                        {fmt: (q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in exact.items()},
-                    )
+                    scores = {
+                        fmt: exact_scores.product(q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in exact.items()
+                    }
+                    self._gather(result, block, scores, [(q[in_q], k[:, in_k]) for q, k in rotated])
         return result
 
     def _gather(
         self,
         result: PairStatistics,
         block: Block,
+        exact: dict[Format, ExactScores],
         rotated: Sequence[tuple[FloatArray, FloatArray]],
-        factors: dict[Format, tuple[Factor, Factor]],
     ) -> None:
         """Form both scores of a tile and take in their differences. rotated: q (r, d), k (d, c)."""
-        exact = {fmt: exact_scores.product(q, k) for fmt, (q, k) in factors.items()}
-        formed: list[Values] = []
-        drifts: list[Values] = []
+        formed, drifts = list[Values](), list[Values]()
         for rotator, fmt, (q, k) in zip(self.pair, self.formats, rotated, strict=True):
-            own = kernel.formed(q, k, rotator.subject, self.setting.scale)
-            formed.append(own)
-            drifts.append(kernel.minus_exact(own, exact[fmt], block.hidden))
+            formed.append(kernel.formed(q, k, rotator.subject, self.setting.scale))
+            drifts.append(kernel.minus_exact(formed[-1], exact[fmt], block.hidden))
         for reference, fmt in zip(result.references, self.formats, strict=True):
             kernel.gather_exact(reference, exact[fmt], block)
         difference = kernel.minus_exact(formed[0], (formed[1], None), block.hidden)

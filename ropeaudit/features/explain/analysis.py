@@ -79,13 +79,6 @@ def gather(bench: Bench, recipe: Resolved) -> Parts:
     return Parts(*(sum(getattr(one, field.name) for one in by_head) for field in fields(Parts)))
 
 
-def wavelengths(bench: Bench) -> Array:
-    """Return the tokens of a full rotation of every pair, inf where it is not rotated. Shapes: -> (p,)."""
-    rotations: Array = exact_scores.rotations_per_token(bench.setting)[0]
-    with np.errstate(divide="ignore"):
-        return np.asarray(1.0 / rotations)
-
-
 def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
     setting, exact = bench.setting, bench.exact[head]
     hidden = exact.block.hidden
@@ -359,6 +352,8 @@ def _explanation(
     search = RemedySearch(bench, recipe, widened, accepted, drift, inputs.seq_len + max(0, offset))
     sets = search.run(lambda: on_progress(_SHARE_OF_WORK))
     on_progress(1.0)
+    with np.errstate(divide="ignore"):  # inf where a pair is not rotated
+        wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
     careful = Emulated(attainable.careful(recipe.dtype), setting, axes)
     predicted = bounds.bound(careful, inputs, case.mask, 0).rms
     return Explanation(
@@ -376,7 +371,7 @@ def _explanation(
         tolerance=accepted,
         remedies=tuple(sets),
         parts=drift_parts,
-        wavelengths=wavelengths(bench),
+        wavelengths=wavelengths,
         cancelling=cancelling,
         attainable=attainable.attainable_rms(predicted, recipe.dtype, reference.rms),
     )

@@ -132,11 +132,6 @@ def _near(like: Likeness | None) -> Row:
     return {name: getattr(like, name) if like else math.nan for name in ("distance", "equal", "profile")}
 
 
-def _rounding(group: RecipeGroup) -> str:
-    """Return what recipes round, in words, without their names."""
-    return wording.arithmetic(group.values() | {"recipes": ()})
-
-
 def dtypes_rows(one: Trace) -> list[Row]:
     """Return a row a stage of code that was seen, beside the nearest recipe."""
     best = one.nearest()[0] if one.likely else None
@@ -155,7 +150,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
             "recipe_format": there or "none",
             "agrees": None if there is None else "yes" if narrowest(stage) == there else "no",
             "nearest": " ".join(one.recipes()) or "none",
-            "behaviour": _rounding(best.group) if best else one.told() or "none",
+            "behaviour": _arithmetic(best.group, ()) if best else one.told() or "none",
             "diagnosis": one.diagnosis(),
             **_near(best),
             "refused": one.refused or "none",
@@ -180,7 +175,7 @@ def recipe_rows(one: Trace) -> list[Row]:
     return [
         _called(one)
         | {
-            "behaviour": _rounding(like.group),
+            "behaviour": _arithmetic(like.group, ()),
             "recipes": " ".join(like.group.names) or "none",
             **_near(like),
             "stages_differing": " ".join(like.differing) or "none",
@@ -482,8 +477,10 @@ def _likeness(trace: Trace) -> str:
     return f"{words}{named}: {equal} at {len(trace.drifts) * COMPARED} positions"
 
 
-def _arithmetic(group: RecipeGroup) -> str:
-    return wording.arithmetic(group.values() | {"recipes": _shortened(group.names)})
+def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
+    """Return what recipes round, in words, with some of their names, or those given."""
+    named = _shortened(group.names) if names is None else names
+    return wording.arithmetic(group.values() | {"recipes": named})
 
 
 def _shortened(names: Sequence[str]) -> Sequence[str]:

@@ -286,7 +286,11 @@ def trace(
         return replace(result, refused=reasons[0], dropped={})
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
     known = compared(dtype, setting, case.seed or 0, usable)
-    vectors = {offset: _rotated(subject, known.inputs, offset) for offset in usable}
+    vectors = dict[int, FloatArray]()
+    for offset in usable:
+        table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
+        heads = [subject.rotate(round_to(head, subject.input), table) for head in known.inputs.q]
+        vectors[offset] = np.stack(heads)
     stages = _stages(implementation, dtype, setting, known.inputs)
     (drifts,) = rms_drifts([subject], known.inputs, setting, usable)
     result = replace(result, stages=stages, drifts=drifts)
@@ -320,12 +324,6 @@ def _faults(
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found
-
-
-def _rotated(subject: Called, inputs: Inputs, offset: int) -> FloatArray:
-    """Return q as the implementation rotates it. Shapes: -> (h, s, d)."""
-    table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
-    return np.stack([subject.rotate(round_to(head, subject.input), table) for head in inputs.q])
 
 
 def _stages(implementation: Code, dtype: Format, setting: RopeSetting, inputs: Inputs) -> tuple[Stage, ...]:
