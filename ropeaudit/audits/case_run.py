@@ -73,26 +73,22 @@ class CellResult:
     refused: str = ""
 
 
+@dataclass
 class CaseRun:
     """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
 
-    def __init__(
-        self,
-        case: Case,
-        loaded: Inputs | SampledInputs,
-        setting: RopeSetting,
-        factories: Sequence[SubjectFactory],
-        requested: AttentionOptions | None,
-        threads: int,
-        progress: OnProgress,
-        tolerance: float = judging.TOLERANCE,
-        bounded: bool = True,
-    ) -> None:
-        self.bounded = bounded
-        self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
-        self.requested, self.tolerance, self.progress = requested, tolerance, progress
-        self.threads = threads
-        self.axes = case.position_axes(setting)
+    case: Case
+    loaded: Inputs | SampledInputs
+    setting: RopeSetting
+    factories: Sequence[SubjectFactory]
+    requested: AttentionOptions | None
+    threads: int
+    progress: OnProgress
+    tolerance: float = judging.TOLERANCE
+    bounded: bool = True
+
+    def __post_init__(self) -> None:
+        self.axes = self.case.position_axes(self.setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
         self.vectors: GivenVectors | None = None
@@ -224,7 +220,7 @@ class CaseRun:
         own = [(twins[one.subject], one.offset) for one in known]
         wanted = [*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)]
         if isinstance(self.loaded, Inputs):
-            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth())
+            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth(threads.SHORT))
         else:
             limits = [
                 Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in wanted
@@ -236,7 +232,7 @@ class CaseRun:
         for one in cells:
             one.careful = self.careful[at, one.subject.dtype]
 
-    def _worth(self, short: int = threads.SHORT) -> int:
+    def _worth(self, short: int) -> int:
         """Return how many threads make a case faster: they share strips of rows."""
         strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)

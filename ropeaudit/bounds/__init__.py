@@ -244,9 +244,8 @@ class PhaseWeights:
         aliasing = terms.aliasing(subject, seq_len, offset)
         parts = aliasing, at_ends.known, at_ends.worst
         self.finite = all(bool(np.isfinite(part).all()) for part in parts)
-        size = np.abs(at_ends.known - self._middle).max(axis=0) + np.ptp(aliasing, axis=0) * terms.thetas(
-            subject
-        )
+        thetas = terms.stored_frequencies(subject)[1]
+        size = np.abs(at_ends.known - self._middle).max(axis=0) + np.ptp(aliasing, axis=0) * thetas
         self.small = np.sqrt(size**2 + at_ends.variance.max(axis=0)) < _SMALL
         if self.finite:
             fine, coarse = blocks.fine, blocks.coarse

@@ -87,11 +87,6 @@ def _stored_frequencies(
     return cached, np.array(meant), np.array(error)
 
 
-def thetas(subject: Emulated) -> Array:
-    """Return the frequencies that the recipe's stand for, radians per token. Shapes: -> (p,)."""
-    return stored_frequencies(subject)[1]
-
-
 def rate(subject: Emulated) -> Array:
     """Return the errors of the frequencies, by which phase errors grow with distance. Shapes: -> (p,).
 

@@ -96,7 +96,7 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
 
 def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[CellIndex]]:
     """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
-    room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.seq_len)
+    room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.inputs.seq_len)
     chunk: list[CellIndex] = []
     for cell in cells:
         subjects = {index for index, _ in (*chunk, cell)}
@@ -134,10 +134,10 @@ class _Chunk:
 
     def strips(self) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
         """Yield the share done and the statistics of one strip of rows after the other."""
-        size, heads, done = self.plan.seq_len, self.plan.inputs.q.shape[0], 0
+        size, heads, done = self.plan.inputs.seq_len, self.plan.inputs.q.shape[0], 0
         rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
         strips = [(some, masks.columns(self.plan.mask, some, size)) for some in rows]
-        one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.seq_len)
+        one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.inputs.seq_len)
         step = max(1, plan.CACHE_BYTES // one)
         for start in range(0, heads, step):
             batch = range(start, min(start + step, heads))
@@ -149,7 +149,7 @@ class _Chunk:
 
     def _rotated(self, heads: range) -> RotatedFactors:
         """Rotate q and k of some heads for every cell and for the reference, panel after panel."""
-        inputs, size = self.plan.inputs, self.plan.seq_len
+        inputs, size = self.plan.inputs, self.plan.inputs.seq_len
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
         jobs += [Job("k", head, cell) for cell in self.cells for head in kv_heads]
@@ -193,7 +193,7 @@ class _Chunk:
         places = np.arange(rows.start, rows.stop)
         right = None if self.behind is None else places - self.behind - cols.start
         key_head, keys = head // self.plan.inputs.group, np.arange(cols.start, cols.stop)
-        everyone = np.array(0), np.array(self.plan.seq_len)
+        everyone = np.array(0), np.array(self.plan.inputs.seq_len)
         share = 1.0 / masks.counts(self.plan.mask, everyone, (keys, keys + 1))  # of a query of a key
 
         def formed(index: int, offset: int) -> Array:

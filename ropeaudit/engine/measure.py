@@ -39,7 +39,7 @@ def measure(
 ) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
     results = {cell: CellStatistics() for cell in cases.cells()}
-    scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
+    scores_in_all = masks.count(cases.mask, cases.inputs.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
     with mapping(threads) as mapped:
         for part in _Run(cases, mapped).strips():
@@ -94,9 +94,9 @@ class _Run:
         """Yield the statistics of one strip of rows after the other."""
         cells = len(self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
         # query heads whose rotated q and k fit in the cache together
-        fitting = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
+        fitting = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.inputs.seq_len))
         heads, fitting = self.plan.inputs.heads, max(1, fitting)
-        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
+        for rows, cols in masks.panels(self.plan.mask, self.plan.inputs.seq_len, plan.PANEL):
             earlier, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:
@@ -105,7 +105,7 @@ class _Run:
                 yield from self._heads(range(start, min(start + fitting, heads)), rows, cols)
 
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
-        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.seq_len)
+        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.inputs.seq_len)
 
     def _panel_tables(self, panel: slice) -> dict[CellIndex | None, Any]:
         positions = self.plan.at(panel)
@@ -208,59 +208,49 @@ def measure_sampled(
     cases: Plan[SampledInputs], threads: int, progress: Callable[[float], None]
 ) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
-    results, count = {cell: CellStatistics.sampled() for cell in cases.cells()}, len(cases.inputs)
-    pairs = _Pairs(cases)
+    sampled, origin, setting, groups = cases.inputs, cases.origin, cases.setting, cases.keys()
+    count, chosen, workspace = len(sampled), sampled.pairs, Workspace()
+
+    def operands(
+        index: int, sides: tuple[FloatArray, FloatArray], rows: slice
+    ) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
+        subject = cases.subjects[index]
+        x, y = (round_to(side, subject.input) for side in sides)
+        for offset in cases.offsets[index]:
+            q = kernel.rotate(subject, "q", x, subject.table(chosen.query[rows], offset))
+            k = kernel.rotate(subject, "k", y, subject.table(chosen.key[rows], offset))
+            yield kernel.operand(q, subject), kernel.operand(k, subject)
+
+    def measure_block(rows: slice) -> dict[CellIndex, CellStatistics]:
+        """Measure all cells over some of the pairs."""
+        of_block = {cell: CellStatistics.sampled() for cell in cases.cells()}
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            tables = (
+                exact_scores.distance_table((chosen.query[rows] + origin).astype(np.float64), setting),
+                exact_scores.distance_table((chosen.key[rows] + origin).astype(np.float64), setting),
+            )
+            sides, block = (sampled.q[rows], sampled.k[rows]), Block.pairs(rows.start, chosen.weight[rows])
+            for key, members in groups.items():
+                q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
+                exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
+                for index in members:
+                    cells = [of_block[index, offset] for offset in cases.offsets[index]]
+                    kernel.gather_reference(exact, error, block, cells)
+                    rotated, subject = operands(index, sides, rows), cases.subjects[index]
+                    kernel.measure(subject, rotated, setting.scale, exact, block, cells, workspace)
+        return of_block
+
+    results = {cell: CellStatistics.sampled() for cell in cases.cells()}
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
     with mapping(threads) as mapped:
-        for rows, part in zip(blocks, mapped(pairs.measure, blocks), strict=True):
+        for rows, part in zip(blocks, mapped(measure_block, blocks), strict=True):
             for cell, measured in part.items():
                 results[cell].merge(measured)
             progress(rows.stop / count)
-    chosen = cases.inputs.pairs
     for measured in results.values():
         for statistics in (measured.drift, measured.self_drift):
             if statistics.place is not None:
                 at = statistics.place[2]
                 statistics.place = int(chosen.head[at]), int(chosen.query[at]), int(chosen.key[at])
     return results
-
-
-class _Pairs:
-    """The sampled pairs of a plan, a block at a time."""
-
-    def __init__(self, cases: Plan[SampledInputs]) -> None:
-        self.plan, self.groups = cases, cases.keys()
-        self.workspace = Workspace()
-
-    def measure(self, rows: slice) -> dict[CellIndex, CellStatistics]:
-        """Measure all cells over some of the pairs."""
-        results = {cell: CellStatistics.sampled() for cell in self.plan.cells()}
-        sampled, origin, setting = self.plan.inputs, self.plan.origin, self.plan.setting
-        pairs = sampled.pairs
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            tables = (
-                exact_scores.distance_table((pairs.query[rows] + origin).astype(np.float64), setting),
-                exact_scores.distance_table((pairs.key[rows] + origin).astype(np.float64), setting),
-            )
-            sides = sampled.q[rows], sampled.k[rows]
-            block = Block.pairs(rows.start, pairs.weight[rows])
-            for key, members in self.groups.items():
-                q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
-                exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
-                for index in members:
-                    cells = [results[index, offset] for offset in self.plan.offsets[index]]
-                    kernel.gather_reference(exact, error, block, cells)
-                    operands, subject = self._operands(index, sides, rows), self.plan.subjects[index]
-                    kernel.measure(subject, operands, setting.scale, exact, block, cells, self.workspace)
-        return results
-
-    def _operands(
-        self, index: int, sides: tuple[FloatArray, FloatArray], rows: slice
-    ) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
-        subject, pairs = self.plan.subjects[index], self.plan.inputs.pairs
-        x, y = (round_to(side, subject.input) for side in sides)
-        for offset in self.plan.offsets[index]:
-            q = kernel.rotate(subject, "q", x, subject.table(pairs.query[rows], offset))
-            k = kernel.rotate(subject, "k", y, subject.table(pairs.key[rows], offset))
-            yield kernel.operand(q, subject), kernel.operand(k, subject)

@@ -109,11 +109,6 @@ class Plan(Generic[V]):
     origin: int = 0
     positions: Positions | None = None
 
-    @property
-    def seq_len(self) -> int:
-        """s: the number of positions."""
-        return self.inputs.seq_len
-
     def at(self, panel: slice) -> Positions:
         """Return the positions of some rows."""
         rows = np.arange(panel.start, panel.stop, dtype=np.int64)

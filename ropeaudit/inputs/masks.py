@@ -69,14 +69,10 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
     return queries, np.where(first, inside - short * (short + 1) // 2, queries - width + 1 + place)
 
 
-def first_seen(mask: Mask, queries: Ints) -> Ints:
-    """Return the first key that each query sees. Shapes: (n,) -> (n,)."""
-    return np.maximum(queries - _width(mask) + 1, 0)
-
-
-def last_seen(mask: Mask, queries: Ints, seq_len: int) -> Ints:
-    """Return the last key that each query sees. Shapes: (n,) -> (n,)."""
-    return np.full_like(queries, seq_len - 1) if mask == "full" else queries
+def seen_keys(mask: Mask, queries: Ints, seq_len: int) -> tuple[Ints, Ints]:
+    """Return the first and the last key that each query sees. Shapes: (n,) -> two of (n,)."""
+    last = np.full_like(queries, seq_len - 1) if mask == "full" else queries
+    return np.maximum(queries - _width(mask) + 1, 0), last
 
 
 def columns(mask: Mask, rows: slice, seq_len: int) -> slice:

@@ -92,19 +92,18 @@ def command_line() -> str:
     return shlex.join(["ropeaudit", *sys.argv[1:]])
 
 
-def now() -> str:
-    """Return the time in UTC to the second; SOURCE_DATE_EPOCH replaces it where it is set."""
+def gather() -> dict[str, Any]:
+    """Return all metadata of this run, its time in UTC to the second.
+
+    SOURCE_DATE_EPOCH replaces that where it is set.
+    """
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
         moment = datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
     except (ValueError, OverflowError, OSError):  # not set, or not a time
         moment = datetime.datetime.now(datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def gather() -> dict[str, Any]:
-    """Return all metadata of this run."""
-    return {"command": command_line(), "time": now(), "environment": environment()}
+    time = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"command": command_line(), "time": time, "environment": environment()}
 
 
 def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:

@@ -199,17 +199,14 @@ def blames(
         ranked.append(Blame(stage, stages[stage], only.rms, others.rms, removed, share, why))
     if nonfinite and nonfinite.first == "input":
         ranked.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
-    ranked.sort(key=lambda blame: _order(blame, nonfinite))
+    # the stage that overflows first, then by share; equals keep the order of stages
+    shares = {one.stage: 0.0 if math.isnan(one.share) else round(one.share, _DIGITS) for one in ranked}
+    overflowing = nonfinite.first if nonfinite else ""
+    ranked.sort(key=lambda blame: (blame.stage != overflowing, -shares[blame.stage]))
     rest = values[nobody] / rms**2 if values and rms else math.nan
     if rest >= _REST_SHOWN:
         ranked.append(Blame(REST, "float64", math.sqrt(values[nobody]), math.nan, math.nan, rest, "none"))
     return tuple(ranked)
-
-
-def _order(blame: Blame, nonfinite: NonfiniteScores | None) -> tuple[bool, float]:
-    """Return the sort key: the stage that overflows first, then by share; equals keep the order of stages."""
-    share = 0.0 if math.isnan(blame.share) else round(blame.share, _DIGITS)
-    return not (nonfinite and nonfinite.first == blame.stage), -share
 
 
 def cause(stage: str, overflows: bool, cancelling: float, head_dim: int) -> str:
