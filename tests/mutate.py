@@ -52,7 +52,7 @@ FOLDER = forked.ROOT / "build" / "mutation"
 EQUIVALENT = Path(__file__).parent / "mutation" / "equivalent.json"
 _OUTSIDE = {"third_party", "data", "reports", "console", "command", "report", "rows", "words", "plot", "main"}
 _WEIGHTY = [  # what makes verdicts and numbers
-    *("audits/records", "audits/judging", "audits/recording", "audits/case_run"),
+    *("audits/records", "audits/judging", "audits/case_run"),
     *("engine/*", "bounds/*"),
     *("reference/*", "recipes", "rope/*", "recognition/*", "subjects/emulated", "features/limit/*"),
     *("console/gates", "console/sweep_file"),

@@ -113,20 +113,13 @@ def unit_circle(x: Array, w: Words) -> tuple[Pair, Pair]:
     rows = max(1, _CHUNK // max(1, shape[-1]))
     for start in range(0, shape[0], rows):
         block = slice(start, start + rows)
-        cos, sin = _unit_circle_block(x[block], w)
-        out[0, block], out[1, block], out[2, block], out[3, block] = *cos, *sin
+        step, rotate = _reduce(x[block], w)
+        sin, cos = _small_sin_cos(multiply(rotate, _constants()[0]))
+        table = _circle_table()[:, step % _STEPS]
+        at_cos, at_sin = (table[0], table[1]), (table[2], table[3])
+        out[0, block], out[1, block] = subtract(multiply(at_cos, cos), multiply(at_sin, sin))
+        out[2, block], out[3, block] = add(multiply(at_sin, cos), multiply(at_cos, sin))
     return (out[0], out[1]), (out[2], out[3])
-
-
-def _unit_circle_block(x: Array, w: Words) -> tuple[Pair, Pair]:
-    step, rotate = _reduce(x, w)
-    sin, cos = _small_sin_cos(multiply(rotate, _two_pi()))
-    table = _circle_table()[:, step % _STEPS]
-    table_cos, table_sin = (table[0], table[1]), (table[2], table[3])
-    return (
-        subtract(multiply(table_cos, cos), multiply(table_sin, sin)),
-        add(multiply(table_sin, cos), multiply(table_cos, sin)),
-    )
 
 
 def _reduce(x: Array, w: Words) -> tuple[NDArray[np.int64], Pair]:
@@ -149,7 +142,7 @@ def _small_sin_cos(y: Pair) -> tuple[Pair, Pair]:
     cube = multiply(square, y)
     z = square[0]
     tail = 1 / 120 - z * (1 / 5040 - z * (1 / 362880 - z * (1 / 39916800 - z / 6227020800)))
-    third = multiply(cube, _minus_sixth())
+    third = multiply(cube, _constants()[1])
     s, e = two_sum(y[0], third[0])
     sin = two_sum(s, e + (y[1] + third[1] + cube[0] * z * tail))
     tail = 1 / 24 - z * (1 / 720 - z * (1 / 40320 - z * (1 / 3628800 - z / 479001600)))
@@ -159,16 +152,12 @@ def _small_sin_cos(y: Pair) -> tuple[Pair, Pair]:
 
 
 @functools.cache
-def _two_pi() -> Pair:
-    high, middle, _ = words(2 * PI)
-    return np.float64(high), np.float64(middle)  # type: ignore[return-value]
-
-
-@functools.cache
-def _minus_sixth() -> Pair:
+def _constants() -> tuple[Pair, Pair]:
+    """Return 2 pi and -1/6."""
     with precise():
-        high, middle, _ = words(Decimal(-1) / 6)
-    return np.float64(high), np.float64(middle)  # type: ignore[return-value]
+        pairs = (words(2 * PI)[:2], words(Decimal(-1) / 6)[:2])
+    two_pi, minus_sixth = ((np.float64(high), np.float64(low)) for high, low in pairs)
+    return two_pi, minus_sixth  # type: ignore[return-value]
 
 
 @functools.cache

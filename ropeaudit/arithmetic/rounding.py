@@ -99,9 +99,11 @@ def _round_block(x: FloatArray, fmt: Format, bitwise: _Bitwise, spare: FloatArra
     np.bitwise_and(bits, bitwise.kept, out=bits)
     if bitwise.narrow:
         if small.size:
-            x[small] = _on_grid(below, bitwise.spacing, bitwise.carried)
+            magic = x.dtype.type(1.5 * 2.0 ** (bitwise.carried - 1) * bitwise.spacing)
+            x[small] = np.copysign((below + magic) - magic, below)  # the sign of a zero is kept
         if not largest <= bitwise.largest:  # nan hides larger ones; the largest itself stays
-            _overflow(x, fmt)
+            become = {"inf": np.inf, "nan": np.nan, "saturate": fmt.largest}[fmt.overflow]
+            np.copyto(x, np.copysign(x.dtype.type(become), x), where=np.abs(x) > fmt.largest)
     if nans is not None:
         x[nans] = np.nan
 
@@ -141,19 +143,6 @@ def _bitwise(dtype: np.dtype[Any], fmt: Format) -> _Bitwise:
         even=np.array(1 - (1 << (drop - 1)), signed),
         kept=np.array(-1 << drop, signed),
     )
-
-
-def _on_grid(values: FloatArray, spacing: float, carried: int) -> FloatArray:
-    """Round to multiples of `spacing`, ties to even; the sign of a zero is kept."""
-    magic = values.dtype.type(1.5 * 2.0 ** (carried - 1) * spacing)
-    return np.copysign((values + magic) - magic, values)
-
-
-def _overflow(flat: FloatArray, fmt: Format) -> None:
-    """Replace what lies beyond the largest number of `fmt` by what the format says."""
-    become = {"inf": np.inf, "nan": np.nan, "saturate": fmt.largest}[fmt.overflow]
-    over = np.abs(flat) > fmt.largest
-    np.copyto(flat, np.copysign(flat.dtype.type(become), flat), where=over)
 
 
 def bits_differ(y: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:

@@ -10,10 +10,8 @@ from typing import ParamSpec, TypeAlias, TypedDict, TypeVar, cast
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.audits import case_axes
 from ropeaudit.audits.audit import by_layout
-from ropeaudit.audits.cases import Case, Length
-from ropeaudit.audits.cases import loaded as inputs_of
+from ropeaudit.audits.cases import Case, Length, completed, positions_fit
 from ropeaudit.audits.results import Results
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, required_packages
 from ropeaudit.inputs.masks import Mask
@@ -107,12 +105,9 @@ def cases_of(
     grids: whether the call takes grids of tokens. Raises: UsageError where it does not.
     """
     given = [cases] if isinstance(cases, Case) else cases
-    if given is None:
-        results = [Case(**case_axes.completed(fields))]
-    else:
-        results = [replace(case, **fields) for case in given]
+    results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
     if not grids and any(case.grid is not None or case.axes is not None for case in results):
-        raise UsageError(case_axes.ALONE)
+        raise UsageError("--grid goes with `ropeaudit shift` alone; leave it out")
     if not grids and any(case.rerotate is not None for case in results):
         raise UsageError("--rerotate goes with `ropeaudit shift` alone; leave it out")
     return results
@@ -205,7 +200,7 @@ def loaded(
     Raises: BadShape where an offset leads too far; what detection of the layout of code raises.
     """
     made = [factory(one) for one in some]
-    parts = [(one, [some[index] for index in part]) for case in cases for one, part in by_layout(case, made)]
-    each = inputs_of((one for one, _ in parts), offsets)
-    for (case, inputs, setting), (_, part) in zip(each, parts, strict=True):
-        yield case, inputs, setting, part
+    for laid_out, part in [part for case in cases for part in by_layout(case, made)]:
+        inputs, setting = laid_out.load()
+        positions_fit(offsets, inputs.seq_len)
+        yield laid_out, inputs, setting, [some[index] for index in part]

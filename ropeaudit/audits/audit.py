@@ -118,13 +118,13 @@ class Audit:
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> Iterator[Record]:
-        """Yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
+        """Plan, and yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
 
         progress gets the share that is done, from 0 to 1.
         """
         from ropeaudit.audits.sweep import Sweep  # in-function: a sweep is of an audit
 
-        yield from Sweep(self).run(progress or (lambda share: None), threads=threads)
+        return Sweep(self).run(progress or (lambda share: None), threads=threads)
 
     def parts(self) -> list[tuple[Case, list[int]]]:
         """Return what is measured in a row: each case, in the layout that neighbouring factories have.

@@ -1,4 +1,7 @@
-"""One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+"""One case: its offsets by the setting that holds at them, its subjects in batches, a record of each.
+
+What was measured of one subject at one offset is a row, whose columns `data/columns.toml` explains.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,18 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.audits.cases import Case, fits
-from ropeaudit.audits.judging import TOLERANCE
-from ropeaudit.audits.recording import CellResult, record
-from ropeaudit.audits.records import Record
+from ropeaudit.audits import judging, records
+from ropeaudit.audits.cases import Case, Outline, fits
+from ropeaudit.audits.records import Record, case_of
 from ropeaudit.bounds import Bound
-from ropeaudit.bounds.attainable import careful, predicted_rms
+from ropeaudit.bounds.attainable import attainable_rms, careful, predicted_rms
 from ropeaudit.engine import measure, plan
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
@@ -36,35 +39,56 @@ from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.scaled_keys import RerotatedKeys
 
 if TYPE_CHECKING:
+    from ropeaudit.engine.attention_pass import Attention
     from ropeaudit.recognition.verification import GivenVectors, Places
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 OnProgress: TypeAlias = Callable[[float], None]  # takes the share that is done
+QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 
 _SHORT = 128  # positions up to which threads are of no use to sums step by step and to softmax
 _DRIFT = 0.25  # share of the work where softmax and outputs are measured too
+_POSITIONS = 2**20  # looked at together
 
 
+@dataclass(slots=True)
+class CellResult:
+    """What was measured of one subject at one offset, and under which setting; or why it was refused.
+
+    careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
+    key_norm_growth: of keys that are rotated again.
+    """
+
+    subject: Subject
+    offset: int
+    setting: RopeSetting
+    measured: CellStatistics = field(default_factory=CellStatistics)
+    floor: CellStatistics = field(default_factory=CellStatistics)
+    structural: Statistics = field(default_factory=Statistics)
+    careful: float = math.nan
+    bound: Bound | None = None
+    attention: Attention | None = None
+    places: Places | None = None
+    key_norm_growth: float | None = None
+    refused: str = ""
+
+
+@dataclass
 class CaseRun:
     """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
 
-    def __init__(
-        self,
-        case: Case,
-        loaded: Inputs | SampledInputs,
-        setting: RopeSetting,
-        factories: Sequence[SubjectFactory],
-        requested: AttentionOptions | None,
-        threads: int,
-        progress: OnProgress,
-        tolerance: float = TOLERANCE,
-        bounded: bool = True,
-    ) -> None:
-        self.bounded = bounded
-        self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
-        self.requested, self.tolerance, self.progress = requested, tolerance, progress
-        self.threads = threads
-        self.axes = case.position_axes(setting)
+    case: Case
+    loaded: Inputs | SampledInputs
+    setting: RopeSetting
+    factories: Sequence[SubjectFactory]
+    requested: AttentionOptions | None
+    threads: int
+    progress: OnProgress
+    tolerance: float = judging.TOLERANCE
+    bounded: bool = True
+
+    def __post_init__(self) -> None:
+        self.axes = self.case.position_axes(self.setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
         self.vectors: GivenVectors | None = None
@@ -91,33 +115,35 @@ class CaseRun:
         self, at: RopeSetting, origin: int, offsets: Sequence[int], progress: OnProgress
     ) -> Iterator[CellResult]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
-        subjects = [self._stored(factory.make(at, self.axes)) for factory in self.factories]
-        cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
-        whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
-        largest = plan.cell_bytes(at, self.loaded.seq_len)
-        for subject in subjects:
+        subjects, turns, largest = list[Subject](), self.case.turns, plan.cell_bytes(at, self.loaded.seq_len)
+        for factory in self.factories:
+            subject = factory.make(at, self.axes)
+            if turns is not None and isinstance(subject, Emulated):  # as the case says, else as its recipe
+                keys = subject.recipe, subject.setting, subject.axes, turns
+                subjects.append(RerotatedKeys(*keys, self.loaded))
+            else:
+                subjects.append(scaled_keys.stored(subject, self.loaded))
             if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
                 subject.together(self.loaded.q, self.loaded.k)
                 largest = max(largest, subject.bytes_together)
-        cached = plan.CACHE_BYTES // largest
-        room = max(1, cached - 1) if whole else len(cells)
+        cells = list(itertools.product(subjects, offsets))
+        # a sample is rotated block by block and fits always
+        room = max(1, plan.CACHE_BYTES // largest - 1) if isinstance(self.loaded, Inputs) else len(cells)
         for start in range(0, len(cells), room):
-            batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
+            batch = cells[start : start + room]
             part = doing.part(progress, start / len(cells), (start + len(batch)) / len(cells))
             yield from self._batch(batch, at, origin, part)
-
-    def _stored(self, subject: Subject) -> Subject:
-        """Return a subject that stores keys as its recipe, or the case, says."""
-        turns = self.case.turns
-        if turns is None or not isinstance(subject, Emulated):
-            return scaled_keys.stored(subject, self.loaded)
-        return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
 
     def _batch(
         self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, progress: OnProgress
     ) -> Iterator[CellResult]:
         """Measure some subjects at some offsets, together; what ends its process is refused, no other."""
-        results = [CellResult(*cell, at, refused=self._refusal(*cell)) for cell in batch]
+        results = [CellResult(*cell, at) for cell in batch]
+        for one in results:  # it must work at offset 0 too
+            reasons = (
+                one.subject.refusal(self.loaded.seq_len, offset) for offset in dict.fromkeys((0, one.offset))
+            )
+            one.refused = next(filter(None, reasons), "")
         while True:
             try:
                 yield from list(self._measured(results, at, origin, progress))
@@ -176,13 +202,6 @@ class CaseRun:
         with _reported([subject]):
             return verification.with_rows(check, subject.by_batch(), offset)
 
-    def _refusal(self, subject: Subject, offset: int) -> str:
-        """Why a subject cannot be measured at an offset; it must work at offset 0 too."""
-        for at in dict.fromkeys((0, offset)):
-            if reason := subject.refusal(self.loaded.seq_len, at):
-                return reason
-        return ""
-
     def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
         """Set the a-priori bound of each cell that is a recipe's, and what careful code attains in its dtype.
 
@@ -201,7 +220,7 @@ class CaseRun:
         own = [(twins[one.subject], one.offset) for one in known]
         wanted = [*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)]
         if isinstance(self.loaded, Inputs):
-            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth())
+            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth(threads.SHORT))
         else:
             limits = [
                 Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in wanted
@@ -213,7 +232,7 @@ class CaseRun:
         for one in cells:
             one.careful = self.careful[at, one.subject.dtype]
 
-    def _worth(self, short: int = threads.SHORT) -> int:
+    def _worth(self, short: int) -> int:
         """Return how many threads make a case faster: they share strips of rows."""
         strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
@@ -296,3 +315,162 @@ def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
     except ForeignError as error:
         names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
         raise UsageError(f"{names}: a later call {did(error)}; the first calls did not") from None
+
+
+def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, Any]:
+    """Return the columns that say under which setting, and of which q and k, something was measured."""
+    axes = setting.grid or case.position_axes(setting)
+    return {
+        "model": _text(case.model_name),
+        "scaling": str(setting.scaling),
+        "clip": setting.clip if setting.clipped else None,
+        "length": setting.length if setting.scaling.depends_on_length else None,
+        "axes": str(axes) if axes else "none",
+        "layout": setting.layout,
+        "head_dim": setting.head_dim,
+        "rotary_dim": setting.rotary_dim,
+        "base": setting.base,
+        "scale": setting.scale,
+        "seq_len": sizes.seq_len,
+        "heads": sizes.heads,
+        "kv_heads": sizes.kv_heads,
+        "mask": case.mask,
+        "source": _text(f"{sizes.source} {sizes.digest}".rstrip()),
+        "seed": sizes.seed,
+    }
+
+
+def _text(name: str) -> str:
+    """Return a name that every kind of file can hold: bytes in it that are no text are written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def identity(
+    case: Case,
+    sizes: QK,
+    setting: RopeSetting,
+    subject: Subject,
+    offset: int,
+    requested: AttentionOptions | None,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it."""
+    values = records.COLUMNS.unset(records.IDENTITY) | {
+        "schema": records.SCHEMA,
+        "implementation": subject.name,
+        "dtype": subject.dtype.name,
+        "offset": offset,
+        **setting_columns(case, sizes, setting),
+        "backend": subject.backend,
+        "version": subject.version,
+        "device": subject.device,
+        "environment": getattr(subject, "environment", None),
+        "sample": case.sample,
+        "softmax": requested.softmax if requested else None,
+        "anchor": requested.anchor if requested else None,
+        "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
+        "tolerance": tolerance,
+        "rerotated": str(case.turns) if case.turns else None,
+    }
+    if (grid := setting.grid) is not None:  # its size, and by how much each of its axes is shifted
+        moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
+        values["grid"] = "x".join(map(str, grid.sizes))
+        values |= {f"offset_{name}": moved.get(name) for name in "thw"}
+    values["case"] = case_of(values)
+    return {name: values[name] for name in records.IDENTITY}
+
+
+def record(
+    case: Case,
+    loaded: QK,
+    results: CellResult,
+    requested: AttentionOptions | None,
+    tolerance: float,
+) -> Record:
+    """Return the row of a subject and offset: what was measured, what verdicts rest on, and the verdicts."""
+    subject, setting, measured, why = results.subject, results.setting, results.measured, results.refused
+    drift, reference = measured.drift, measured.reference
+    head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+    low, high = drift.interval()
+    relative = judging.ratio(drift.rms, reference.rms)
+    attainable = attainable_rms(results.careful, subject.dtype, reference.rms)
+    judged = {
+        "nonfinite": drift.nonfinite,
+        "drift_max": drift.max,
+        "drift_rms": drift.rms,
+        "floor_rms": results.floor.drift.rms,
+        "reference_rms": reference.rms,
+        "reference_error": measured.error,
+        "excess": 0.0 if drift.rms == 0 else drift.rms / attainable if attainable else math.inf,
+    }
+    values: dict[str, Any] = records.COLUMNS.unset(records.COLUMNS) | {
+        **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
+        "scores": drift.count,
+        "distinct_positions": 0 if why else _distinct(results, loaded.seq_len),
+        "drift_mean_abs": drift.mean_abs,
+        "drift_rms_low": low,
+        "drift_rms_high": high,
+        "drift_bias": drift.mean,
+        "drift_relative": relative,
+        "attainable_rms": math.nan if why else attainable,
+        "change_max": measured.self_drift.max,
+        "change_rms": measured.self_drift.rms,
+        "structural_max": results.structural.max,
+        "structural_rms": results.structural.rms,
+        "worst_head": head,
+        "worst_query": query,
+        "worst_key": key,
+        "key_norm_growth": results.key_norm_growth,
+        "refused": ("raises" if isinstance(why, Raised) else "unsupported") if why else None,
+        "reason": str(why) if why else None,
+        "verdict": "refused",
+        **judged,
+    }
+    if (bound := results.bound) is not None:
+        # the prediction is that of a run without overflow; a sample has no bound
+        values["predicted_rms"] = bound.rms if bound.maximum != math.inf else math.nan
+        values["bound_max"] = None if math.isnan(bound.maximum) else bound.maximum + measured.error
+    if results.attention:
+        values |= results.attention.columns()
+    if places := results.places:
+        values |= _place_columns(places)
+    if not why:
+        values["within_tolerance"] = judging.within(
+            tolerance,
+            nonfinite=drift.nonfinite,
+            scores=drift.count,
+            drift_relative=relative,
+            interval=None if low is None or high is None else (low / reference.rms, high / reference.rms),
+            wrong_rotation=places is not None and not places.excess <= 1,
+            exact=drift.max <= measured.error,
+        )
+        wrong_rotation = places is not None and places.wrong_rotation
+        values["verdict"] = judging.judge(**judged, wrong_rotation=wrong_rotation)  # type: ignore[arg-type]
+    return Record(**values)
+
+
+def _place_columns(places: Places) -> dict[str, Any]:
+    """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
+    from ropeaudit.recognition import wording  # in-function: most rows are of no code
+    from ropeaudit.recognition.diagnosis import codes
+
+    names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
+    columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
+    found = places.diagnosis
+    return columns | {"diagnosis": codes(found) or None, "resembles": wording.sentence(found) or None}
+
+
+def _distinct(results: CellResult, seq_len: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position.
+
+    On a grid these are tokens with a position of their own.
+    """
+    subject, offset, count = results.subject, results.offset, 0
+    if isinstance(subject, Emulated) and results.setting.grid is not None:
+        return subject.distinct_tokens(seq_len, offset)
+    for start in range(0, seq_len, _POSITIONS):
+        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+        count += subject.distinct_positions(part)
+        if part.size > _POSITIONS:
+            count -= subject.distinct_positions(part[-1:])
+    return count

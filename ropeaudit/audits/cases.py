@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from ropeaudit.audits import case_axes
 from ropeaudit.engine import plan
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import masks, sampled_rows
@@ -19,6 +18,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
+from ropeaudit.rope import axes as sequence_axes
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.scaling import Served
@@ -28,6 +28,8 @@ from ropeaudit.subjects import scaled_keys
 from ropeaudit.subjects.scaled_keys import Turns
 
 if TYPE_CHECKING:
+    from ropeaudit.rope.axial import AxialRope
+    from ropeaudit.rope.grids import Grid
     from ropeaudit.rope.hf_config import ModelRope
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
@@ -38,6 +40,10 @@ FULL = "full_attention"
 T = TypeVar("T")
 Length: TypeAlias = Literal["unshifted", "shifted"]
 LENGTHS = ("unshifted", "shifted")
+# fields of a case that the axes of a grid say themselves, and those that are of a sequence alone
+_SAID = ("head_dim", "rotary_dim", "base", "layout")
+_OF_A_SEQUENCE = ("seq_len", "scaling", "clip", "mrope", "model", "config")
+_ON_GRIDS = ("gaussian", "randn", "ones", "arange")  # q and k that know nothing of distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +164,11 @@ class Case:
                 f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
             )
         _, seq_len, head_dim = loaded.q.shape
-        declares = self.declared() or case_axes.preset(self)
+        declares = self.declared() or self._preset()
         own = self.setting(seq_len).head_dim if declares else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
-        on_grid = case_axes.grid(self)
+        on_grid = self._tokens()
         if on_grid is not None and on_grid.count != seq_len:
             raise BadShape(f"{self.qk!r} has {seq_len} tokens and the grid {on_grid.count}; they must agree")
         setting = (self if on_grid else replace(self, head_dim=head_dim)).setting(seq_len)
@@ -179,10 +185,16 @@ class Case:
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
-        offsets, on_grid = self.reached(offsets), case_axes.grid(self)
+        offsets, on_grid, is_file = self.reached(offsets), self._tokens(), inputs.is_file(self.qk)
         if on_grid is not None:
-            case_axes.check_grid(on_grid, self.qk, inputs.is_file(self.qk), offsets)
-        if not inputs.is_file(self.qk):
+            for offset in offsets:
+                on_grid.check(offset)
+            if not is_file and self.qk not in _ON_GRIDS:
+                known = ", ".join(_ON_GRIDS)
+                raise UsageError(
+                    f"--qk {self.qk} looks at a distance in a sequence; on a grid give one of: {known}"
+                )
+        if not is_file:
             inputs.check_kind(self.qk, inputs.WHOLE if self.sample is None else inputs.SYNTHETIC)
             (heads, kv_heads, seq_len), setting = self._synthetic()
             positions_fit(offsets, seq_len)
@@ -198,8 +210,7 @@ class Case:
         own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if self.sample is None else ()))
         for name in own:
             if getattr(self, name) is not None:
-                flag = "--" + name.replace("_", "-")
-                raise UsageError(f"{flag} is given by the file {self.qk!r}; leave it out")
+                raise UsageError(f"{_flag(name)} is given by the file {self.qk!r}; leave it out")
         return 0
 
     @property
@@ -229,9 +240,12 @@ class Case:
         A rotary_dim of the whole head follows head_dim, and a scale of 1/sqrt(head_dim) does; with another
         scaling so does one that holds the old scaling's mscale. Raises: UsageError, BadShape.
         """
-        on_grid = case_axes.grid(self)
+        on_grid = self._tokens()
         if on_grid is not None:
-            return case_axes.on_grid(on_grid, self.scale)
+            rope = on_grid.rope
+            rotary_dim = 2 * len(rope.pairs())
+            axial = RopeSetting.of(rope.head_dim, rotary_dim, rope.base[0], rope.layout, self.scale)
+            return replace(axial, grid=on_grid)
         model = self.declared()
         if model is None:
             if self.layer != FULL:
@@ -273,13 +287,67 @@ class Case:
         return replace(setting, length=setting.scaling.length_for(max(1, seq_len + offset)))
 
     def position_axes(self, setting: RopeSetting) -> Axes | None:
-        """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
-        return case_axes.of_sequence(self, setting)
+        """Return the position axes of M-RoPE, None for a single axis and on a grid. Raises: UsageError."""
+        if setting.grid is not None:
+            return None
+        model = self.declared()
+        result = sequence_axes.parse(self.mrope, self.axis) if self.mrope is not None else None
+        if result is None and model is not None and model.axes is not None:
+            shifted = sequence_axes.AXES if self.axis == "all" else tuple(self.axis)
+            result = replace(model.axes, shifted=shifted)
+        if result is None:
+            if self.axis != "all":
+                raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
+            return None
+        if sum(result.sections) != setting.pairs:
+            raise UsageError(
+                f"the position axes have {sum(result.sections)} pairs and the setting {setting.pairs}"
+            )
+        if setting.clipped and set(result.shifted) != set(sequence_axes.AXES):
+            raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
+        return result
+
+    def _preset(self) -> AxialRope | None:
+        """Return the axes of a grid, None for a sequence. Raises: UsageError, UnknownName, BadInput."""
+        if self.grid is None and self.axes is None:
+            if self.step is not None:
+                raise UsageError(
+                    f"--step {self.step:g} is the unit of --offset on a grid; add --grid and --axes"
+                )
+            return None
+        from ropeaudit.rope import axial_presets  # in-function: most audits have none
+
+        if self.axes is None:
+            raise UsageError(
+                f"--grid {self.grid} needs the axes of a model; add --axes flux (`ropeaudit list axes`)"
+            )
+        found = axial_presets.named(self.axes)
+        if self.grid is None:
+            example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in found.axes)
+            raise UsageError(f"--axes {self.axes} needs the size of a grid; add --grid {example}")
+        for name in (*_SAID, *_OF_A_SEQUENCE):
+            if getattr(self, name) is not None:
+                if name in _OF_A_SEQUENCE:
+                    raise UsageError(f"{_flag(name)} does not go with --grid; leave one of them out")
+                raise UsageError(
+                    f"{_flag(name)} is said by --axes {self.axes}; leave it out, or give a .toml file of "
+                    "your own"
+                )
+        return found
+
+    def _tokens(self) -> Grid | None:
+        """Return the grid of tokens, None for a sequence. Raises: see `_preset`, and `grids.parse`."""
+        found = self._preset()
+        if found is None or self.grid is None:
+            return None
+        from ropeaudit.rope import grids
+
+        return grids.parse(found, self.grid, self.axis, 1.0 if self.step is None else self.step)
 
     @property
     def model_name(self) -> str:
         """The model and its layer type as one word, on a grid the preset; "none" without either."""
-        model, on_grid = self.declared(), case_axes.preset(self)
+        model, on_grid = self.declared(), self._preset()
         if model is None:
             return on_grid.name if on_grid else "none"
         return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer_type}"
@@ -322,7 +390,7 @@ class Case:
 
     def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
         """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
-        model, on_grid = self.declared() or case_axes.preset(self), case_axes.grid(self)
+        model, on_grid = self.declared() or self._preset(), self._tokens()
         given = self.heads if self.heads is not None else model.heads if model else 8
         heads = _positive("heads", given)
         usual = model.kv_heads if model and self.heads is None else heads
@@ -335,6 +403,16 @@ class Case:
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative; try --seed 0")
         return (heads, kv_heads, seq_len), setting
+
+
+def completed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a case with the mask that a grid usually has: every token sees every other."""
+    usual = {"mask": "full"} if fields.get("grid") is not None else {}
+    return usual | {name: value for name, value in fields.items() if name != "mask" or value is not None}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _first(given: T | None, default: T) -> T:
@@ -362,8 +440,7 @@ def _changed(path: str) -> int:
 
 def _positive(name: str, value: int) -> int:
     if value < 1:
-        flag = "--" + name.replace("_", "-")
-        raise BadShape(f"{flag} {value} is not a whole number from 1 up")
+        raise BadShape(f"{_flag(name)} {value} is not a whole number from 1 up")
     return value
 
 
@@ -383,11 +460,3 @@ def fits(needed: int, jobs: int = 1) -> None:
             f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free",
             f"give {remedy}",
         )
-
-
-def loaded(cases: Iterable[Case], offsets: Sequence[int]) -> Iterator[tuple[Case, Inputs, RopeSetting]]:
-    """Yield each case with its q and k and its setting. Raises: BadShape where an offset leads too far."""
-    for case in cases:
-        inputs, setting = case.load()
-        positions_fit(offsets, inputs.q.shape[1])
-        yield case, inputs, setting

@@ -1,28 +1,71 @@
-"""The record: the flat row that a case yields, and its columns."""
+"""The record: the flat row that a case yields, and its columns, among them those that identify it."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from ropeaudit.audits.identity import FOLLOWING, UNKNOWN, Identity
+from ropeaudit import __version__, recipes
+from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.judging import REFUSALS, Refused, Verdict
 from ropeaudit.audits.results import Result
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 4  # earlier ones are refused: their rows are measured again
+UNKNOWN = "unknown"  # a setting that a file does not say
+# What identifies a row beside its case: a later schema, version or tolerance measures the same case.
+APART = ("schema", "version", "tolerance", "case")
+_DIGITS = 12  # of a case: 48 bits, so that two among a million cases agree once in 500 sweeps
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Result, Identity):
+class Record(Result):
     """One case: RoPE setting x inputs x subject x dtype x offset. `data/columns.toml` explains each field."""
 
     report_module: ClassVar[str] = "ropeaudit.reports.drift"
+    schema: int
+    implementation: str
+    dtype: str
+    offset: int
+    model: str
+    scaling: str
+    clip: float | None
+    length: int | None
+    axes: str
+    backend: str
+    version: str
+    device: str
+    environment: str | None
+    layout: str
+    head_dim: int
+    rotary_dim: int
+    base: float
+    scale: float
+    seq_len: int
+    heads: int
+    kv_heads: int
+    mask: str
+    source: str
+    seed: int | None
+    sample: int | None
+    softmax: str | None
+    anchor: int | None
+    grid: str | None
+    offset_t: float | None
+    offset_h: float | None
+    offset_w: float | None
+    stages: str
+    case: str
+    tolerance: float
+    rerotated: str | None
     scores: int
     nonfinite: int
     distinct_positions: int
@@ -103,6 +146,9 @@ class Record(Result, Identity):
 
 COLUMNS = table("shift")
 IDENTITY = COLUMNS.identity
+_NAMES = tuple(
+    name for name in Record.__dataclass_fields__ if name in IDENTITY and name not in (*APART, "offset")
+)
 _values: Callable[[Record], tuple[Any, ...]] = attrgetter(*COLUMNS)
 
 # What every file has, CSV without sentences, in the order in which a reader asks.
@@ -115,7 +161,7 @@ CORE = (
     *("seq_len", "heads", "head_dim", "base", "mask", "source", "seed", "tolerance", "case", "schema"),
 )
 # The others by group; what of a request asks for each, which its rows say before anything is measured.
-GROUPS: dict[str, Callable[[Identity], bool]] = {
+GROUPS: dict[str, Callable[[Record], bool]] = {
     "code": lambda row: row.environment is not None,
     "attention": lambda row: row.softmax is not None,
     "grids": lambda row: row.grid is not None,
@@ -142,7 +188,7 @@ def of_group(group: str) -> tuple[str, ...]:
 
 
 def written(
-    rows: Sequence[Identity], named: Sequence[str] = (), needed: Iterable[str] = ()
+    rows: Sequence[Record], named: Sequence[str] = (), needed: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Return the columns that files have of some rows, and those of them that were asked for by name.
 
@@ -164,7 +210,7 @@ def written(
     return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
 
 
-def _is_told(rows: Sequence[Identity], name: str, asked: Iterable[str], groups: Iterable[str]) -> bool:
+def _is_told(rows: Sequence[Record], name: str, asked: Iterable[str], groups: Iterable[str]) -> bool:
     """Return whether files have a setting: its group was asked for, or some row has not what absence implies.
 
     Of a group that the request is about, settings that every row has are told in any case.
@@ -209,3 +255,65 @@ def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
         },
         "by_case": {case: values for case, values in by_case.items() if values},
     }
+
+
+def moved_apart(record: Record) -> bool:
+    """Return whether `offset` does not say by how much the axes of a grid moved."""
+    moved = [value for value in (record.offset_t, record.offset_h, record.offset_w) if value is not None]
+    return any(value != record.offset for value in moved)
+
+
+def shown(row: Record) -> str:
+    """Name a row for a message."""
+    requested = f"{row.implementation} {row.dtype} at offset {row.offset}"
+    made = f"version {row.version}, on {row.device}"
+    return f"{requested} ({row.seq_len} positions, schema {row.schema}, {made})"
+
+
+def case_of(values: Mapping[str, Any]) -> str:
+    """Return the digest of what was requested, from the columns of `IDENTITY` less those of `APART`."""
+    digest = _begun(tuple(_word(values[name]) for name in _NAMES)).copy()
+    digest.update(_word(values["offset"]).encode("utf-8", "backslashreplace"))
+    text: str = digest.hexdigest()
+    return text[:_DIGITS]
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return ""
+    return repr(float(value)) if isinstance(value, float) else str(value)
+
+
+@lru_cache(maxsize=64)
+def _begun(words: tuple[str, ...]) -> Any:
+    """Return the digest of all but the offset: cells of a sweep that differ in it alone share it."""
+    text = "".join(f"{name}={word}\n" for name, word in zip(_NAMES, words, strict=True))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace"))
+
+
+def _usual_scale(row: Mapping[str, Any]) -> float | None:
+    size = row.get("head_dim") or 0  # a file may say anything
+    return 1 / math.sqrt(size) if size > 0 else None
+
+
+@lru_cache(maxsize=256)
+def _stages(name: str, dtype: str) -> str:
+    """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
+    bare, _, changes = name.rstrip("]").partition("[")
+    try:
+        recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})
+        resolved = recipe.resolve(parse(dtype), stores_keys=True)
+    except RopeAuditError:
+        return ""
+    stages = resolved.stages() | resolved.switches()
+    return " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
+
+
+# what a row of a file holds of a column that the file lacks, where that follows from the others
+FOLLOWING: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "version": lambda row: __version__,
+    "rotary_dim": lambda row: row.get("head_dim"),
+    "scale": _usual_scale,
+    "kv_heads": lambda row: row.get("heads"),
+    "stages": lambda row: _stages(str(row.get("implementation")), str(row.get("dtype"))),
+}

@@ -1,31 +1,69 @@
 """A sweep: the cells of an audit, those of them that are done, and where the rest are measured.
 
-Rows of an earlier run fill their cells wherever they stand. Each row is kept before it is handed on.
+A cell is a case x factory x offset, known by what was requested (`Record.key`), not by its place. The bits of
+a row do not depend on what is measured with it: cells may be measured in any order and company. They share q,
+k and the reference within a task. Rows of an earlier run fill their cells wherever they stand. Each row is
+kept before it is handed on.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ropeaudit.audits import cells, records
-from ropeaudit.audits.cells import Key, Task
-from ropeaudit.audits.records import Record
+from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.audits import records
+from ropeaudit.audits.case_run import CaseRun, identity
+from ropeaudit.audits.cases import Case, Outline, positions_fit
+from ropeaudit.audits.records import Record, case_of
+from ropeaudit.engine.plan import TILE_COLUMNS
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.runtime import digests, run_metadata
+from ropeaudit.inputs import masks
+from ropeaudit.runtime import digests, doing, run_metadata
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
-    from ropeaudit.audits.workers import Result
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
+_UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 
 _ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
+
+Part: TypeAlias = tuple[Case, list[int]]  # a case, and the places of factories that are measured in it
+Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
+
+
+class Cell(NamedTuple):
+    """A case, a factory and an offset.
+
+    case, factory: places in `Audit.parts` and `Audit.factories`; identity: values of `records.IDENTITY`; key:
+    that of its row; scores: how many it forms; seconds: a guess of one core's time.
+    """
+
+    case: int
+    factory: int
+    offset: int
+    identity: tuple[Any, ...]
+    key: Key
+    scores: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some factories at some offsets of a case, measured together. cells: their places in the plan."""
+
+    case: Case
+    factories: tuple[int, ...]
+    offsets: tuple[int, ...]
+    cells: tuple[int, ...]
+    seconds: float
 
 
 class Sweep:
@@ -54,7 +92,7 @@ class Sweep:
             )
         audit.check(jobs)
         self.audit, self.parts, self._shard = audit, audit.parts(), shard
-        self.cells = list(cells.planned(audit, self.parts, shard))
+        self.cells = list(planned(audit, self.parts, shard))
         self.done: dict[int, Record] = {}
         self._reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a unit -> findings
 
@@ -62,8 +100,7 @@ class Sweep:
         """Return the keys of the cells that other shards measure."""
         if self._shard[1] == 1:
             return set()
-        whole = cells.planned(self.audit, self.parts)
-        return {cell.key for cell in whole} - {cell.key for cell in self.cells}
+        return {cell.key for cell in planned(self.audit, self.parts)} - {cell.key for cell in self.cells}
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
         """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped.
@@ -79,11 +116,11 @@ class Sweep:
             key = row.key()
             places = open_cells.get(key)
             if places:
-                planned = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
-                if any(getattr(row, name) != planned[name] for name in _ALWAYS):  # changed by hand
+                wanted = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
+                if any(getattr(row, name) != wanted[name] for name in _ALWAYS):  # changed by hand
                     places = None
             if places:
-                result[places.pop()] = replace(row, **planned)  # a file may not say all settings
+                result[places.pop()] = replace(row, **wanted)  # a file may not say all settings
             elif places is None and not (_of_files(key) and _without_version(key) in known):
                 foreign.append(row)
         return result, foreign
@@ -154,29 +191,25 @@ class Sweep:
         away = jobs > 1 or scheduler is not None
         tasks = self.tasks(keep is None and not away)
         on_plan(tasks)
-        here, there = ([], tasks) if away else (tasks, [])
-        before, total = _seconds(here), _seconds([*here, *there])
-        measured = cells.measured(
-            self.audit, here, threads or run_metadata.threads(), lambda seconds: on_progress(seconds / total)
-        )
-        others = self._elsewhere(
-            there, jobs, scheduler, lambda seconds: on_progress((before + seconds) / total), on_note
-        )
-        for cell, row in itertools.chain(measured, others):
-            if not _belongs(row, self.cells[cell].key):
+        total = sum(task.seconds for task in tasks)
+
+        def on_seconds(seconds: float) -> None:
+            on_progress(seconds / total)
+
+        if away:
+            rows = self._elsewhere(tasks, jobs, scheduler, on_seconds, on_note)
+        else:
+            rows = measured(self.audit, tasks, threads or run_metadata.threads(), on_seconds)
+        for cell, row in rows:
+            key, wanted = row.key(), self.cells[cell].key
+            if _of_files(key) and _of_files(wanted):  # a call of own code may have imported more files
+                key, wanted = (key[0], "", key[2]), (wanted[0], "", wanted[2])
+            if key != wanted:
                 raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
             if keep is not None:
                 keep(row)
             self.done[cell] = row
             yield row
-
-    def results(self) -> list[Record]:
-        """Return all rows that are done, in the planned order."""
-        return [self.done[cell] for cell in sorted(self.done)]
-
-    def findings(self) -> list[str]:
-        """Return what was found out about the code that was called; the order is not that of finishing."""
-        return self.audit.findings(self._reported[cell] for cell in sorted(self._reported))
 
     def _elsewhere(
         self,
@@ -186,45 +219,41 @@ class Sweep:
         on_seconds: Callable[[float], None],
         on_note: Callable[[str], None],
     ) -> Iterator[tuple[int, Record]]:
-        """Measure tasks in other processes."""
+        """Measure tasks in other processes. Raises: BadInput where one has loaded another version of code."""
         if not tasks:
             return
         from ropeaudit.audits import workers
 
         audit, seconds = self.audit, 0.0
-        loaded = workers.loaded_versions(audit)
-        units = cells.units(tasks, jobs)
+        loaded, handed = workers.loaded_versions(audit), units(tasks, jobs)
+        spec = replace(audit, cases=(Case(),), offsets=(0,))  # what a worker needs to know besides its unit
 
         def listen() -> None:
             on_seconds(seconds)
 
         if scheduler is not None:
-            road = workers.on_dask(audit, units, scheduler, jobs, listen, on_note)
+            road = workers.on_dask(spec, handed, scheduler, jobs, listen, on_note)
         else:
-            road = workers.processes(audit, units, jobs, listen)
+            road = workers.processes(spec, handed, jobs, listen)
         with contextlib.closing(road) as finished:  # type: ignore[type-var]
             for unit, result in finished:
                 if isinstance(result, workers.Problem):
                     result.raised()
+                for factory, here, there in zip(audit.factories(), loaded, result.loaded, strict=True):
+                    if here != there:
+                        raise _otherwise(factory.name, there)
                 numbers = [cell for task in unit for cell in task.cells]
-                self._remember(unit, result, loaded)
+                self._reported[numbers[0]] = [*result.findings]
                 yield from zip(numbers, result.rows, strict=True)
-                seconds += _seconds(unit)
+                seconds += sum(task.seconds for task in unit)
 
-    def _remember(self, unit: Sequence[Task], result: Result, loaded: Sequence[str]) -> None:
-        """Take what a worker found out about code. Raises: BadInput where it has `loaded` another version."""
-        for factory, here, there in zip(self.audit.factories(), loaded, result.loaded, strict=True):
-            if here != there:
-                raise _otherwise(factory.name, there)
-        self._reported[unit[0].cells[0]] = [*result.findings]
+    def results(self) -> list[Record]:
+        """Return all rows that are done, in the planned order."""
+        return [self.done[cell] for cell in sorted(self.done)]
 
-
-def _belongs(row: Record, planned: Key) -> bool:
-    """Return whether a row is that of a planned cell; a call of own code may have imported more files."""
-    key = row.key()
-    if _of_files(key) and _of_files(planned):
-        return _without_version(key) == _without_version(planned)
-    return key == planned
+    def findings(self) -> list[str]:
+        """Return what was found out about the code that was called; the order is not that of finishing."""
+        return self.audit.findings(self._reported[cell] for cell in sorted(self._reported))
 
 
 def _of_files(key: Key) -> bool:
@@ -242,5 +271,124 @@ def _otherwise(name: str, version: str) -> BadInput:
     )
 
 
-def _seconds(tasks: Iterable[Task]) -> float:
-    return sum(task.seconds for task in tasks)
+def planned(audit: Audit, parts: Sequence[Part], shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
+    """Yield the cells of a shard, in the order of the rows. parts: `Audit.parts`.
+
+    A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
+    cells in order, each of them once. The cells of other shards are not made.
+    """
+    factories, offsets, requested = audit.factories(), audit.offsets, (audit.attention, audit.tolerance)
+    outlines, guesses = [case.outline() for case, _ in parts], list[dict[int, float]]()
+    for (case, some), (sizes, setting) in zip(parts, outlines, strict=True):
+        rest = case.sample, audit.attention is not None, len(some) * len(offsets), case.rerotate or 0
+        by_stages = functools.partial(cell_seconds, sizes, setting.head_dim, case.mask)
+        guesses.append({index: by_stages(factories[index].stages, *rest) for index in some})
+    whole, before = sum(sum(one.values()) for one in guesses) * len(offsets), 0.0
+    for number, (case, some) in enumerate(parts):
+        sizes, setting = outlines[number]
+        scores = case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
+        axes = case.position_axes(setting)
+        for index in some:
+            seconds, known = guesses[number][index], dict[Any, dict[str, Any]]()
+            for offset in offsets[_of_shard(len(offsets), before, seconds, whole, shard)]:
+                at = case.setting_at(setting, sizes.seq_len, offset)
+                if at not in known or at.grid is not None:  # on a grid other columns depend on it too
+                    known[at] = identity(case, sizes, at, factories[index].make(at, axes), offset, *requested)
+                values = known[at] | {"offset": offset}
+                values["case"] = case_of(values)
+                key = values["case"], values["version"], values["tolerance"]
+                yield Cell(number, index, offset, tuple(values.values()), key, scores, seconds)
+            before += seconds * len(offsets)
+
+
+def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tuple[int, int]) -> slice:
+    """Return which of some equal cells a shard measures. before, whole: seconds of all cells."""
+    number, count = shard
+
+    def shard_of(cell: int) -> int:
+        return min(count, int((before + seconds * (cell + 0.5)) / whole * count) + 1)
+
+    return slice(*(bisect.bisect_left(range(cells), one, key=shard_of) for one in (number, number + 1)))
+
+
+def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
+    """Return the tasks in order, small ones together: what is handed to a worker at once."""
+    enough = min(_UNIT_SECONDS, sum(task.seconds for task in tasks) / (_UNITS_PER_JOB * jobs))
+    results, open_unit = list[tuple[Task, ...]](), list[Task]()
+    for task in tasks:
+        open_unit.append(task)
+        if sum(one.seconds for one in open_unit) >= enough:
+            results.append(tuple(open_unit))
+            open_unit = []
+    return [*results, tuple(open_unit)] if open_unit else results
+
+
+def measured(
+    audit: Audit,
+    tasks: Iterable[Task],
+    threads: int,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> Iterator[tuple[int, Record]]:
+    """Yield the cells of the tasks and their rows. progress gets how much of the guessed seconds is done."""
+    factories, before = audit.factories(), 0.0
+    for task in tasks:
+        case, some = task.case, [factories[number] for number in task.factories]
+        drawn = 0.0  # about which share of the task drawing a sample is
+        if case.sample is not None:
+            (sizes, setting), scores = case.outline(), case.sample * len(task.cells)
+            elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * setting.head_dim
+            drawing = _GENERATED * elements + _CHOSEN * sizes.seq_len
+            drawn = drawing / (drawing + _SAMPLED * setting.head_dim * scores)
+        of_task = doing.part(progress, before, before + task.seconds)
+        drawing_part, measuring = doing.part(of_task, 0.0, drawn), doing.part(of_task, drawn, 1.0)
+        loaded, setting = case.load() if case.sample is None else case.draw(drawing_part)
+        positions_fit(case.reached([*task.offsets, *audit.anchors]), loaded.seq_len)
+        rest = audit.attention, threads, measuring, audit.tolerance
+        run = CaseRun(case, loaded, setting, some, *rest)
+        yield from zip(task.cells, run.records(task.offsets), strict=True)
+        before += task.seconds
+        del loaded, run  # q and k, before others are made
+
+
+START_SECONDS, CELL_SECONDS = 0.25, 1e-3
+_SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, those that a mask hides in a tile too
+_ROTATED = 8e-9  # seconds an element of q and k
+_STEP = 2e-8  # seconds a product that is added on its own, to a narrow accumulator
+_SAMPLED = 3e-7  # seconds a dim of a sampled score: its table, its rotation, its reference
+_TURN = 3e-9  # seconds an element of k that is rotated again
+_GENERATED = 9e-9  # seconds an element of q and k
+_CHOSEN = 4e-6  # seconds a position to sample among
+
+
+def cell_seconds(
+    sizes: Outline,
+    head_dim: int,
+    mask: masks.Mask,
+    stages: Mapping[str, str],
+    sample: int | None = None,
+    attention: bool = False,
+    cells: int = 1,
+    turns: int = 0,
+) -> float:
+    """Return a guess of one core's time for a subject at an offset.
+
+    stages: stage -> format name. cells: how many there are of the same q and k, which are generated once.
+    turns: how many times its stored keys are rotated again.
+    """
+    elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
+    each = CELL_SECONDS + _GENERATED * elements / cells
+    if sample is not None:
+        return each + _CHOSEN * sizes.seq_len / cells + (_SAMPLED + _TURN * turns) * head_dim * sample
+    score, accumulate = _SCORE + _ATTENTION * attention, stages.get("accumulate")
+    if accumulate and parse(accumulate).precision < FP32.precision:
+        score += _STEP * head_dim * (1 + attention)  # its scores are formed twice
+    each += _TURN * turns * sizes.kv_heads * sizes.seq_len * head_dim
+    return each + _ROTATED * elements + score * sizes.heads * _formed(mask, sizes.seq_len)
+
+
+def _formed(mask: masks.Mask, seq_len: int) -> int:
+    """Return about how many scores of a head the tiles hold that a mask does not hide whole."""
+    if mask == "full":
+        return seq_len**2
+    half = seq_len * min(seq_len, TILE_COLUMNS) // 2  # what the tiles at one edge hide
+    return min(masks.count("causal", seq_len) + half, masks.count(mask, seq_len) + 3 * half)

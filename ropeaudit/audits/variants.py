@@ -86,49 +86,46 @@ class ExactHead(NamedTuple):
     scores: ExactScores
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What all variants share: q and k, the setting, the offset, and how exact the reference must be."""
-
-    inputs: Inputs
-    setting: RopeSetting
-    mask: Mask
-    axes: Axes | None
-    offset: int
-    sample: Sample
-    precision: Precision
-
-
 class Bench:
-    """Measures the drift of variants. Every variant rounds q and k as `recipe` does."""
+    """Measures the drift of variants of a recipe on the same q and k, which all round as the recipe does."""
 
-    def __init__(self, scene: Scene, recipe: Resolved) -> None:
+    def __init__(
+        self,
+        inputs: Inputs,
+        setting: RopeSetting,
+        mask: Mask,
+        axes: Axes | None,
+        offset: int,
+        sample: Sample,
+        recipe: Resolved,
+    ) -> None:
         """Compute the exact scores of the sampled heads, which no variant changes."""
-        self.scene, self.input = scene, recipe.input
-        origin = scene.offset if scene.setting.clipped else 0
-        self.distances = exact_scores.distance_table(
-            scene.sample.positions.astype(np.float64) + origin, scene.setting
-        )
+        self.inputs, self.setting, self.mask, self.axes = inputs, setting, mask, axes
+        self.offset, self.sample, self.input = offset, sample, recipe.input
+        self.precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
+        places = sample.positions.astype(np.float64) + (offset if setting.clipped else 0)
+        self.distances = exact_scores.distance_table(places, setting)
         self.reference, self.error = Statistics(Moments.LARGEST), 0.0
         with mapping(1):
-            self.exact = {head: self._exact(head) for head in scene.sample.heads}
+            self.exact = {head: self._exact(head) for head in sample.heads}
         self.known: dict[Resolved, Statistics] = {}
 
     def _given(self, head: int) -> tuple[FloatArray, FloatArray]:
         """Return q and k of a query head as they are given. Shapes: -> two of (n, d)."""
-        inputs, rows = self.scene.inputs, self.scene.sample.positions
-        return inputs.q[head][rows], inputs.k[head // inputs.group][rows]
+        rows = self.sample.positions
+        return self.inputs.q[head][rows], self.inputs.k[head // self.inputs.group][rows]
 
     def factors(self, head: int, scale: float | None = None) -> tuple[Factor, Factor]:
         """Return the exactly rotated q (times `scale`, by default the setting's) and k of a query head."""
-        tables, scene = (self.distances, self.distances), self.scene
-        sides = self._given(head)
-        return kernel.exact_factors(sides, self.input, tables, scene.setting, scene.precision, scale)
+        tables = self.distances, self.distances
+        return kernel.exact_factors(
+            self._given(head), self.input, tables, self.setting, self.precision, scale
+        )
 
     def _exact(self, head: int) -> ExactHead:
         """Compute the exact scores of a head and note their statistics."""
-        every = slice(0, self.scene.sample.positions.size)
-        block = Block.tile(self.scene.mask, head, every, every)
+        every = slice(0, self.sample.positions.size)
+        block = Block.tile(self.mask, head, every, every)
         q, k = self.factors(head)
         with np.errstate(invalid="ignore", over="ignore"):
             exact = exact_scores.product(q, k)
@@ -155,11 +152,16 @@ class Bench:
         ]
         if new:
             with mapping(1):  # a sample is short: see `threads.worth`
-                tables, group = self._by_table(new), self.scene.inputs.group
+                group = self.inputs.group
+                tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
+                for alike in _grouped(new, TABLE):
+                    table = self.table(alike[0])
+                    bits = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in table)
+                    tables.setdefault(bits, (table, []))[1].extend(alike)
                 together = [
-                    list(some) for _, some in itertools.groupby(self.scene.sample.heads, lambda h: h // group)
+                    list(some) for _, some in itertools.groupby(self.sample.heads, lambda h: h // group)
                 ]
-                jobs = [(heads, table, some, moments) for table, some in tables for heads in together]
+                jobs = [(heads, *one, moments) for one in tables.values() for heads in together]
                 results = {variant: Statistics(moments) for variant in new}
                 for done, job in enumerate(jobs, 1):
                     for variant, statistics in self._job(*job).items():
@@ -168,19 +170,10 @@ class Bench:
                 self.known |= results
         return [self.known[variant] for variant in requested]
 
-    def _by_table(self, variants: Sequence[Resolved]) -> list[tuple[Table, list[Resolved]]]:
-        """Return each table with the variants that use it; tables of the same bits are one."""
-        merged: dict[bytes, tuple[Table, list[Resolved]]] = {}
-        for some in _grouped(variants, TABLE):
-            table = self.table(some[0])
-            bits = b"".join(np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in table)
-            merged.setdefault(bits, (table, []))[1].extend(some)
-        return list(merged.values())
-
     def table(self, variant: Resolved) -> Table:
         """Return cos and sin at the sampled positions. Shapes: -> two of (n, p)."""
-        subject = Emulated(variant, self.scene.setting, self.scene.axes)
-        return subject.table(self.scene.sample.positions, self.scene.offset)
+        subject = Emulated(variant, self.setting, self.axes)
+        return subject.table(self.sample.positions, self.offset)
 
     def _job(
         self, heads: Sequence[int], table: Table, variants: Sequence[Resolved], moments: Moments
@@ -199,13 +192,12 @@ class Bench:
     def rotated(self, side: Side, head: int, table: Table, variant: Resolved) -> FloatArray:
         """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
         x = self.exact[head].q if side == "q" else self.exact[head].k
-        return kernel.rotate(Emulated(variant, self.scene.setting, self.scene.axes), side, x, table)
+        return kernel.rotate(Emulated(variant, self.setting, self.axes), side, x, table)
 
     def _scores(
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
         """Yield the scores of variants that rotate q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
-        setting = self.scene.setting
 
         @functools.cache
         def exact_sums() -> FloatArray:
@@ -213,9 +205,9 @@ class Bench:
 
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped(variants, ("accumulate",)):
-                total = summed(q, k, Emulated(alike[0], setting), exact_sums)
+                total = summed(q, k, Emulated(alike[0], self.setting), exact_sums)
                 for variant in alike:
-                    out = kernel.stored(total, Emulated(variant, setting), setting.scale)
+                    out = kernel.stored(total, Emulated(variant, self.setting), self.setting.scale)
                     yield variant, out.astype(np.float64, copy=False)
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:

@@ -16,15 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ropeaudit import __version__, errors
-from ropeaudit.audits import cells
-from ropeaudit.audits.cases import Case
-from ropeaudit.audits.cells import Task
+from ropeaudit.audits import sweep
 from ropeaudit.audits.records import Record
+from ropeaudit.audits.sweep import Task
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
 from ropeaudit.runtime import run_metadata
 
@@ -47,10 +46,8 @@ class Problem:
 
     def raised(self) -> NoReturn:
         """Raise it."""
-        result = getattr(errors, self.kind, None)
-        if self.kind == "MemoryError":
-            raise MemoryError(self.text)
-        raise result(self.text) if result else RuntimeError(f"{self.kind}: {self.text}")
+        kind = MemoryError if self.kind == "MemoryError" else getattr(errors, self.kind, None)
+        raise kind(self.text) if kind else RuntimeError(f"{self.kind}: {self.text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +71,13 @@ def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
     """Measure a unit; this runs in a worker."""
     with _one_at_a_time:
         try:
-            rows = [row for _, row in cells.measured(audit, unit, threads)]
+            rows = [row for _, row in sweep.measured(audit, unit, threads)]
             findings = [tuple(factory.findings) for factory in audit.factories()]
             return Result(rows, findings, loaded_versions(audit))
         except errors.UnknownName as error:  # its arguments are no message
             return Problem("UsageError", error.typed)
-        except RopeAuditError as error:
-            return Problem(type(error).__name__, error.typed)
         except Exception as error:
-            return Problem(type(error).__name__, str(error))
-
-
-def without_cases(audit: Audit) -> Audit:
-    """Return what a worker needs to know besides its unit."""
-    return replace(audit, cases=(Case(),), offsets=(0,))
+            return Problem(type(error).__name__, getattr(error, "typed", str(error)))
 
 
 def processes(
@@ -98,12 +88,11 @@ def processes(
     Raises: RopeAuditError if workers die again and again.
     """
     left, deaths = dict(enumerate(units)), dict.fromkeys(range(len(units)), 0)
-    spec, threads = without_cases(audit), max(1, run_metadata.threads() // jobs)
+    threads = max(1, run_metadata.threads() // jobs)
     while left:
         with _pool(min(jobs, len(left))) as pool:
-            submitted = left.items()
             with deaf_children():
-                waiting = {pool.submit(result_of, spec, unit, threads): number for number, unit in submitted}
+                waiting = {pool.submit(result_of, audit, left[number], threads): number for number in left}
             started: set[int] = set()
             try:
                 while waiting:
@@ -158,8 +147,15 @@ def deaf_children() -> Iterator[None]:
 
     What they need is on this one's sys.path, which they get.
     """
-    with isolated_children(), _no_interrupts():
-        yield
+    with isolated_children():
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -172,18 +168,6 @@ def isolated_children() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[_ISOLATED]
-
-
-@contextlib.contextmanager
-def _no_interrupts() -> Iterator[None]:
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(isolated: bool) -> None:
@@ -226,15 +210,19 @@ def on_dask(
         import distributed
     except ImportError:
         raise MissingPackage("--scheduler needs Dask; pip install 'ropeaudit[cluster]'") from None
-    spec, patience = without_cases(audit), Patience(tell)
-    with _silent(), contextlib.ExitStack() as stack:
+    import logging
+
+    patience = Patience(tell)
+    with contextlib.ExitStack() as stack:
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)  # of Dask's log: what matters of it is said in a sentence
         local = scheduler == "local"  # the cluster that it starts ends here too
         address: Any = stack.enter_context(_local(distributed, jobs, listen)) if local else scheduler
         client = stack.enter_context(_connected(distributed, address, listen))
         listen()  # a Ctrl-C during the start
         again = {"pure": False, "retries": MOST_DEATHS}
         with _losing(scheduler):
-            waiting = {client.submit(result_on_dask, spec, unit, **again): unit for unit in units}
+            waiting = {client.submit(result_on_dask, audit, unit, **again): unit for unit in units}
             outcome: Any = distributed.as_completed(waiting)  # type: ignore[no-untyped-call]
         while waiting:
             listen()
@@ -344,19 +332,6 @@ def _losing(scheduler: str) -> Iterator[None]:
             f"--scheduler {scheduler!r}: the Dask scheduler is gone; {_SAFE}: start one, and give the same "
             "command with --resume"
         ) from None
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep Dask's log off stderr: what matters of it is said in a sentence."""
-    import logging
-
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _workers(client: Any) -> int:

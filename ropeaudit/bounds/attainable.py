@@ -11,7 +11,7 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.bounds import phases, terms
+from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Endings
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.recipes import Resolved
@@ -89,7 +89,7 @@ def _squares(subject: Emulated, sample: SampledInputs, block: slice, offset: int
     rest = np.prod([x**2 for x in others], axis=0).sum(axis=1)
     relative = 2 * rotated.variance + (2 * rotated.bias) ** 2 + score.variance
     where = sample.pairs.query[block], sample.pairs.key[block]
-    q, k = (phases.phase(subject, at, offset) for at in where)
+    q, k = (terms.phase(subject, at, offset) for at in where)
     # 1 - e^(-variance) cos(known error), which a phase error costs, without cancellation
     known, half = q.known - k.known, (q.variance + k.variance) / 2
     moved = 2 * np.sin(known / 2) ** 2 - np.expm1(-half) * np.cos(known)

@@ -19,8 +19,7 @@ from typing import Any, TypeAlias
 
 from ropeaudit import reports
 from ropeaudit.audits import records
-from ropeaudit.audits.identity import shown
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import Record, shown
 from ropeaudit.console import output
 from ropeaudit.console.output_files import part_of
 from ropeaudit.errors import BadInput, BadOutput

@@ -11,6 +11,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -48,14 +49,6 @@ class Job(NamedTuple):
     cell: CellIndex | Format
 
 
-class QueryStrip(NamedTuple):
-    """One strip of rows of a query head."""
-
-    head: int
-    rows: slice
-    cols: slice
-
-
 def measure(
     cases: Plan[Inputs],
     anchor: int,
@@ -69,7 +62,7 @@ def measure(
     anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
     should attend to. roundings: of each subject's softmax, None for float64.
     """
-    cells = list(cases.cells())
+    cells = cases.cells()
     results = {cell: Attention() for cell in cells}
     done = 0
     with mapping(threads) as mapped:
@@ -103,7 +96,7 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
 
 def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[CellIndex]]:
     """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
-    room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.seq_len)
+    room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.inputs.seq_len)
     chunk: list[CellIndex] = []
     for cell in cells:
         subjects = {index for index, _ in (*chunk, cell)}
@@ -141,22 +134,22 @@ class _Chunk:
 
     def strips(self) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
         """Yield the share done and the statistics of one strip of rows after the other."""
-        size, heads, done = self.plan.seq_len, self.plan.inputs.q.shape[0], 0
+        size, heads, done = self.plan.inputs.seq_len, self.plan.inputs.q.shape[0], 0
         rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
-        tasks = [(some, masks.columns(self.plan.mask, some, size)) for some in rows]
-        one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.seq_len)
+        strips = [(some, masks.columns(self.plan.mask, some, size)) for some in rows]
+        one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.inputs.seq_len)
         step = max(1, plan.CACHE_BYTES // one)
         for start in range(0, heads, step):
             batch = range(start, min(start + step, heads))
             rotated = self._rotated(batch)
-            jobs = [QueryStrip(head, *task) for head in batch for task in tasks]
-            for part in self.map(lambda task, at=rotated: self._strip(task, at), jobs):
+            jobs = [(head, *strip) for head in batch for strip in strips]
+            for part in self.map(functools.partial(self._strip, rotated), *zip(*jobs, strict=True)):
                 done += 1
-                yield done / (heads * len(tasks)), part
+                yield done / (heads * len(strips)), part
 
     def _rotated(self, heads: range) -> RotatedFactors:
         """Rotate q and k of some heads for every cell and for the reference, panel after panel."""
-        inputs, size = self.plan.inputs, self.plan.seq_len
+        inputs, size = self.plan.inputs, self.plan.inputs.seq_len
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
         jobs += [Job("k", head, cell) for cell in self.cells for head in kv_heads]
@@ -191,52 +184,49 @@ class _Chunk:
             rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table, job.head)
         return kernel.operand(rotated, subject)
 
-    def _strip(self, task: QueryStrip, rotated: RotatedFactors) -> dict[CellIndex, Attention]:
-        """Compare every cell with its reference over one strip of rows of a head."""
+    def _strip(
+        self, rotated: RotatedFactors, head: int, rows: slice, cols: slice
+    ) -> dict[CellIndex, Attention]:
+        """Compare every cell with its reference over one strip of rows of a query head."""
         results: dict[CellIndex, Attention] = {}
-        cols = task.cols
-        hidden = masks.hidden(self.plan.mask, task.rows, cols)
-        places = np.arange(task.rows.start, task.rows.stop)
+        hidden = masks.hidden(self.plan.mask, rows, cols)
+        places = np.arange(rows.start, rows.stop)
         right = None if self.behind is None else places - self.behind - cols.start
-        key_head = task.head // self.plan.inputs.group
+        key_head, keys = head // self.plan.inputs.group, np.arange(cols.start, cols.stop)
+        everyone = np.array(0), np.array(self.plan.inputs.seq_len)
+        share = 1.0 / masks.counts(self.plan.mask, everyone, (keys, keys + 1))  # of a query of a key
+
+        def formed(index: int, offset: int) -> Array:
+            """Return the subject's own scores of the strip in float64, hidden ones -inf. -> (r, c)."""
+            q = rotated[Job("q", head, (index, offset))][rows]
+            k = rotated[Job("k", key_head, (index, offset))][cols]
+            own = kernel.formed(q, k.T, self.plan.subjects[index], self.plan.setting.scale)
+            return masks.hide(own, hidden, -np.inf)
+
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for fmt, members in self.groups.items():
-                q = _factor(rotated[Job("q", task.head, fmt)][task.rows])
+                q = _factor(rotated[Job("q", head, fmt)][rows])
                 k = _factor(rotated[Job("k", key_head, fmt)][cols])
                 exact, _ = exact_scores.product(q, k)
                 slack = 2 * exact_scores.certificate(q, k)
-                reference = ReferenceRows(_masked(exact, hidden), slack, right)
+                reference = ReferenceRows(masks.hide(exact, hidden, -np.inf), slack, right)
                 for index in members:
-                    # of a query of a key
-                    share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)
-                    base = self._form(index, self.anchor, task, rotated, hidden)
+                    base = formed(index, self.anchor)
                     at_anchor, weights = reference.compare(base, self.roundings[index])
                     for offset in self.requested[index]:
                         if offset == self.anchor:
                             results[index, offset] = at_anchor
                             continue
-                        own = self._form(index, offset, task, rotated, hidden)
+                        own = formed(index, offset)
                         compared, weights_here = reference.compare(own, self.roundings[index])
                         results[index, offset] = compared
                         compared.d = float(np.abs(weights_here - weights).sum(axis=0) @ share)
-                        if task.cols.start == 0:
+                        if cols.start == 0:
                             seen = slice(None) if hidden is None else ~hidden[:, 0]
                             compared.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
                         if at_anchor.nonfinite:
                             compared.d = compared.d_logit = np.nan
         return results
-
-    def _form(self, index: int, offset: int, task: QueryStrip, rotated: RotatedFactors, hidden: Any) -> Array:
-        """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
-        subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
-        q = rotated[Job("q", task.head, (index, offset))][task.rows]
-        k = rotated[Job("k", key_head, (index, offset))][task.cols]
-        return _masked(kernel.formed(q, k.T, subject, self.plan.setting.scale), hidden)
-
-
-def _masked(strip: Array, hidden: Any) -> Array:
-    masks.hide(strip, hidden, -np.inf)
-    return strip
 
 
 def _factor(rotated: FloatArray) -> Factor:

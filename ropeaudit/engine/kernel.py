@@ -242,7 +242,11 @@ def store(out: Values, subject: Subject, scale: float, scratch: Values | None = 
     if scale != 1.0:
         if subject.scale_after_store:
             _round(out, subject.score, scratch)
-        _multiply(out, scale, subject.accumulate)
+        if subject.accumulate is FP64:
+            np.multiply(out, scale, out=out)
+        else:  # a narrower accumulator hands its result to float32 arithmetic, as kernels do
+            np.multiply(out, float(np.float32(scale)), out=out)
+            _round(out, FP32, None)
     _round(out, subject.score, scratch)
 
 
@@ -266,18 +270,6 @@ def _sequential(q: FloatArray, k: FloatArray, fmt: Format) -> Values:
         high, low = dd.two_sum(total, product)
         total = round_to(dd.to_odd((high, low + error)), fmt).astype(np.float64)
     return total
-
-
-def _multiply(out: Values, scale: float, fmt: Format) -> None:
-    """out = out * scale, with a scale and a product in the accumulator's arithmetic.
-
-    A narrower accumulator hands its result to float32 arithmetic, as kernels do.
-    """
-    if fmt is FP64:
-        np.multiply(out, scale, out=out)
-        return
-    np.multiply(out, float(np.float32(scale)), out=out)
-    _round(out, FP32, None)
 
 
 def _round(out: Values, fmt: Format, scratch: Values | None) -> None:

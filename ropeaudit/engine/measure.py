@@ -11,10 +11,9 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map, mapping
 
-_Kind: TypeAlias = Format | np.dtype[Any]  # a format that rounds x, or a dtype that holds it
 CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what they may be off by
 
 
@@ -41,7 +39,7 @@ def measure(
 ) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
     results = {cell: CellStatistics() for cell in cases.cells()}
-    scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
+    scores_in_all = masks.count(cases.mask, cases.inputs.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
     with mapping(threads) as mapped:
         for part in _Run(cases, mapped).strips():
@@ -71,15 +69,6 @@ def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellS
     return result
 
 
-class _Job(NamedTuple):
-    """One head of q or k, to be rotated over one panel of positions."""
-
-    side: Side
-    head: int
-    x: FloatArray
-    panel: slice
-
-
 @dataclass(frozen=True, slots=True)
 class _Rotated:
     """q or k of one head and one panel, rotated by every subject and by the reference.
@@ -103,24 +92,20 @@ class _Run:
 
     def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
-        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
+        cells = len(self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
+        # query heads whose rotated q and k fit in the cache together
+        fitting = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.inputs.seq_len))
+        heads, fitting = self.plan.inputs.heads, max(1, fitting)
+        for rows, cols in masks.panels(self.plan.mask, self.plan.inputs.seq_len, plan.PANEL):
             earlier, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:
                     self.tables[panel.start] = earlier.get(panel.start) or self._panel_tables(panel)
-            for heads in self._batches():
-                yield from self._heads(heads, rows, cols)
-
-    def _batches(self) -> Iterator[range]:
-        """Yield query heads whose rotated q and k fit in the cache together."""
-        cells = sum(1 for _ in self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
-        size = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
-        heads = self.plan.inputs.q.shape[0]
-        for start in range(0, heads, max(1, size)):
-            yield range(start, min(start + max(1, size), heads))
+            for start in range(0, heads, fitting):
+                yield from self._heads(range(start, min(start + fitting, heads)), rows, cols)
 
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
-        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.seq_len)
+        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.inputs.seq_len)
 
     def _panel_tables(self, panel: slice) -> dict[CellIndex | None, Any]:
         positions = self.plan.at(panel)
@@ -134,66 +119,46 @@ class _Run:
         return dict(zip(cells, self.map(table, cells), strict=True))
 
     def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
-        inputs = self.plan.inputs
-        kv_heads = sorted({head // inputs.group for head in heads})
-        jobs = [_Job("q", head, inputs.q[head], rows) for head in heads]
-        jobs += [_Job("k", head, inputs.k[head], cols) for head in kv_heads]
-        panels = self._rotate_all(jobs)
-        q = dict(zip(heads, panels, strict=False))
+        group = self.plan.inputs.group
+        kv_heads = sorted({head // group for head in heads})
+        jobs = [*(("q", head, rows) for head in heads), *(("k", head, cols) for head in kv_heads)]
+        panels = list(self.map(self._rotated, *zip(*jobs, strict=True)))
         k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
         starts = range(rows.start, rows.stop, plan.TILE_ROWS)
         cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
         unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
-        strips = [(head, q[head], k[head // inputs.group], cut) for head in heads for cut in unmasked]
+        strips = [
+            (head, q, k[head // group], cut)
+            for head, q in zip(heads, panels, strict=False)
+            for cut in unmasked
+        ]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
-    def _rotate_all(self, jobs: list[_Job]) -> list[_Rotated]:
-        """Rotate every head for every cell and for the reference, all in parallel."""
-        numbers, subjects = range(len(jobs)), self.plan.subjects
-        formats = {subject.input for subject in subjects} | {key.input for key in self.groups}
-        # input format -> to what q and k are converted: to it, or where it changes nothing to its carrier
-        kinds = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
-        to_round = list(itertools.product(numbers, set(kinds.values())))
-        rounded = self.map(self._rounded, [(jobs[number], kind) for number, kind in to_round])
-        inputs: dict[tuple[int, _Kind], FloatArray] = dict(zip(to_round, rounded, strict=True))
-        exactly = list(itertools.product(numbers, self.groups))
-        by_cell = list(itertools.product(numbers, self.plan.cells()))
-        references = self.map(
-            self._rotate_exactly,
-            [(jobs[number], inputs[number, kinds[key.input]], key) for number, key in exactly],
-        )
-        kind_of = {cell: kinds[subjects[cell[0]].input] for cell in self.plan.cells()}
-        operands = self.map(
-            self._rotate, [(jobs[number], inputs[number, kind_of[cell]], cell) for number, cell in by_cell]
-        )
-        panels = [_Rotated() for _ in jobs]
-        for (number, key), factor in zip(exactly, references, strict=True):
-            panels[number].reference[key] = factor
-        for (number, cell), (operand, nonfinite) in zip(by_cell, operands, strict=True):
-            panels[number].subjects[cell] = operand
-            panels[number].nonfinite.update({cell} if nonfinite else ())
-        return panels
+    def _rotated(self, side: Side, head: int, panel: slice) -> _Rotated:
+        """Rotate one head of q or k over a panel of positions, for every cell and for the reference."""
+        inputs, setting, tables = self.plan.inputs, self.plan.setting, self.tables[panel.start]
+        x = (inputs.q if side == "q" else inputs.k)[head][panel]
+        rounded: dict[Format | np.dtype[Any], FloatArray] = {}
 
-    def _rounded(self, task: tuple[_Job, _Kind]) -> FloatArray:
-        """Return the rows of a job as they are rotated."""
-        job, kind = task
-        x = job.x[job.panel]
-        return round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
+        def rounded_to(fmt: Format) -> FloatArray:
+            """Return x in a format; where that changes nothing in its carrier, which formats share."""
+            kind = fmt.carrier if inputs.unchanged_by(fmt) else fmt
+            if kind not in rounded:
+                rounded[kind] = round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
+            return rounded[kind]
 
-    def _rotate_exactly(self, task: tuple[_Job, FloatArray, Key]) -> Factor:
-        job, x, key = task
-        setting, table = self.plan.setting, self.tables[job.panel.start][None]
-        scale = setting.scale if job.side == "q" else 1.0
-        return kernel.rotate_exactly(x, table, setting, key.precision, scale)
-
-    def _rotate(self, task: tuple[_Job, FloatArray, CellIndex]) -> tuple[FloatArray, bool]:
-        """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
-        job, x, cell = task
-        subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start][cell]
-        rotated = kernel.rotate(subject, job.side, x, table, job.head)
-        nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
-        operand = kernel.operand(rotated, subject)
-        return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
+        result, scale = _Rotated(), setting.scale if side == "q" else 1.0
+        for key in self.groups:
+            given = rounded_to(key.input)
+            result.reference[key] = kernel.rotate_exactly(given, tables[None], setting, key.precision, scale)
+        for cell in self.plan.cells():
+            subject = self.plan.subjects[cell[0]]
+            rotated = kernel.rotate(subject, side, rounded_to(subject.input), tables[cell], head)
+            if np.isnan(rotated.min(axis=1)).all():
+                result.nonfinite.add(cell)
+            operand = kernel.operand(rotated, subject)
+            result.subjects[cell] = np.ascontiguousarray(operand.T if side == "k" else operand)
+        return result
 
     def _strip(
         self, strip: tuple[int, _Rotated, _Rotated, slice], first_row: int, cols: slice
@@ -243,59 +208,49 @@ def measure_sampled(
     cases: Plan[SampledInputs], threads: int, progress: Callable[[float], None]
 ) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
-    results, count = {cell: CellStatistics.sampled() for cell in cases.cells()}, len(cases.inputs)
-    pairs = _Pairs(cases)
+    sampled, origin, setting, groups = cases.inputs, cases.origin, cases.setting, cases.keys()
+    count, chosen, workspace = len(sampled), sampled.pairs, Workspace()
+
+    def operands(
+        index: int, sides: tuple[FloatArray, FloatArray], rows: slice
+    ) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
+        subject = cases.subjects[index]
+        x, y = (round_to(side, subject.input) for side in sides)
+        for offset in cases.offsets[index]:
+            q = kernel.rotate(subject, "q", x, subject.table(chosen.query[rows], offset))
+            k = kernel.rotate(subject, "k", y, subject.table(chosen.key[rows], offset))
+            yield kernel.operand(q, subject), kernel.operand(k, subject)
+
+    def measure_block(rows: slice) -> dict[CellIndex, CellStatistics]:
+        """Measure all cells over some of the pairs."""
+        of_block = {cell: CellStatistics.sampled() for cell in cases.cells()}
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            tables = (
+                exact_scores.distance_table((chosen.query[rows] + origin).astype(np.float64), setting),
+                exact_scores.distance_table((chosen.key[rows] + origin).astype(np.float64), setting),
+            )
+            sides, block = (sampled.q[rows], sampled.k[rows]), Block.pairs(rows.start, chosen.weight[rows])
+            for key, members in groups.items():
+                q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
+                exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
+                for index in members:
+                    cells = [of_block[index, offset] for offset in cases.offsets[index]]
+                    kernel.gather_reference(exact, error, block, cells)
+                    rotated, subject = operands(index, sides, rows), cases.subjects[index]
+                    kernel.measure(subject, rotated, setting.scale, exact, block, cells, workspace)
+        return of_block
+
+    results = {cell: CellStatistics.sampled() for cell in cases.cells()}
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
     with mapping(threads) as mapped:
-        for rows, part in zip(blocks, mapped(pairs.measure, blocks), strict=True):
+        for rows, part in zip(blocks, mapped(measure_block, blocks), strict=True):
             for cell, measured in part.items():
                 results[cell].merge(measured)
             progress(rows.stop / count)
-    chosen = cases.inputs.pairs
     for measured in results.values():
         for statistics in (measured.drift, measured.self_drift):
             if statistics.place is not None:
                 at = statistics.place[2]
                 statistics.place = int(chosen.head[at]), int(chosen.query[at]), int(chosen.key[at])
     return results
-
-
-class _Pairs:
-    """The sampled pairs of a plan, a block at a time."""
-
-    def __init__(self, cases: Plan[SampledInputs]) -> None:
-        self.plan, self.groups = cases, cases.keys()
-        self.workspace = Workspace()
-
-    def measure(self, rows: slice) -> dict[CellIndex, CellStatistics]:
-        """Measure all cells over some of the pairs."""
-        results = {cell: CellStatistics.sampled() for cell in self.plan.cells()}
-        sampled, origin, setting = self.plan.inputs, self.plan.origin, self.plan.setting
-        pairs = sampled.pairs
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            tables = (
-                exact_scores.distance_table((pairs.query[rows] + origin).astype(np.float64), setting),
-                exact_scores.distance_table((pairs.key[rows] + origin).astype(np.float64), setting),
-            )
-            sides = sampled.q[rows], sampled.k[rows]
-            block = Block.pairs(rows.start, pairs.weight[rows])
-            for key, members in self.groups.items():
-                q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
-                exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
-                for index in members:
-                    cells = [results[index, offset] for offset in self.plan.offsets[index]]
-                    kernel.gather_reference(exact, error, block, cells)
-                    operands, subject = self._operands(index, sides, rows), self.plan.subjects[index]
-                    kernel.measure(subject, operands, setting.scale, exact, block, cells, self.workspace)
-        return results
-
-    def _operands(
-        self, index: int, sides: tuple[FloatArray, FloatArray], rows: slice
-    ) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
-        subject, pairs = self.plan.subjects[index], self.plan.inputs.pairs
-        x, y = (round_to(side, subject.input) for side in sides)
-        for offset in self.plan.offsets[index]:
-            q = kernel.rotate(subject, "q", x, subject.table(pairs.query[rows], offset))
-            k = kernel.rotate(subject, "k", y, subject.table(pairs.key[rows], offset))
-            yield kernel.operand(q, subject), kernel.operand(k, subject)

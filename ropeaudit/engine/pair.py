@@ -9,25 +9,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.engine import kernel, plan
-from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics, Values
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
-from ropeaudit.reference.exact_scores import Factor, Precision
+from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.threads import mapping, worth
 from ropeaudit.subjects import Subject
 
+Dims: TypeAlias = NDArray[np.int64]  # an order of dims
 _EQUAL = 0.005  # share by which two RMS drifts must differ for one to be nearer
 
 
@@ -74,24 +76,32 @@ class PairStatistics:
 
 
 class FreshRotation:
-    """A subject, and q and k rotated by it from scratch, at their positions + offset."""
+    """A subject, and q and k rotated by it from scratch, at their positions + offset.
 
-    def __init__(self, subject: Subject, inputs: Inputs, offset: int) -> None:
-        self.subject, self.inputs, self.offset = subject, inputs, offset
+    into, back: the orders of dims that bring q and k into its layout, and what it returns into that of the
+    case; None where they are the same. Shapes: (d,) each.
+    """
+
+    def __init__(
+        self, subject: Subject, inputs: Inputs, offset: int, into: Dims | None, back: Dims | None
+    ) -> None:
+        self.subject, self.inputs, self.offset, self.into, self.back = subject, inputs, offset, into, back
         self.tables: dict[int, Any] = {}
 
     def prepare(self, panels: Sequence[slice]) -> None:
         """Hold the tables of these panels, and of no others."""
-        self.tables = {p.start: self.tables.get(p.start) or self._table(p) for p in panels}
-
-    def _table(self, panel: slice) -> Any:
-        return self.subject.table(np.arange(panel.start, panel.stop, dtype=np.int64), self.offset)
+        self.tables = {
+            panel.start: self.tables.get(panel.start)
+            or self.subject.table(np.arange(panel.start, panel.stop, dtype=np.int64), self.offset)
+            for panel in panels
+        }
 
     def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
         x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
-        x = round_to(x, self.subject.input)
-        return kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
+        x = round_to(x if self.into is None else x[:, self.into], self.subject.input)
+        y = kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
+        return y if self.back is None else np.ascontiguousarray(y[:, self.back])
 
 
 class Comparison:
@@ -103,13 +113,13 @@ class Comparison:
         setting: RopeSetting,
         mask: Mask,
         pair: tuple[FreshRotation, FreshRotation],
-        origin: int = 0,
-        bits: Format | None = None,
+        origin: int,
+        bits: Format,
     ) -> None:
         """Remember what is compared.
 
         origin: added to the positions of the reference; it matters where angles are clipped. bits: the format
-        in which rotated q and k are compared bit by bit; None: they are not.
+        in which rotated q and k are compared bit by bit.
         """
         self.bits = bits
         self.inputs, self.setting, self.mask, self.pair, self.origin = inputs, setting, mask, pair, origin
@@ -119,12 +129,11 @@ class Comparison:
         wide = max(subject.narrowest for subject in subjects) > FP32.precision
         self.precision: Precision = "extended" if wide else "double"
 
-    def run(self, progress: Callable[[float], None], threads: int | None = None) -> PairStatistics:
+    def run(self, progress: Callable[[float], None]) -> PairStatistics:
         """Return what was measured; progress gets the share that is done, from 0 to 1."""
         heads, size, _ = self.inputs.q.shape
         total, result = masks.count(self.mask, size) * heads, PairStatistics()
-        count = worth(min(threads or run_metadata.threads(), heads), size)
-        with mapping(count) as mapped:
+        with mapping(worth(min(run_metadata.threads(), heads), size)) as mapped:
             for panels in self._panels(size):
                 for part in mapped(functools.partial(self._head, *panels), range(heads)):
                     result.merge(part)
@@ -157,12 +166,11 @@ class Comparison:
                 sides.append((rotator.rotated("q", head, rows), rotator.rotated("k", kv_head, cols)))
                 q, k = (kernel.operand(x, rotator.subject) for x in sides[-1])
                 rotated.append((q, np.ascontiguousarray(k.T)))
-            if self.bits:
-                alone = head % self.inputs.group == 0  # several heads share those of k
-                for index in [index for index, on in enumerate((new[0], new[1] and alone)) if on]:
-                    result.elements += sides[0][index].size
-                    first, second = (round_to(side[index], self.bits) for side in sides)
-                    result.differing += int(np.count_nonzero(bits_differ(first, second)))
+            alone = head % self.inputs.group == 0  # several heads share those of k
+            for index in [index for index, on in enumerate((new[0], new[1] and alone)) if on]:
+                result.elements += sides[0][index].size
+                first, second = (round_to(side[index], self.bits) for side in sides)
+                result.differing += int(np.count_nonzero(bits_differ(first, second)))
             given = self.inputs.q[head][rows], self.inputs.k[kv_head][cols]
             exact = {
                 fmt: kernel.exact_factors(given, fmt, tables, self.setting, self.precision)
@@ -175,29 +183,24 @@ class Comparison:
                 for keys in masks.tiles(self.mask, queries, cols, plan.TILE_COLUMNS, self.inputs.seq_len):
                     in_k = slice(keys.start - cols.start, keys.stop - cols.start)
                     block = Block.tile(self.mask, head, queries, keys)
-                    self._gather(
-                        result,
-                        block,
-                        [(q[in_q], k[:, in_k]) for q, k in rotated],
-                        {fmt: (q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in exact.items()},
-                    )
+                    scores = {
+                        fmt: exact_scores.product(q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in exact.items()
+                    }
+                    self._gather(result, block, scores, [(q[in_q], k[:, in_k]) for q, k in rotated])
         return result
 
     def _gather(
         self,
         result: PairStatistics,
         block: Block,
+        exact: dict[Format, ExactScores],
         rotated: Sequence[tuple[FloatArray, FloatArray]],
-        factors: dict[Format, tuple[Factor, Factor]],
     ) -> None:
         """Form both scores of a tile and take in their differences. rotated: q (r, d), k (d, c)."""
-        exact = {fmt: exact_scores.product(q, k) for fmt, (q, k) in factors.items()}
-        formed: list[Values] = []
-        drifts: list[Values] = []
+        formed, drifts = list[Values](), list[Values]()
         for rotator, fmt, (q, k) in zip(self.pair, self.formats, rotated, strict=True):
-            own = kernel.formed(q, k, rotator.subject, self.setting.scale)
-            formed.append(own)
-            drifts.append(kernel.minus_exact(own, exact[fmt], block.hidden))
+            formed.append(kernel.formed(q, k, rotator.subject, self.setting.scale))
+            drifts.append(kernel.minus_exact(formed[-1], exact[fmt], block.hidden))
         for reference, fmt in zip(result.references, self.formats, strict=True):
             kernel.gather_exact(reference, exact[fmt], block)
         difference = kernel.minus_exact(formed[0], (formed[1], None), block.hidden)

@@ -5,7 +5,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -109,21 +109,14 @@ class Plan(Generic[V]):
     origin: int = 0
     positions: Positions | None = None
 
-    @property
-    def seq_len(self) -> int:
-        """s: the number of positions."""
-        return self.inputs.seq_len
-
     def at(self, panel: slice) -> Positions:
         """Return the positions of some rows."""
         rows = np.arange(panel.start, panel.stop, dtype=np.int64)
         return rows if self.positions is None else self.positions[rows]
 
-    def cells(self) -> Iterator[CellIndex]:
-        """Yield the cells in order."""
-        for index, offsets in enumerate(self.offsets):
-            for offset in offsets:
-                yield index, offset
+    def cells(self) -> list[CellIndex]:
+        """Return the cells in order."""
+        return [(index, offset) for index, offsets in enumerate(self.offsets) for offset in offsets]
 
     def keys(self) -> dict[Key, list[int]]:
         """Return which subjects share a reference: those that see the same q and k.

@@ -43,9 +43,7 @@ class Block:
         """Return the block of some queries with some keys."""
         shape = rows.stop - rows.start, cols.stop - cols.start
         hidden = masks.hidden(mask, rows, cols)
-        visible = shape[0] * shape[1]
-        if hidden is not None:
-            visible = masks.visible(mask, rows, cols)
+        visible = shape[0] * shape[1] - (0 if hidden is None else int(np.count_nonzero(hidden)))
         return cls(shape, visible, (head, rows.start, cols.start), hidden)
 
     @classmethod

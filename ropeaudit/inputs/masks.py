@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ Mask: TypeAlias = str
 MASKS: tuple[str, ...] = ("causal", "full", "window:N")
 
 Ints: TypeAlias = NDArray[np.int64]
+Values = TypeVar("Values", bound=NDArray[Any])
 
 _ALL = 2**53  # more than there are positions
 
@@ -68,14 +69,10 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
     return queries, np.where(first, inside - short * (short + 1) // 2, queries - width + 1 + place)
 
 
-def first_seen(mask: Mask, queries: Ints) -> Ints:
-    """Return the first key that each query sees. Shapes: (n,) -> (n,)."""
-    return np.maximum(queries - _width(mask) + 1, 0)
-
-
-def last_seen(mask: Mask, queries: Ints, seq_len: int) -> Ints:
-    """Return the last key that each query sees. Shapes: (n,) -> (n,)."""
-    return np.full_like(queries, seq_len - 1) if mask == "full" else queries
+def seen_keys(mask: Mask, queries: Ints, seq_len: int) -> tuple[Ints, Ints]:
+    """Return the first and the last key that each query sees. Shapes: (n,) -> two of (n,)."""
+    last = np.full_like(queries, seq_len - 1) if mask == "full" else queries
+    return np.maximum(queries - _width(mask) + 1, 0), last
 
 
 def columns(mask: Mask, rows: slice, seq_len: int) -> slice:
@@ -118,23 +115,11 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     return (keys > queries) | (keys <= queries - width)
 
 
-def hide(values: NDArray[Any], hidden: NDArray[np.bool_] | None, value: float = 0.0) -> None:
-    """Set to `value`, where it lies, what a mask hides."""
+def hide(values: Values, hidden: NDArray[np.bool_] | None, value: float = 0.0) -> Values:
+    """Set to `value`, where it lies, what a mask hides; return the array."""
     if hidden is not None:
         np.copyto(values, value, where=hidden)
-
-
-def visible(mask: Mask, rows: slice, cols: slice) -> int:
-    """Return how many scores of a tile are seen."""
-    ends = [np.array(end) for end in (rows.start, rows.stop, cols.start, cols.stop)]
-    return int(counts(mask, (ends[0], ends[1]), (ends[2], ends[3])))
-
-
-def watchers(mask: Mask, cols: slice, seq_len: int) -> Ints:
-    """Return how many queries see each key of `cols`. Shapes: -> (c,)."""
-    if mask == "full":
-        return np.full(cols.stop - cols.start, seq_len)
-    return np.asarray(np.minimum(seq_len - np.arange(cols.start, cols.stop), _width(mask)))
+    return values
 
 
 def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> Ints:

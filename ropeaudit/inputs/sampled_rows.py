@@ -24,6 +24,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Ints, Mask
 from ropeaudit.inputs.qk import Inputs, check_kind, constant, on_16_bit_grid
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import doing
 
 BY_ROW = "gaussian-by-row"  # the source where every row has a generator of its own
 STREAMED = 2**32  # the longest stream, in numbers: most of a minute
@@ -132,10 +133,8 @@ def synthetic(
     else:
         generator, split = np.random.default_rng(seed), heads / (heads + kv_heads)
         store = [
-            _streamed(generator, in_q, heads * seq_len, d, lambda share: progress(split * share)),
-            _streamed(
-                generator, in_k, kv_heads * seq_len, d, lambda share: progress(split + (1 - split) * share)
-            ),
+            _streamed(generator, in_q, heads * seq_len, d, doing.part(progress, 0.0, split)),
+            _streamed(generator, in_k, kv_heads * seq_len, d, doing.part(progress, split, 1.0)),
         ]
     q, k = (SideRows(rows, np.arange(in_q.size)) for rows in store)
     return SampledInputs(chosen, q, k, *sizes, kind, seed)
@@ -295,7 +294,7 @@ class _SizeSums:
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:
         self.seq_len, self.group = q.shape[1], len(q) // len(k)
         places = np.arange(self.seq_len)
-        self.first, self.last = masks.first_seen(mask, places), masks.last_seen(mask, places, self.seq_len)
+        self.first, self.last = masks.seen_keys(mask, places, self.seq_len)
         self.keys = np.zeros((len(k), self.seq_len + 1))
         np.cumsum(k, axis=1, out=self.keys[:, 1:])
         self.seen = self.keys[:, self.last + 1] - self.keys[:, self.first]

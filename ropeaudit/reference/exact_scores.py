@@ -134,34 +134,26 @@ def rotated(
     bits = (53 - math.ceil(math.log2(x.shape[1]))) // 2
     for start in range(0, len(x), _ROWS):
         rows = slice(start, start + _ROWS)
-        part = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
-        high, low = _rotated_exactly(x[rows], *part, members, scale)
-        whole[rows], head[rows] = high, _leading(high, bits)
+        high, low = x[rows].copy(), np.zeros(x[rows].shape)
+        a, b = (x[rows][:, dims] for dims in members)
+        at_cos, at_sin = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
+        first = dd.subtract(dd.multiply(at_cos, a), dd.multiply(at_sin, b))
+        second = dd.add(dd.multiply(at_cos, b), dd.multiply(at_sin, a))
+        for dims, (above, below) in zip(members, (first, second), strict=True):
+            high[:, dims], low[:, dims] = above, below
+        if scale != 1.0:
+            high, low = dd.multiply((high, low), float(scale))
+        # the multiple of 2^-bits times the row's largest power of two that is nearest to each
+        _, exponent = np.frexp(np.max(np.abs(high), axis=1, keepdims=True, initial=0.0))
+        sigma = np.ldexp(1.5, exponent + 52 - bits)
+        whole[rows], head[rows] = high, (high + sigma) - sigma
         rest[rows] = (high - head[rows]) + low
     return Factor(whole, head, rest, _norm(whole), _norm(rest))
-
-
-def _leading(x: Array, bits: int) -> Array:
-    """Return the multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
-    _, exponent = np.frexp(np.max(np.abs(x), axis=1, keepdims=True, initial=0.0))
-    sigma = np.ldexp(1.5, exponent + 52 - bits)
-    return np.asarray((x + sigma) - sigma)
 
 
 def _norm(x: Array) -> float:
     """Return the largest 2-norm of a row. Shapes: (s, d)."""
     return float(np.sqrt(np.max(np.einsum("sd,sd->s", x, x), initial=0.0)))
-
-
-def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
-    """Return rows of x rotated and scaled in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
-    high, low = np.array(x), np.zeros(x.shape)
-    a, b = (x[:, dims] for dims in members)
-    first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
-    second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
-    high[:, members[0]], low[:, members[0]] = first
-    high[:, members[1]], low[:, members[1]] = second
-    return dd.multiply((high, low), float(scale)) if scale != 1.0 else (high, low)
 
 
 def product(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
-from ropeaudit.audits.identity import APART
+from ropeaudit.audits.records import APART
 from ropeaudit.reports import Report, only, reading, settings, tabulated
 from ropeaudit.reports.answers import Answer, Status
 from ropeaudit.reports.numbers import counted, short

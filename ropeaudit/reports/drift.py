@@ -10,8 +10,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.identity import moved_apart
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import Record, moved_apart
 from ropeaudit.bounds.attainable import storing
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, settings, tabulated, verdicts

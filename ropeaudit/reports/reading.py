@@ -17,8 +17,7 @@ from typing import Any, TextIO, TypeVar
 
 from ropeaudit import reports
 from ropeaudit.audits import records
-from ropeaudit.audits.identity import APART, FOLLOWING, UNKNOWN, case_of
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import APART, FOLLOWING, UNKNOWN, Record, case_of
 from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.reports import Row
 from ropeaudit.runtime import digests, run_metadata

@@ -10,8 +10,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits.comparison import value
-from ropeaudit.audits.identity import UNKNOWN
-from ropeaudit.audits.records import COLUMNS, Record
+from ropeaudit.audits.records import COLUMNS, UNKNOWN, Record
 from ropeaudit.errors import UnknownName
 from ropeaudit.reports.numbers import percent, printable, times
 

@@ -18,19 +18,6 @@ _PACKAGES = ("ropeaudit", "numpy", "ml_dtypes", "torch", "click", "rich", "panda
 _BESIDE = ("accelerate", "flash-attn", "safetensors", "triton", "vllm", "xformers")
 
 
-def versions() -> dict[str, str]:
-    """Return package -> installed version; nothing is imported for it."""
-    from importlib import metadata  # in-function: it takes as long as a small audit
-
-    installed = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            installed[package] = "not installed"
-    return installed
-
-
 def threads() -> int:
     """Return how many threads an audit uses: the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -54,7 +41,15 @@ def free_bytes() -> int:
 
 def environment() -> dict[str, Any]:
     """Return versions, platform, threads and what NumPy computes with as a flat mapping."""
-    return versions() | {
+    from importlib import metadata  # in-function: it takes as long as a small audit
+
+    installed = {"python": platform.python_version()}
+    for package in _PACKAGES:  # nothing is imported for it
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            installed[package] = "not installed"
+    return installed | {
         "platform": platform.platform(),
         "machine": platform.machine(),
         "threads": threads(),
@@ -97,19 +92,18 @@ def command_line() -> str:
     return shlex.join(["ropeaudit", *sys.argv[1:]])
 
 
-def now() -> str:
-    """Return the time in UTC to the second; SOURCE_DATE_EPOCH replaces it where it is set."""
+def gather() -> dict[str, Any]:
+    """Return all metadata of this run, its time in UTC to the second.
+
+    SOURCE_DATE_EPOCH replaces that where it is set.
+    """
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
         moment = datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
     except (ValueError, OverflowError, OSError):  # not set, or not a time
         moment = datetime.datetime.now(datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def gather() -> dict[str, Any]:
-    """Return all metadata of this run."""
-    return {"command": command_line(), "time": now(), "environment": environment()}
+    time = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"command": command_line(), "time": time, "environment": environment()}
 
 
 def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:

@@ -15,7 +15,7 @@ import ropeaudit
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
-from ropeaudit.bounds import phases
+from ropeaudit.bounds import terms
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports import reading
@@ -121,7 +121,7 @@ def test_a_shifted_position_is_rounded_once() -> None:
 def test_rounded_frequencies_are_predicted_by_the_distances_on_each_axis() -> None:
     setting = Case(axes="flux", grid="8x12").setting(0)
     subject = Emulated(recipes.named("hf-model-cast").resolve(parse("bf16")), setting)
-    assert not phases.rate(subject).any()
+    assert not terms.rate(subject).any()
     cast = {"frequency": "bf16"}
     [row] = ropeaudit.shift(0, "fp32", "meta", changes=cast, axes="flux", grid="16x24", heads=1)
     assert row.drift_rms > 100 * row.attainable_rms

@@ -3,7 +3,7 @@
 import pytest
 
 from ropeaudit import shift
-from ropeaudit.audits import cells
+from ropeaudit.audits import sweep
 from ropeaudit.audits.cases import Outline
 from ropeaudit.engine.statistics import Block
 from ropeaudit.inputs import masks
@@ -12,7 +12,7 @@ SIZES = Outline(4, 2, 3000, "gaussian", 0)
 
 
 def guess(mask: str = "causal", stages: dict[str, str] | None = None, dims: int = 64, **rest) -> float:
-    return cells.cell_seconds(SIZES, dims, mask, stages or {}, **rest)
+    return sweep.cell_seconds(SIZES, dims, mask, stages or {}, **rest)
 
 
 def test_more_work_is_guessed_to_take_longer() -> None:
@@ -39,5 +39,5 @@ def test_hidden_scores_of_a_tile_count(mask, seq_len, monkeypatch) -> None:
 
     monkeypatch.setattr(Block, "tile", seen)
     list(shift(0, "fp32", "meta", heads=1, seq_len=seq_len, head_dim=2, mask=mask))
-    assert masks.count(mask, seq_len) <= cells._formed(mask, seq_len)
-    assert sum(formed) / 2 <= cells._formed(mask, seq_len) <= 2 * sum(formed)
+    assert masks.count(mask, seq_len) <= sweep._formed(mask, seq_len)
+    assert sum(formed) / 2 <= sweep._formed(mask, seq_len) <= 2 * sum(formed)

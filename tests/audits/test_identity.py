@@ -14,7 +14,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import compare
-from ropeaudit.audits.identity import case_of
+from ropeaudit.audits.records import case_of
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main

@@ -14,7 +14,7 @@ import pytest
 from cases import first_fast
 
 from ropeaudit import recipes, shift
-from ropeaudit.audits import records, summation
+from ropeaudit.audits import comparison, records
 from ropeaudit.audits.comparison import compare
 from ropeaudit.console import gates
 from ropeaudit.engine import kernel
@@ -73,7 +73,7 @@ def differences(before: list[dict], after: list[dict]) -> dict[str, float]:
             if not isinstance(old[name], float):
                 largest[name] = math.inf if name not in (*NOWHERE, "top1_flips") else 0.0
                 continue
-            allowed = summation.allowance(old, new, name)
+            allowed = comparison.allowance(old, new, name)
             allowed += old["reference_error"] if "drift" in name else 0.0
             change = abs(old[name] - new[name])
             largest[name] = max(largest.get(name, 0.0), change / allowed if allowed else math.inf)
@@ -181,7 +181,7 @@ def test_the_kernel_stands_in_the_metadata_and_is_read_back(tmp_path: Path, monk
 
 
 def test_every_column_says_what_another_processor_may_change() -> None:
-    said = {name: summation.meaning(name) for name in records.COLUMNS}
+    said = {name: comparison.meaning(name) for name in records.COLUMNS}
     assert said["drift_rms"] == said["change_max"] == said["attention_tv_mean"] == "the order of sums"
     assert said["distinct_positions"] == said["stages"] == said["scale"] == "nothing"
     assert said["reference_rms"] == "1e-12 of it"
@@ -204,8 +204,8 @@ def test_rows_that_lack_a_column_are_compared_by_what_they_say(lacking: str) -> 
 
 def test_entropy_moves_by_the_mean_moved_weight_times_one_and_the_logarithm_of_the_queries() -> None:
     """|ΔH| of n weights is at most their change in 1-norm times 1 + log n."""
-    order, row = summation.Order(1e-7, 0.0, 0.0, 64), {"seq_len": 16, "heads": 1}
+    order, row = comparison.Order(1e-7, 0.0, 0.0, 64), {"seq_len": 16, "heads": 1}
     moved, entropy = (
-        summation._of_attention(column, order, row, 0.0) for column in ("attention_tv_mean", "entropy")
+        comparison._of_attention(column, order, row, 0.0) for column in ("attention_tv_mean", "entropy")
     )
     assert entropy == pytest.approx(moved * (1 + math.log(16)), rel=1e-15, abs=0)

@@ -22,8 +22,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.cells import Task, measured, units
-from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep import Sweep, Task, measured, units
 from ropeaudit.console import sweep_file
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import BadInput

@@ -54,7 +54,7 @@ def test_errors_come_home(error, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(workers.cells, "measured", fail)
+    monkeypatch.setattr(workers.sweep, "measured", fail)
     result = workers.result_of(Audit(), (), 1)
     assert isinstance(result, workers.Problem)
     usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)

@@ -15,7 +15,7 @@ from optional import needs
 
 from ropeaudit import shift, to_frame
 from ropeaudit.audits import records
-from ropeaudit.audits.identity import APART, case_of
+from ropeaudit.audits.records import APART, case_of
 from ropeaudit.main import main
 
 SMALL = "--heads 1 --seq-len 12 --head-dim 8"

@@ -15,7 +15,7 @@ from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds import Bound, bound, bounds, phases, terms
+from ropeaudit.bounds import Bound, bound, bounds, terms
 from ropeaudit.engine import kernel
 from ropeaudit.engine.measure import measure
 from ropeaudit.engine.plan import Plan
@@ -279,7 +279,7 @@ def test_angles_are_off_by_what_is_known_and_at_most_the_worst_more(clip, dtype,
     setting, steps = RopeSetting.of(16, clip=clip), np.arange(1, 60)
     recipe = recipes.named("uniform").changed({"frequency": frequency}).resolve(parse(dtype))
     subject = Emulated(recipe, setting)
-    stored, seen = subject.angles(steps).astype(np.float64), phases.phase(subject, steps, 0)
+    stored, seen = subject.angles(steps).astype(np.float64), terms.phase(subject, steps, 0)
     for pair, theta in enumerate(exact_frequencies.frequencies(setting)):
         for row, step in enumerate(steps.tolist()):
             exact = step * Fraction(theta)
@@ -293,7 +293,7 @@ def test_pairs_that_do_not_move_are_off_as_at_the_start() -> None:
     setting = RopeSetting.of(8)
     axes, steps = case.position_axes(setting), np.arange(1, 20)
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting, axes)
-    start, shifted = (phases.phase(subject, steps, offset) for offset in (0, 1000))
+    start, shifted = (terms.phase(subject, steps, offset) for offset in (0, 1000))
     still = ~axes.moved()
     assert 0 < still.sum() < still.size
     for name in ("known", "worst", "variance"):

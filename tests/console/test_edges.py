@@ -18,7 +18,7 @@ from ropeaudit.audits.comparison import Pair
 from ropeaudit.console import gates, sweep_file
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.errors import BadInput, BadShape, UsageError
-from ropeaudit.features.explain.remedies import parse
+from ropeaudit.features.explain.blames import parse
 from ropeaudit.features.model import load as model_load
 from ropeaudit.main import main
 from ropeaudit.rope import hf_config

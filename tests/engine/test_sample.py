@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import Audit, Case, bounds, parse, recipes, shift
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import recording
+from ropeaudit.audits import case_run
 from ropeaudit.bounds.attainable import predicted_rms
 from ropeaudit.engine import kernel, measure
 from ropeaudit.engine.plan import Plan
@@ -394,7 +394,7 @@ def test_sixteen_million_tokens_need_no_room() -> None:
 
 @pytest.mark.parametrize("offset", [0, 1000, -40, 65500])
 def test_positions_are_counted_in_parts(offset, monkeypatch) -> None:
-    monkeypatch.setattr(recording, "_POSITIONS", 16)
+    monkeypatch.setattr(case_run, "_POSITIONS", 16)
     for dtype in ("bf16", "fp16", "fp32"):
         numbers = (np.arange(90) + offset).astype(float)
         rounded = round_to(numbers, parse(dtype))

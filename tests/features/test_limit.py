@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ropeaudit import limit, parse, recipes, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
-from ropeaudit.bounds.phases import last_exact_offset
+from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.features.limit import analysis, boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search
@@ -450,11 +450,11 @@ def test_a_bound_that_is_all_that_is_accepted_proves_it() -> None:
     """As 0 of 0: where nothing is rounded, no drift at all is accepted."""
     proof = SimpleNamespace(
         bound=lambda regime, offset: 0.0,
-        measured=lambda offset: SimpleNamespace(reference_error=0.0, reference_rms=1.0),
+        at=lambda offset: SimpleNamespace(reference_error=0.0, reference_rms=1.0),
     )
     regime = SimpleNamespace(first=0)
     for column in ("drift_max", "drift_relative", "change_max"):
-        assert analysis.Proof.proves(proof, Tolerance(column, 0.0), regime, 7)
+        assert analysis.CaseLimits.proves(proof, Tolerance(column, 0.0), regime, 7)
 
 
 def test_the_bound_proves_that_scores_are_finite() -> None:

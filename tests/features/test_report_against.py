@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ropeaudit import shift
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, compare
-from ropeaudit.audits.identity import case_of
+from ropeaudit.audits.records import case_of
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports.comparison import COLUMNS, answer

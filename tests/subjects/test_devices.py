@@ -16,7 +16,7 @@ from cases import first_fast
 from pretended_device import NAME, PLACE, alone, only_here
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.audits.identity import case_of
+from ropeaudit.audits.records import case_of
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.state import state
 from ropeaudit.errors import UsageError

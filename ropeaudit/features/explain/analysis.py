@@ -1,7 +1,7 @@
 """Why scores drift: each stage's share, where the drift sits, and the smallest remedy.
 
-`blames` says what is compared, `variants` measures it, `remedies` searches for what to widen. Code is traced
-first (`tracing`), then explained by way of the recipe that it resembles.
+`blames` says what is compared, and searches for what to widen, `variants` measures it. Code is traced first
+(`tracing`), then explained by way of the recipe that it resembles.
 
 A score is a sum over frequency pairs, and so is its drift, but for what the accumulator and the score format
 add and for dims without position. With q̂ = q* + δq of a pair and k̂ alike, its part is scale·(δq·k* + q̂·δk).
@@ -21,19 +21,23 @@ import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.results import Result
-from ropeaudit.audits.variants import Bench, Sample, Scene
+from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import ForeignError, UsageError, one_line
-from ropeaudit.features.explain import blames, remedies, tracing
-from ropeaudit.features.explain.blames import Blame, NonfiniteScores
-from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
+from ropeaudit.features.explain import blames, tracing
+from ropeaudit.features.explain.blames import (
+    Blame,
+    DriftTolerance,
+    NonfiniteScores,
+    Remedy,
+    RemedySearch,
+)
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
@@ -69,21 +73,14 @@ class Parts:
 
 def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
-    table, heads = bench.table(recipe), bench.scene.sample.heads
+    table, heads = bench.table(recipe), bench.sample.heads
     with mapping(1):
         by_head = [_of_head(bench, recipe, table, head) for head in heads]
     return Parts(*(sum(getattr(one, field.name) for one in by_head) for field in fields(Parts)))
 
 
-def wavelengths(bench: Bench) -> Array:
-    """Return the tokens of a full rotation of every pair, inf where it is not rotated. Shapes: -> (p,)."""
-    rotations: Array = exact_scores.rotations_per_token(bench.scene.setting)[0]
-    with np.errstate(divide="ignore"):
-        return np.asarray(1.0 / rotations)
-
-
 def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
-    setting, exact = bench.scene.setting, bench.exact[head]
+    setting, exact = bench.setting, bench.exact[head]
     hidden = exact.block.hidden
     sides = [np.stack(split_pairs(x, setting)).astype(np.float64) for x in (exact.q, exact.k)]
     norms = np.stack([np.hypot(a, b).sum(axis=0) for a, b in sides])
@@ -112,7 +109,7 @@ def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
 
 def _factors(bench: Bench, head: int, q: Array, k: Array) -> Sequence[tuple[Array, Array]]:
     """Return, per pair, the two factors whose product is its part of the drift. Shapes: (n, 4) each."""
-    setting = bench.scene.setting
+    setting = bench.setting
     exact_q, exact_k = bench.factors(head, 1.0)
     errors = _error(q, exact_q), _error(k, exact_k)
     dims = [split_pairs(x, setting) for x in (errors[0], q, exact_k.whole, errors[1])]
@@ -232,9 +229,9 @@ def explain(
     some = subjects(
         *(recipes, implementations, dtypes, changes, DEFAULT[:1]), order=order, device=device, under=under
     )
-    bound = remedies.parse(tolerance) if isinstance(tolerance, str) else None
+    bound = blames.parse(tolerance) if isinstance(tolerance, str) else None
     if isinstance(tolerance, tuple):
-        bound = remedies.tolerance(*tolerance)
+        bound = blames.tolerance(*tolerance)
     numbers = None if offsets is None else arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
 
@@ -276,29 +273,21 @@ def run(
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
             raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
     fits(max(case.check(shifts) for case in cases))
-    return _explained(cases, some, offsets, shifts, tolerance, on_progress)
-
-
-def _explained(
-    cases: Sequence[Case],
-    some: Sequence[Chosen],
-    offsets: Sequence[int] | None,
-    shifts: Sequence[int],
-    tolerance: DriftTolerance | None,
-    on_progress: OnProgress,
-) -> Iterator[Explanation | CodeExplanation]:
-    """Yield the results. offsets: as requested, None where not. shifts: the offsets to explain."""
     jobs = len(shifts) * len(some) + sum(not isinstance(one, Resolved) for one in some)
     work = steps(on_progress, len(cases) * jobs)
-    for case, inputs, setting, part in loaded(cases, some, shifts):
-        vectors = case, inputs, setting
-        for subject in part:
-            if isinstance(subject, Resolved):
-                for shift in shifts:
-                    yield _explanation(vectors, subject, int(shift), tolerance, next(work))
-            else:
-                compared = tracing.usual_offsets(case) if offsets is None else offsets
-                yield _of_code(vectors, subject, shifts, compared, tolerance, work)
+
+    def explained() -> Iterator[Explanation | CodeExplanation]:
+        for case, inputs, setting, part in loaded(cases, some, shifts):
+            vectors = case, inputs, setting
+            for subject in part:
+                if isinstance(subject, Resolved):
+                    for shift in shifts:
+                        yield _explanation(vectors, subject, int(shift), tolerance, next(work))
+                else:
+                    compared = tracing.usual_offsets(case) if offsets is None else offsets
+                    yield _of_code(vectors, subject, shifts, compared, tolerance, work)
+
+    return explained()
 
 
 def _of_code(
@@ -346,10 +335,8 @@ def _explanation(
     names = blames.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
     coalitions = list(blames.coalitions(names))
     alone = [blames.alone(recipe, names, coalition) for coalition in coalitions]
-    sample, wide = variants.sample(inputs, setting, alone), recipe.narrowest > FP32.precision
-    axes = case.position_axes(setting)
-    scene = Scene(inputs, setting, case.mask, axes, offset, sample, "extended" if wide else "double")
-    bench = Bench(scene, recipe)
+    sample, axes = variants.sample(inputs, setting, alone), case.position_axes(setting)
+    bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
     (drift,) = bench.drifts([recipe])
     nonfinite, values = None, dict[blames.Coalition, float]()  # mean square drifts of coalitions
     if drift.nonfinite:
@@ -360,11 +347,13 @@ def _explanation(
     drift_parts = gather(bench, recipe)
     terms, reference = math.sqrt(drift_parts.terms / max(drift.count, 1)), bench.reference
     cancelling = terms / reference.rms if reference.rms else math.inf
-    accepted = tolerance or remedies.usual(drift)
+    accepted = tolerance or blames.usual(drift)
     widened = [] if reference.nonfinite else names
     search = RemedySearch(bench, recipe, widened, accepted, drift, inputs.seq_len + max(0, offset))
-    sets = search.run(lambda share: on_progress(_SHARE_OF_WORK))
+    sets = search.run(lambda: on_progress(_SHARE_OF_WORK))
     on_progress(1.0)
+    with np.errstate(divide="ignore"):  # inf where a pair is not rotated
+        wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
     careful = Emulated(attainable.careful(recipe.dtype), setting, axes)
     predicted = bounds.bound(careful, inputs, case.mask, 0).rms
     return Explanation(
@@ -382,7 +371,7 @@ def _explanation(
         tolerance=accepted,
         remedies=tuple(sets),
         parts=drift_parts,
-        wavelengths=wavelengths(bench),
+        wavelengths=wavelengths,
         cancelling=cancelling,
         attainable=attainable.attainable_rms(predicted, recipe.dtype, reference.rms),
     )

@@ -71,7 +71,7 @@ def explain(
     """
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.explain import analysis, remedies
+    from ropeaudit.features.explain import analysis, blames
     from ropeaudit.features.explain.report import COLUMNS, check_kind, report
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.numbers import counted
@@ -83,7 +83,7 @@ def explain(
     chosen = analysis.subjects(
         *(recipe, implementations, dtype, changes, DEFAULT), order=order, device=device, under=under
     )
-    bound = None if tolerance is None else remedies.parse(tolerance)
+    bound = None if tolerance is None else blames.parse(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
         lambda results, metadata: report(results, columns, metadata, by),

@@ -1,4 +1,7 @@
-"""The report of explanations: the answer, the tables by stage, pair and remedy, and those of code."""
+"""The report of explanations: the answer, the tables by stage, pair and remedy, and those of code.
+
+The answer is the worst case whole, with its stages and its remedy, and a line for each other one.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.audits.judging import ratio
-from ropeaudit.audits.recording import setting_columns
+from ropeaudit.audits.case_run import setting_columns
+from ropeaudit.audits.judging import TOLERANCE, ratio
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.answer import answer, changes
-from ropeaudit.features.explain.tracing import Likeness, Stage, Trace, expected, narrowest
+from ropeaudit.features.explain.blames import DriftTolerance, Remedy
+from ropeaudit.features.explain.tracing import COMPARED, Likeness, Stage, Trace, expected, narrowest
+from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports import Report, answers, settings
+from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.reports.numbers import part
+from ropeaudit.reports.numbers import part, percent, short
 from ropeaudit.reports.verdicts import under
 from ropeaudit.runtime.columns import Columns, table
 
@@ -125,11 +132,6 @@ def _near(like: Likeness | None) -> Row:
     return {name: getattr(like, name) if like else math.nan for name in ("distance", "equal", "profile")}
 
 
-def _rounding(group: RecipeGroup) -> str:
-    """Return what recipes round, in words, without their names."""
-    return wording.arithmetic(group.values() | {"recipes": ()})
-
-
 def dtypes_rows(one: Trace) -> list[Row]:
     """Return a row a stage of code that was seen, beside the nearest recipe."""
     best = one.nearest()[0] if one.likely else None
@@ -148,7 +150,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
             "recipe_format": there or "none",
             "agrees": None if there is None else "yes" if narrowest(stage) == there else "no",
             "nearest": " ".join(one.recipes()) or "none",
-            "behaviour": _rounding(best.group) if best else one.told() or "none",
+            "behaviour": _arithmetic(best.group, ()) if best else one.told() or "none",
             "diagnosis": one.diagnosis(),
             **_near(best),
             "refused": one.refused or "none",
@@ -160,8 +162,8 @@ def dtypes_rows(one: Trace) -> list[Row]:
 def profile_rows(one: Trace) -> list[Row]:
     """Return a row an offset: the drift of code, and what the nearest recipe predicts, nan without one."""
     results = []
-    for offset, drift in (one.drifts or {}).items():
-        predicted = (one.predicted or {}).get(offset, math.nan)
+    for offset, drift in one.drifts.items():
+        predicted = one.predicted.get(offset, math.nan)
         times = drift / predicted if predicted else math.nan
         row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted, "ratio": times}
         results.append(_called(one) | row)
@@ -173,7 +175,7 @@ def recipe_rows(one: Trace) -> list[Row]:
     return [
         _called(one)
         | {
-            "behaviour": _rounding(like.group),
+            "behaviour": _arithmetic(like.group, ()),
             "recipes": " ".join(like.group.names) or "none",
             **_near(like),
             "stages_differing": " ".join(like.differing) or "none",
@@ -300,3 +302,198 @@ def _notes(one: Explanation) -> list[str]:
     quick, slow, rest = (part(float(some.sum())) for some in (held[:-1][fast], held[:-1][~fast], held[-1:]))
     pairs = f"{int(fast.sum())} pairs with a wavelength below {length} tokens hold {quick} of the drift"
     return [*texts, f"{who}: {pairs}, the {int((~fast).sum())} others {slow}, {REST} {rest}"]
+
+
+_NOTABLE = 0.005  # of the mean square drift: stages below it are not named
+_STAGES, _OTHERS, _NAMED = 4, 5, 3  # stages and recipes that are named, other cases that get a line
+_NARROW = ("positions", "frequencies", "angles", "table", "table", "rotation", "output", "accumulator")
+_OF = ("position", "frequency", "angle", "trig", "table", "rotation", "output", "accumulate")
+_CODES = {stage: f"narrow-{name}" for stage, name in zip(_OF, _NARROW, strict=True)}  # of `list diagnoses`
+
+
+def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:
+    """Return the answer on the worst case, with a line for each other one."""
+    ranked = list[tuple[float, Answer]]()
+    for one in results:
+        ranked += _told_of_code(one) if isinstance(one, CodeExplanation) else [_of_case(one)]
+    ranked.sort(key=lambda pair: (-list(STATUSES).index(pair[1].status), pair[0]), reverse=True)
+    worst, *others = (told for _, told in ranked)
+    lines = list[tuple[str, str]]()
+    lines += [(other.status, f"{other.target}   {other.decides}") for other in others[:_OTHERS]]
+    lines += [("", f"and {len(others) - _OTHERS} more: -v")] if len(others) > _OTHERS else []
+    *facts, following = worst.facts
+    return replace(worst, facts=[*facts, *lines, following])
+
+
+def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[float, Answer]:
+    """Return how much a case drifts, and the answer on it. called: facts of the code that was called."""
+    accepted = one.tolerance if one.tolerance.given else DriftTolerance("drift_relative", TOLERANCE, True)
+    good = not one.drift.nonfinite and accepted.met_by(one.drift, one.reference)
+    amount, limit = _amount(one, one.drift, accepted), _limit(accepted)
+    decides = f"{one.recipe.dtype.short}, offset {one.offset:,}: scores {amount}"
+    decides += f" (as {one.recipe.recipe.name})" if one.code else ""
+    decides += "" if one.nonfinite else f"; limit {limit}" + (": nothing to change" if good else "")
+    facts, why = [], ""
+    if not one.nonfinite:
+        facts += _stages(one, good)
+    if not (good or one.nonfinite):
+        facts.append(("fix", _fix(one, accepted)))
+        code = _CODES.get(one.blames[0].stage)
+        why = f"why: ropeaudit list diagnoses {code}    " if code else ""
+    facts += [*called, *_around(one), ("next", f"{why}all rows: -v    by pair: --by pair")]
+    model = "" if one.case.model_name == "none" else f"{one.case.model_name}, "
+    target = f"{model}{one.code or one.implementation}"
+    causes = [_overflow(one, accepted)] if one.nonfinite else []
+    worse = math.inf if one.nonfinite else accepted.value(one.drift, one.reference)
+    return worse, Answer("OK" if good else "FAIL", target, decides, causes, facts)
+
+
+def _overflow(one: Explanation, accepted: DriftTolerance) -> Cause:
+    """Return which stage makes scores that are not finite, and what repairs them."""
+    first = next(blame for blame in one.blames if one.nonfinite and blame.stage == one.nonfinite.first)
+    repairs = " or ".join(one.nonfinite.repaired_by) if one.nonfinite else ""
+    where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
+    alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
+    facts = [f"{alone} all of them; shares are not defined while scores are not finite"]
+    fix = "--set input=fp32" if first.stage == "input" else _fix(one, accepted)
+    return Cause(
+        "nonfinite", f"overflow, first where {where} in {first.format}", facts=[*facts, f"fix: {fix}"]
+    )
+
+
+def _amount(one: Explanation, drift: Statistics, accepted: DriftTolerance) -> str:
+    """Return how large a drift is, in what the tolerance is about."""
+    if drift.nonfinite:
+        return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
+    value = float(accepted.value(drift, one.reference))
+    return f"{percent(value) if accepted.column == 'drift_relative' else short(value)} off"
+
+
+def _limit(accepted: DriftTolerance) -> str:
+    return percent(accepted.bound) if accepted.column == "drift_relative" else str(accepted)
+
+
+def _stages(one: Explanation, good: bool) -> list[tuple[str, str]]:
+    """Return the stages by share, each with its format and, where that helps, the one of the remedy."""
+    if one.drift.max <= one.error:
+        return [("stages", "no shares: the drift is within the certified error of the reference")]
+    if any(math.isnan(blame.share) for blame in one.blames):
+        return [("stages", "no shares: some mixtures of the formats overflow")]
+    widths, facts = one.remedy.widths if one.remedy and not good else {}, []
+    for blame in [blame for blame in one.blames if blame.share >= _NOTABLE][:_STAGES]:
+        wider = f" -> {widths[blame.stage]}" if blame.stage in widths else ""
+        text = f"{blame.stage:<11} {blame.format}{wider}"
+        rest = "left with every stage in float64: no wider format here"
+        facts.append((f"{100 * blame.share:.0f} %", rest if blame.stage == blames.REST else text))
+    return facts
+
+
+def _fix(one: Explanation, accepted: DriftTolerance) -> str:
+    """Return the remedy as options, and what it leaves of what the tolerance is about."""
+    if not one.remedies:
+        return "no stage can be computed in higher precision"
+    best = one.remedy or one.remedies[-1]
+    before, left = (_amount(one, drift, accepted) for drift in (one.drift, best.drift))
+    change = f"--set {changes(one, best)}"
+    if one.code:  # it takes no --set: its author changes the stages
+        change = ", ".join(f"{stage} in {fmt}" for stage, fmt in _widened(one, best)) or "nothing"
+    text = f"{change}   {before.removesuffix(' off')} -> {left}"
+    if not best.drift.nonfinite and accepted.met_by(best.drift, one.reference):
+        return f"{text} (limit {_limit(accepted)})"
+    return f"{text}, over the limit" + (
+        f": try --tolerance {TOLERANCE:g}" if one.remedy else "; no set meets it"
+    )
+
+
+def changes(one: Explanation, remedy: Remedy) -> str:
+    """Return a remedy as --set takes it: angle=fp64,table=fp32."""
+    return ",".join(f"{stage}={fmt}" for stage, fmt in _widened(one, remedy)) or "nothing"
+
+
+def _widened(one: Explanation, remedy: Remedy) -> list[tuple[str, str]]:
+    """Return the stages that a remedy widens, in their order, with the format that each is widened to."""
+    wide = blames.widened(one.recipe, remedy.widths)
+    texts = {s: "/".join(dict.fromkeys(f.short for f in blames.formats(wide, s))) for s in remedy.widths}
+    return [(stage, texts[stage]) for stage in STAGES if stage in texts]
+
+
+def _around(one: Explanation) -> list[tuple[str, str]]:
+    """Return what careful code reaches, what was assumed, and what was not looked at."""
+    facts, case, sampled = list[tuple[str, str]](), one.case, one.sample
+    if one.reference.rms and not one.nonfinite:
+        least = percent(one.attainable / one.reference.rms)
+        facts.append(("careful code", f"{least} off in {one.recipe.dtype.short}, as expected of it"))
+    assumed = [f"head_dim {one.setting.head_dim}"] if case.head_dim is None else []
+    assumed += [f"base {one.setting.base:g}"] if case.base is None else []
+    if assumed and case.model is None and case.config is None:
+        facts.append(("assumed", f"{', '.join(assumed)} (--config, --model or --base for yours)"))
+    read = model_notes([case], [one.offset])  # what a config says, and what of it is not looked at
+    facts += [
+        ("" if number else "read", text.partition(": read: ")[2] or text) for number, text in enumerate(read)
+    ]
+    (heads, size, _), seed = one.inputs.q.shape, f" (seed {one.inputs.seed})" if case.qk == "gaussian" else ""
+    taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
+    left = "" if sampled.covers(one.inputs) else taken
+    rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
+    return [*facts, ("not checked", f"other offsets; {left}other q and k than these{seed}{rest}")]
+
+
+def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
+    """Return the answers on code: of each offset that is explained, and where none is, on what it does."""
+    trace = one.trace
+    called = [("behaves like", _likeness(trace))] if trace.likely else []
+    called += [("called as", text.rpartition(": called as ")[2].rstrip(".")) for text in one.findings[:1]]
+    called += [("not compared", f"offset {at:,}: {text}") for at, text in list(trace.dropped.items())[:1]]
+    if trace.likely:
+        called += [("not explained", reason) for reason in list(one.unexplained.values())[:1]]
+    results = [_of_case(case, called) for case in one.explanations]
+    if trace.likely and results:
+        return results
+    status: Status = "WARN"
+    decides, causes = "its stages get no shares", list[Cause]()
+    if trace.refused:
+        decides, causes = "it could not be called", [Cause("refused", trace.refused, warning=True)]
+    elif not trace.likely:
+        status, decides = "FAIL" if trace.faults else "WARN", "behaves like no known recipe"
+        causes = [_unlike(trace)]
+    facts = [*called, ("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}")]
+    facts.append(("not checked", "other offsets, other q and k than these"))
+    facts.append(("next", f"all checks: ropeaudit check {trace.name}    all rows: -v"))
+    target = " ".join([trace.name, *under(trace.environment)])
+    return [(math.inf, Answer(status, target, f"{trace.dtype.short}: {decides}", causes, facts)), *results]
+
+
+def _likeness(trace: Trace) -> str:
+    """Return the recipes that code is like, and how far that goes."""
+    best, *others = trace.nearest()
+    if best.differing:
+        seen, right = {one.name: narrowest(one) for one in trace.stages}, expected(best.group.resolved)
+        parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
+        who = ", ".join(_shortened(best.group.names)) or _arithmetic(best.group)
+        return f"no known recipe: nearest is {who}, yet {', '.join(parts)}"
+    words = "; or ".join(_arithmetic(like.group) for like in (best, *others))
+    named = "" if trace.recipes() else ", which no named recipe does"
+    equal = "bit-identical" if best.equal == 1 else f"{percent(best.equal)} of q's numbers bit-identical"
+    return f"{words}{named}: {equal} at {len(trace.drifts) * COMPARED} positions"
+
+
+def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
+    """Return what recipes round, in words, with some of their names, or those given."""
+    named = _shortened(group.names) if names is None else names
+    return wording.arithmetic(group.values() | {"recipes": named})
+
+
+def _shortened(names: Sequence[str]) -> Sequence[str]:
+    return names if len(names) <= _NAMED else (*names[:_NAMED], f"{len(names) - _NAMED} more")
+
+
+def _unlike(trace: Trace) -> Cause:
+    """Return what explains code that is like no recipe, at the largest offset where it is wrong."""
+    drifts = ", ".join(f"{short(drift)} at {offset:,}" for offset, drift in trace.drifts.items())
+    facts = [f"RMS drift by offset: {drifts}"]
+    if trace.faults and (
+        text := wording.remedy(trace.faults[max(trace.faults)], trace.dtype, max(trace.faults))
+    ):
+        facts.append(f"fix: {text}")
+    code, title = trace.diagnosis() or "unexplained", trace.told() or "no known implementation matches"
+    return Cause(code, title, facts=facts, warning=not trace.faults)

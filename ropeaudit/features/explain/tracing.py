@@ -75,18 +75,8 @@ class KnownRecipes:
 
     inputs: Inputs
     exact: VectorsAt
-    subjects: Sequence[Emulated]
     vectors: Mapping[tuple[int, int], FloatArray]
     drifts: Sequence[DriftsAt]
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What an implementation does: rotated q (h, s, d) and RMS drift by offset, and the stages seen."""
-
-    vectors: VectorsAt
-    drifts: DriftsAt
-    stages: Sequence[Stage]
 
 
 def nearest(likely: Sequence[Likeness]) -> list[Likeness]:
@@ -121,7 +111,7 @@ def compared(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int,
         for offset in offsets
     }
     exact = {offset: exact_rotation.rotated(inputs.q, at + offset, setting) for offset in offsets}
-    return KnownRecipes(inputs, exact, subjects, vectors, rms_drifts(subjects, inputs, setting, offsets))
+    return KnownRecipes(inputs, exact, vectors, rms_drifts(subjects, inputs, setting, offsets))
 
 
 def rms_drifts(
@@ -135,35 +125,43 @@ def rms_drifts(
     ]
 
 
-def likenesses(observed: Observed, known: KnownRecipes, dtype: Format) -> list[Likeness]:
-    """Return how near every known recipe is, nearest first.
+def likenesses(seen: Trace, own: VectorsAt, known: KnownRecipes) -> list[Likeness]:
+    """Return how near every known recipe is to code, nearest first. own: q as the code rotates it, (h, s, d).
 
     The nearest one with the dtypes that were seen stands before all others where that comes nearer.
     """
     ranked = []
-    for number, group in enumerate(known_recipes.variants(dtype)):
-        vectors = {offset: known.vectors[number, offset] for offset in observed.vectors}
-        ranked.append(_likeness(group, known, observed, vectors, known.drifts[number]))
+    for number, group in enumerate(known_recipes.variants(seen.dtype)):
+        vectors = {offset: known.vectors[number, offset] for offset in own}
+        ranked.append(_likeness(group, known, seen, own, vectors, known.drifts[number]))
     ranked.sort(key=lambda like: (like.distance, like.profile))
-    return [*_with_seen_dtypes(ranked, known, observed, dtype), *ranked]
+    return [*_with_seen_dtypes(ranked, known, seen, own), *ranked]
 
 
 def _likeness(
-    group: RecipeGroup, known: KnownRecipes, observed: Observed, vectors: VectorsAt, drifts: DriftsAt
+    group: RecipeGroup,
+    known: KnownRecipes,
+    seen: Trace,
+    own: VectorsAt,
+    vectors: VectorsAt,
+    drifts: DriftsAt,
 ) -> Likeness:
-    """Compare a group's numbers at every offset, its RMS drifts, and its dtypes with what was observed."""
+    """Compare a group's numbers at every offset, its RMS drifts, and its dtypes with what was seen."""
     distance, equal = 0.0, []
-    for offset, seen in observed.vectors.items():
+    for offset, mine in own.items():
         other = vectors[offset]
-        both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
-        alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
-        own_error = known_recipes.rms_difference(seen[both], known.exact[offset][both]) if both.any() else 0.0
-        difference = known_recipes.rms_difference(seen[both], other[both]) if both.any() else 0.0
+        both = np.isfinite(mine).all(axis=2) & np.isfinite(other).all(axis=2)
+        alike = np.array_equal(np.isfinite(mine), np.isfinite(other))
+        own_error = known_recipes.rms_difference(mine[both], known.exact[offset][both]) if both.any() else 0.0
+        difference = known_recipes.rms_difference(mine[both], other[both]) if both.any() else 0.0
         difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
         distance = max(distance, difference if alike else math.inf)
-        equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
-    profile = max(_factor(observed.drifts[offset], drifts[offset]) for offset in observed.vectors)
-    differing = _differing(group.resolved, observed.stages)
+        equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
+    profile = max(_factor(seen.drifts[offset], drifts[offset]) for offset in own)
+    right, there = expected(group.resolved), {stage.name for stage in seen.stages}
+    there -= {"trig"} if "table" in there else set()  # trig is compared as the table
+    comparable = [stage for stage in seen.stages if stage.name in right and stage.name in there]
+    differing = tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])
     return Likeness(group, distance, float(np.mean(equal)), profile, differing)
 
 
@@ -175,37 +173,27 @@ def _factor(first: float, second: float) -> float:
     return high / low if low else (1.0 if not high else math.inf)
 
 
-def _differing(resolved: Resolved, stages: Sequence[Stage]) -> tuple[str, ...]:
-    """Return the stages that were seen in a dtype other than the recipe's; trig is compared as the table."""
-    right, there = expected(resolved), {stage.name for stage in stages}
-    comparable = [
-        stage for stage in stages if stage.name in right and (stage.name, "table" in there) != ("trig", True)
-    ]
-    return tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])
-
-
 def _with_seen_dtypes(
-    ranked: Sequence[Likeness], known: KnownRecipes, observed: Observed, dtype: Format
+    ranked: Sequence[Likeness], known: KnownRecipes, seen: Trace, own: VectorsAt
 ) -> list[Likeness]:
     """Return the nearest recipe with the dtypes that were seen, where its numbers are nearer then."""
     best = nearest(ranked)[0]
     if not best.differing or best.distance > LIKE:
         return []
-    seen = {stage.name: narrowest(stage) for stage in observed.stages}
+    dtypes = {stage.name: narrowest(stage) for stage in seen.stages}
     changes = {
-        name: f"fp32/{seen[name]}" if name in ("frequency", "angle") else seen[name]
+        name: f"fp32/{dtypes[name]}" if name in ("frequency", "angle") else dtypes[name]
         for name in best.differing
     }
     try:
-        resolved = best.group.resolved.recipe.changed(changes).resolve(dtype)
+        resolved = best.group.resolved.recipe.changed(changes).resolve(seen.dtype)
     except RopeAuditError:  # dtypes that no recipe can name
         return []
-    setting, inputs = known.subjects[0].setting, known.inputs
-    offsets = list(observed.vectors)
+    setting, inputs, offsets = seen.setting, known.inputs, list(own)
     group, at = RecipeGroup((), resolved), np.arange(COMPARED, dtype=np.int64)
     vectors = {offset: known_recipes.rotated(group, inputs.q, at + offset, setting) for offset in offsets}
     (drifts,) = rms_drifts([Emulated(resolved, setting)], inputs, setting, offsets)
-    changed = _likeness(group, known, observed, vectors, drifts)
+    changed = _likeness(group, known, seen, own, vectors, drifts)
     return [changed] if changed.distance < best.distance else []
 
 
@@ -228,8 +216,8 @@ class Trace:
     dtype: Format
     setting: RopeSetting
     stages: tuple[Stage, ...] = ()
-    drifts: Mapping[int, float] | None = None
-    predicted: Mapping[int, float] | None = None
+    drifts: DriftsAt = field(default_factory=dict)
+    predicted: DriftsAt = field(default_factory=dict)
     likely: tuple[Likeness, ...] = ()
     faults: Mapping[int, Diagnosis] = field(default_factory=dict)
     dropped: Mapping[int, str] = field(default_factory=dict)
@@ -242,7 +230,7 @@ class Trace:
         offsets: dict[str, list[int]] = {}
         for offset, found in self.faults.items():
             offsets.setdefault(wording.sentence(found), []).append(offset)
-        if len(offsets) == 1 and len(self.faults) >= len(self.drifts or {}) - 1:  # at 0 most are right
+        if len(offsets) == 1 and len(self.faults) >= len(self.drifts) - 1:  # at 0 most are right
             return "".join(offsets)
         return "; ".join(
             f"{text} at offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in offsets.items()
@@ -298,11 +286,15 @@ def trace(
         return replace(result, refused=reasons[0], dropped={})
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
     known = compared(dtype, setting, case.seed or 0, usable)
-    vectors = {offset: _rotated(subject, known.inputs, offset) for offset in usable}
+    vectors = dict[int, FloatArray]()
+    for offset in usable:
+        table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
+        heads = [subject.rotate(round_to(head, subject.input), table) for head in known.inputs.q]
+        vectors[offset] = np.stack(heads)
     stages = _stages(implementation, dtype, setting, known.inputs)
     (drifts,) = rms_drifts([subject], known.inputs, setting, usable)
-    result = replace(result, stages=stages, drifts=drifts, predicted={})
-    ranked = likenesses(Observed(vectors, drifts, stages), known, dtype)
+    result = replace(result, stages=stages, drifts=drifts)
+    ranked = likenesses(result, vectors, known)
     faults = _faults(subject, known.inputs, setting, usable)
     # q of one row may be a recipe's, and k, another row or another call is not
     other = any(not one.arithmetic and one.explains for one in faults.values())
@@ -332,12 +324,6 @@ def _faults(
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found
-
-
-def _rotated(subject: Called, inputs: Inputs, offset: int) -> FloatArray:
-    """Return q as the implementation rotates it. Shapes: -> (h, s, d)."""
-    table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
-    return np.stack([subject.rotate(round_to(head, subject.input), table) for head in inputs.q])
 
 
 def _stages(implementation: Code, dtype: Format, setting: RopeSetting, inputs: Inputs) -> tuple[Stage, ...]:

@@ -10,7 +10,7 @@ Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
@@ -33,7 +33,7 @@ from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.bounds import bound_up_to
-from ropeaudit.bounds.phases import last_exact_offset
+from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import boundary_search
 from ropeaudit.features.limit.boundary_search import Question
@@ -81,71 +81,6 @@ def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[
         ranges.append(Regime(first, low, at))
         first = low + 1
     return ranges
-
-
-class Proof:
-    """The bounds of one recipe in one case.
-
-    measured: an offset -> its record. on_progress is called before a bound is computed.
-    """
-
-    def __init__(
-        self,
-        case: Case,
-        inputs: Inputs,
-        recipe: Resolved,
-        ranges: list[Regime],
-        measured: Callable[[int], Record],
-        on_progress: Callable[[], None],
-    ) -> None:
-        self.case, self.inputs, self.recipe, self.ranges = case, inputs, recipe, ranges
-        self.measured, self.on_progress = measured, on_progress
-        self.bounds: dict[tuple[int, int], float] = {}
-
-    def up_to(self, accepted: Tolerance) -> int | None:
-        """Return the largest offset up to which the tolerance is proved, None if it is not at 0.
-
-        The bound of a regime grows with the offset, so that bisection finds it.
-        """
-        if accepted.column in AT_LEAST:
-            last = last_exact_offset(self.recipe.position, int(self.inputs.q.shape[1]))
-            return min(last, self.ranges[-1].last) if last >= 0 else None
-        proved: int | None = None
-        for regime in self.ranges:
-            low, high = regime.first - 1, regime.last
-            while low < high:
-                middle = low + (high - low + 1) // 2
-                low, high = (middle, high) if self.proves(accepted, regime, middle) else (low, middle - 1)
-            proved = low if low >= 0 else None
-            if low < regime.last:
-                break
-        return proved
-
-    def proves(self, accepted: Tolerance, regime: Regime, offset: int) -> bool:
-        """Return whether the bound proves a tolerance at all offsets of a regime up to this one.
-
-        Measured figures are off by what the reference is; that, and the size of the exact scores, is the same
-        at every offset of a regime.
-        """
-        bound, record = self.bound(regime, offset), self.measured(regime.first)
-        if accepted.column == "nonfinite":
-            return math.isfinite(bound)
-        largest, error = accepted.value, bound + record.reference_error
-        if accepted.column in SELF:
-            error += self.bound(regime, 0) + record.reference_error
-        if accepted.column == "drift_relative":
-            largest *= record.reference_rms
-        return error <= largest * _SURE
-
-    def bound(self, regime: Regime, offset: int) -> float:
-        """Return the bound of drift at all offsets from 0 to this one, with the frequencies of a regime."""
-        key = regime.first, offset
-        if key not in self.bounds:
-            self.on_progress()
-            subject = Emulated(self.recipe, regime.setting, self.case.position_axes(regime.setting))
-            with mapping(1):
-                self.bounds[key] = bound_up_to(subject, self.inputs, self.case.mask, offset)
-        return self.bounds[key]
 
 
 UP_TO = 2**24  # the default of the largest offset
@@ -212,7 +147,7 @@ def run(
         result
         for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
         for subject in part
-        for result in _CaseLimits(
+        for result in CaseLimits(
             case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to
         ).limits(tolerances, budget, next(work))
     )
@@ -239,7 +174,7 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -
     return usual + (boundary_search.WITHIN if case.maximum else 0)
 
 
-class _CaseLimits:
+class CaseLimits:
     """One subject in one case: the records of the offsets that were measured, and what is proved of it."""
 
     def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
@@ -252,9 +187,7 @@ class _CaseLimits:
         self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
         self.making, self.done, self.total = (0.0, 0), 0.0, 1
         self.on_progress: OnProgress = arguments.silent
-        self.proof: Proof | None = None
-        if isinstance(subject, Resolved):
-            self.proof = Proof(case, inputs, subject, self.ranges, self.at, self.advance)
+        self.bounds: dict[tuple[int, int], float] = {}
 
     def limits(
         self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
@@ -271,7 +204,7 @@ class _CaseLimits:
     def search(self, accepted: Tolerance, most: int) -> int | None:
         """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
         self.at(0)
-        proved = self.proof.up_to(accepted) if self.proof else None
+        proved = self.proved_up_to(accepted)
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
         # of code the offsets that break positions come before any other
         required = straddling(self.up_to + self.seq_len, self.seq_len) if self.called else []
@@ -294,6 +227,53 @@ class _CaseLimits:
             holds,
         )
         return proved
+
+    def proved_up_to(self, accepted: Tolerance) -> int | None:
+        """Return the largest offset up to which the bound of a recipe proves a tolerance, None if not at 0.
+
+        The bound of a regime grows with the offset, so that bisection finds it.
+        """
+        if not isinstance(self.subject, Resolved):
+            return None
+        if accepted.column in AT_LEAST:
+            last = last_exact_offset(self.subject.position, self.seq_len)
+            return min(last, self.ranges[-1].last) if last >= 0 else None
+        proved: int | None = None
+        for regime in self.ranges:
+            low, high = regime.first - 1, regime.last
+            while low < high:
+                middle = low + (high - low + 1) // 2
+                low, high = (middle, high) if self.proves(accepted, regime, middle) else (low, middle - 1)
+            proved = low if low >= 0 else None
+            if low < regime.last:
+                break
+        return proved
+
+    def proves(self, accepted: Tolerance, regime: Regime, offset: int) -> bool:
+        """Return whether the bound proves a tolerance at all offsets of a regime up to this one.
+
+        Measured figures are off by what the reference is; that, and the size of the exact scores, is the same
+        at every offset of a regime.
+        """
+        bound, record = self.bound(regime, offset), self.at(regime.first)
+        if accepted.column == "nonfinite":
+            return math.isfinite(bound)
+        largest, error = accepted.value, bound + record.reference_error
+        if accepted.column in SELF:
+            error += self.bound(regime, 0) + record.reference_error
+        if accepted.column == "drift_relative":
+            largest *= record.reference_rms
+        return error <= largest * _SURE
+
+    def bound(self, regime: Regime, offset: int) -> float:
+        """Return the bound of drift at all offsets from 0 to this one, with the frequencies of a regime."""
+        key = regime.first, offset
+        if key not in self.bounds and isinstance(self.subject, Resolved):
+            self.advance()
+            subject = Emulated(self.subject, regime.setting, self.case.position_axes(regime.setting))
+            with mapping(1):
+                self.bounds[key] = bound_up_to(subject, self.inputs, self.case.mask, offset)
+        return self.bounds[key]
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; what was measured for other tolerances counts too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -145,7 +145,6 @@ def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
     from ropeaudit.features.limit.report import row
 
     def nothing_failed(gate: Gate, values: Row) -> bool:
-        seen: Any = values["first_failure_seen"]
-        return gate.column in OF_FAILURE and seen is None
+        return gate.column in OF_FAILURE and values["first_failure_seen"] is None
 
     return gates.broken_since(conditions, [Pair(None, row(one)) for one in limits], nothing_failed)

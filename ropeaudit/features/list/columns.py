@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FORMATS, FP32, Format
-from ropeaudit.audits import judging, records, summation
+from ropeaudit.audits import comparison, judging, records
 from ropeaudit.recipes import Recipe, all_recipes
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
@@ -72,7 +72,7 @@ def axes_row(one: AxialRope) -> Row:
 
 def column_row(one: Column) -> Row:
     """Return the row of a column of `shift`."""
-    another = summation.meaning(one.name)
+    another = comparison.meaning(one.name)
     return _row("columns", one, column=one.name, group=one.group or "core", another_processor=another)
 
 

@@ -6,7 +6,6 @@ more than either drifts. So their distance and the drift of each are measured to
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,20 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
-from ropeaudit.audits.cases import Case, fits, loaded
+from ropeaudit.audits.case_run import setting_columns
+from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.judging import TOLERANCE, ratio
-from ropeaudit.audits.recording import setting_columns
 from ropeaudit.audits.results import Result
-from ropeaudit.engine import kernel
-from ropeaudit.engine.kernel import Side
-from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
+from ropeaudit.engine.pair import Comparison, Dims, FreshRotation, PairStatistics
 from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe
@@ -44,11 +39,6 @@ from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
 Compared: TypeAlias = Recipe | Code
-Dims: TypeAlias = NDArray[np.int64]
-
-
-class CallFailed(Exception):
-    """Code that was called raised: what it raised, in a line."""
 
 
 def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
@@ -127,30 +117,18 @@ def own_layout(one: Compared, setting: RopeSetting) -> Layout:
     return setting.layout if setting.layout in one.layouts else one.layouts[0]
 
 
-class OneRotation(FreshRotation):
-    """q and k as one side rotates them: given in its layout, and returned in that of the case."""
+def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> FreshRotation:
+    """Return q and k as one side rotates them: given in its layout, and returned in that of the case.
 
-    def __init__(self, subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> None:
-        """Prepare the order of dims. setting: of the case; that of the subject may have another layout."""
-        super().__init__(scaled_keys.stored(subject, inputs), inputs, offset)
-        own: RopeSetting = getattr(subject, "setting", setting)
-        fit = subject.code.fit(subject.setting) if isinstance(subject, Called) else None
-        self.into, self.back = orders(setting, own.layout, fit is not None and fit.permuted)
-        if isinstance(subject, Called):
-            q, k = (x if self.into is None else x[..., self.into] for x in (inputs.q, inputs.k))
-            subject.together(q, k)
-
-    def _table(self, panel: slice) -> Any:
-        with _reported(self.subject):
-            return super()._table(panel)
-
-    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
-        """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
-        x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
-        x = round_to(x if self.into is None else x[:, self.into], self.subject.input)
-        with _reported(self.subject):
-            y = kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
-        return y if self.back is None else np.ascontiguousarray(y[:, self.back])
+    setting: of the case; that of the subject may have another layout.
+    """
+    own: RopeSetting = getattr(subject, "setting", setting)
+    fit = subject.code.fit(subject.setting) if isinstance(subject, Called) else None
+    into, back = orders(setting, own.layout, fit is not None and fit.permuted)
+    if isinstance(subject, Called):
+        q, k = (x if into is None else x[..., into] for x in (inputs.q, inputs.k))
+        subject.together(q, k)
+    return FreshRotation(scaled_keys.stored(subject, inputs), inputs, offset, into, back)
 
 
 def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | None, Dims | None]:
@@ -160,15 +138,10 @@ def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | N
     pairs are interleaved.
     """
     to_half = half_split(setting.rotary_dim, setting.head_dim)
-    to_interleaved = np.argsort(to_half)
-    into = None
-    if layout != setting.layout:
-        into = to_half if layout == "half" else to_interleaved
-    returned = "half" if halves else layout
-    back = None
-    if returned != setting.layout:
-        back = to_half if setting.layout == "half" else to_interleaved
-    return into, back
+    order: dict[Layout, Dims] = {"half": to_half, "interleaved": np.argsort(to_half)}
+    returned: Layout = "half" if halves else layout
+    into = None if layout == setting.layout else order[layout]
+    return into, None if returned == setting.layout else order[setting.layout]
 
 
 def differences(
@@ -200,15 +173,6 @@ def differences(
             f"{first.dtype}: {a} rounds q and k to {first.input}, {b} to {second.input}: each has its own "
             "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
         )
-
-
-@contextlib.contextmanager
-def _reported(subject: Subject) -> Iterator[None]:
-    """Turn whatever other people's code raises into `CallFailed`."""
-    try:
-        yield
-    except ForeignError as error:
-        raise CallFailed(one_line(error)) from None
 
 
 OFFSETS = (0, 1000)
@@ -286,11 +250,17 @@ def run(
     fits(max(case.check(offsets) for case in cases))
     work = steps(on_progress, len(cases) * len(factories) * len(offsets))
     laid_out = [in_layout(case, pair, dtypes[0]) for case in cases]
-    return (
-        _parity(given, pair, called, requested.layout is not None, two, offset, next(work))
-        for requested, given in zip(cases, loaded(laid_out, offsets), strict=True)
-        for two, offset in itertools.product(factories, offsets)
-    )
+
+    def compared() -> Iterator[Parity]:
+        for requested, case in zip(cases, laid_out, strict=True):
+            inputs, setting = case.load()
+            positions_fit(offsets, inputs.seq_len)
+            forced = requested.layout is not None
+            for two, offset in itertools.product(factories, offsets):
+                given = case, inputs, setting
+                yield _parity(given, pair, called, forced, two, offset, next(work))
+
+    return compared()
 
 
 def _parity(
@@ -310,26 +280,25 @@ def _parity(
     own = [setting if forced else replace(setting, layout=own_layout(one, setting)) for one in pair]
     axes = case.position_axes(setting)
     first, second = (one.make(at, axes) for one, at in zip(two, own, strict=True))
-    rotations = tuple(OneRotation(subject, inputs, offset, setting) for subject in (first, second))
     compared = Comparison(
         inputs,
         setting,
         case.mask,
-        (rotations[0], rotations[1]),
+        (rotation(first, inputs, offset, setting), rotation(second, inputs, offset, setting)),
         offset if setting.clipped else 0,
         first.dtype,
     )
-    reasons = [
+    reasons = (
         f"{name} refuses: {reason}"
         for name, subject in zip(names, (first, second), strict=True)
         if (reason := subject.refusal(inputs.seq_len, offset))
-    ]
-    statistics, refused = PairStatistics(), next(iter(reasons), "")
+    )
+    statistics, refused = PairStatistics(), next(reasons, "")
     if not refused:
         try:
             statistics = compared.run(on_progress)
-        except CallFailed as error:
-            refused = f"a call fails: {error}"
+        except ForeignError as error:
+            refused = f"a call fails: {one_line(error)}"
     same_inputs = compared.formats[0] is compared.formats[1]
     return Parity(
         case=case,

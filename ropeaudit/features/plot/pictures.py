@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.records import COLUMNS
-from ropeaudit.audits.variants import Bench, Sample, Scene
+from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import STAGES, Resolved
-from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.reports import Row, numbers, reading, settings
 from ropeaudit.reports.charts import drift, style
 from ropeaudit.reports.charts.style import Picture, Series
@@ -307,8 +305,7 @@ def measure(
     axes = case.position_axes(setting)
     for head in range(heads):
         sample = Sample(np.arange(size, dtype=np.int64), (head,))
-        precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
-        bench = Bench(Scene(inputs, setting, case.mask, axes, offset, sample, precision), recipe)
+        bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
         table = bench.table(recipe)
         q, k = bench.rotated("q", head, table, recipe), bench.rotated("k", head, table, recipe)
         drift = bench.drift(head, bench.formed(q, k, recipe))

@@ -13,9 +13,8 @@ from ropeaudit import reports
 from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
-from ropeaudit.audits.identity import UNKNOWN, shown
 from ropeaudit.audits.judging import VERDICTS
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import UNKNOWN, Record, shown
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.reports import Report, Row, drift, reading, settings, tabulated

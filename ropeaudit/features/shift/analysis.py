@@ -12,7 +12,6 @@ from ropeaudit.audits.audit import DTYPES, Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.audits.sweep import Sweep
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.recipes import DEFAULT
 
@@ -72,7 +71,7 @@ def shift(
     if rerotate is not None:
         counts = arguments.numbers(rerotate)
         given = [replace(one, rerotate=count) for one in given for count in counts]
-    audit = Audit(
+    return Audit(
         cases=given,
         recipes=usual_recipes(called) if recipes is None else arguments.listed(recipes),
         dtypes=arguments.listed(dtypes),
@@ -85,8 +84,7 @@ def shift(
         order=order,
         tolerance=tolerance,
         environments=arguments.listed(under),
-    )
-    return Sweep(audit).run(on_progress or arguments.silent, threads=threads)
+    ).run(threads, on_progress)
 
 
 def usual_recipes(called: Sequence[str]) -> Sequence[str]:

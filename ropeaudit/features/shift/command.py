@@ -2,24 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import contextlib
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
 from ropeaudit.console.options import filled_by, option
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, RELATIVE, TEXT, WORD, Rare, number
-from ropeaudit.errors import UsageError
-from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
+from ropeaudit.console.parameters import (
+    INTEGER,
+    INTEGERS,
+    NAMES,
+    OFFSETS,
+    RELATIVE,
+    SHARD,
+    TEXT,
+    WORD,
+    Parsed,
+    Rare,
+    number,
+    within,
+)
+from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.arguments import OnProgress
     from ropeaudit.audits.audit import Audit
+    from ropeaudit.audits.comparison import Pair
     from ropeaudit.audits.records import Record
-    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.audits.sweep import Sweep, Task
     from ropeaudit.console.delivery import Metadata
-    from ropeaudit.reports import Report
+    from ropeaudit.console.gates import Gate
+    from ropeaudit.console.sweep_file import SweepFile
+    from ropeaudit.reports import Report, Row
     from ropeaudit.reports.tickets.ticket import Ticket
+
+
+_LONG = 3600.0  # seconds
+
+
+def _scheduler(address: str, flag: str) -> str:
+    if address != "local" and "://" not in address:
+        raise UsageError(f"{flag} {address!r} is no address; try tcp://127.0.0.1:8786, or local")
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """How the cells of an audit are shared out, and whether an earlier run goes on."""
+
+    heading: ClassVar[str] = "Report, and long runs"
+    resume: bool = option(
+        "--resume",
+        is_flag=True,
+        help="Measure only what is not in the first -o file or its FILE.part. There a run keeps "
+        "its rows until it is over.",
+    )
+    jobs: int = option(
+        "--jobs",
+        type=within(1, 1024, 2),
+        default=1,
+        metavar="N",
+        help="Processes that measure side by side.  [default: 1]",
+    )
+    scheduler: str | None = option(
+        "--scheduler",
+        type=Parsed("address", _scheduler),
+        metavar="ADDRESS",
+        help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
+        cls=Rare,
+    )
+    shard: tuple[int, int] = option(
+        "--shard",
+        type=SHARD,
+        default=(1, 1),
+        metavar="K/N",
+        help="Measure part K of N alone; `report` merges them.",
+        cls=Rare,
+    )
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing.", cls=Rare
+    )
 
 
 # options of its own that are fields of a case
@@ -144,7 +211,7 @@ class ShiftOptions:
     )
     output: options.ReportOptions = filled_by(options.report_options)
     ticket: str | None = filled_by(tickets.ticket_option)
-    sweeping: SweepOptions = filled_by(sweep_options)
+    sweeping: SweepOptions = filled_by(options.grouped(SweepOptions, "sweeping"))
     no_header: bool = filled_by(options.no_header_option)
     gates: tuple[str, ...] = option(
         "--fail-if",
@@ -205,21 +272,26 @@ def shift(asked: ShiftOptions) -> int:
     from ropeaudit.audits import records
     from ropeaudit.console import delivery
     from ropeaudit.console import gates as conditions
-    from ropeaudit.features.shift import baselines
-    from ropeaudit.features.shift import sweeping as sweeps
 
     output, sweeping = asked.output, asked.sweeping
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
     output.check_header(asked.no_header)
     if asked.ticket and not asked.impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
-    earlier = baselines.opened(asked.baseline, output)
+    earlier: Baseline | None = None
+    if asked.baseline is not None:  # read before anything is measured
+        from ropeaudit.reports import form_named, reading
+
+        announced = not form_named(output.form).finding and not output.quiet
+        earlier = Baseline(
+            asked.baseline, reading.read(asked.baseline), reading.processor(asked.baseline), announced
+        )
     requested = [conditions.parse(text, relative=earlier is not None) for text in asked.gates]
     needed = [gate.column for gate in requested]
     audit = asked.audit()
-    sweep = sweeps.planned(audit, sweeping, output.outputs)
+    sweep = _planned(audit, sweeping, output.outputs)
     if sweeping.dry_run:
-        return sweeps.show_plan(sweep, sweeping.resume, output)
+        return _show_plan(sweep, sweeping.resume, output)
 
     def report(metadata: Metadata) -> Report:
         measured = _report(asked, sweep, needed, metadata)
@@ -234,6 +306,57 @@ def shift(asked: ShiftOptions) -> int:
             return code
         written = tickets.write(file, lambda: _ticket(audit, results, output.columns, needed))
     return delivery.worst(code, written)
+
+
+@dataclass(slots=True)
+class Baseline:
+    """The rows of an earlier report; `pairs` holds the comparison once there is something to compare.
+
+    processor: what measured it, empty where nothing says. announced: whether the finding goes to stderr, for
+    forms without sentences.
+    """
+
+    path: str
+    rows: Sequence[Row]
+    processor: str
+    announced: bool
+    pairs: Sequence[Pair] = field(default_factory=list)
+    nothing: BadInput | None = None
+
+    def beside(self, report: Report) -> Report:
+        """Return a report with what changed behind it; forms without sentences get it on stderr.
+
+        Where no case is in both, `broken` raises what is wrong: the rows must be written first.
+        """
+        from ropeaudit.audits import comparison
+        from ropeaudit.console import output
+        from ropeaudit.reports.comparison import report as changes_of
+        from ropeaudit.runtime import run_metadata
+
+        try:
+            here = run_metadata.processor(run_metadata.kernels())
+            result = comparison.compare(self.rows, report.rows, processors=(self.processor, here))
+        except BadInput as error:
+            self.nothing = error
+            return report
+        changes = changes_of([result], None, {})
+        [answer] = changes.answers
+        answer = replace(answer, target=f"{answer.target} since {self.path}")
+        changes = replace(changes, metadata={}, answers=[answer], headline=answer.headline)
+        self.pairs = result.pairs
+        if self.announced:
+            output.say(changes.headline)
+        return replace(report, further={**report.further, "changes": changes})
+
+    def broken(self, conditions: Sequence[Gate]) -> list[str]:
+        """Return a line for every gate that is broken. Raises: UsageError, BadInput."""
+        from ropeaudit.console import gates
+
+        if self.nothing:
+            raise self.nothing
+        relative = [gate for gate in conditions if gate.relative]
+        gates.check_columns(relative, [pair.before for pair in self.pairs])
+        return gates.broken_since(conditions, self.pairs)
 
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
@@ -275,15 +398,14 @@ def _measured(
 ) -> tuple[list[Record], int]:
     """Measure and deliver the report, rows stored on the way; return them and the exit code."""
     from ropeaudit.console import delivery, output, rows
-    from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.numbers import counted
 
     chosen, sweeping, code = asked.output, asked.sweeping, delivery.DONE
     with (
         output_files.opened(chosen.outputs) as files,
-        sweeps.stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,
+        _stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,
     ):
-        run = sweeps.run(sweep, sweeping, store, chosen.quiet)
+        run = _run(sweep, sweeping, store, chosen.quiet)
         _, interrupted = rows.gathered(run, chosen.quiet, len(sweep.cells) - len(sweep.done))
         results = sweep.results()
         done = counted(len(results), "row")
@@ -291,15 +413,182 @@ def _measured(
             measured = report(output.metadata(chosen))
             measured = delivery.incomplete(measured, done) if interrupted else measured
             wanted = delivery.replaceable(files, interrupted)
-            with sweeps.stored_rows_named(store):
+            with _stored_rows_named(store):
                 code = delivery.deliver(
                     measured, wanted, chosen, broken=lambda: () if interrupted else broken(results)
                 )
             if store and not interrupted and any(file.written and file.path == store.name for file in files):
                 store.remove()
-        more = sweeps.how_to_go_on(store)
+        more = _how_to_go_on(store)
     if interrupted:
         delivery.say_interrupted(done, files, more)
     elif more:
         output.say(more.removeprefix("; "))
     return results, delivery.worst(code, delivery.INTERRUPTED if interrupted else delivery.DONE)
+
+
+def _planned(audit: Audit, options: SweepOptions, outputs: Sequence[str]) -> Sweep:
+    """Return the cells to measure. Raises: UsageError."""
+    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.console import output_files
+
+    if options.resume and output_files.first_file(outputs) is None:
+        raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
+    here = options.jobs if options.scheduler in (None, "local") else 1
+    return Sweep(audit, options.shard, here)
+
+
+def _run(
+    sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: bool
+) -> Callable[[OnProgress], Iterator[Record]]:
+    """Take the rows of a file; return what measures the rest into it, warns before hours and tells notes."""
+    from ropeaudit.console import output, rows
+    from ropeaudit.runtime import run_metadata, threads
+
+    def note(text: str) -> None:
+        if not quiet:
+            output.say(f"note: {text}")
+
+    def warn(tasks: Sequence[Task]) -> None:
+        """Say before hours of work about how many they are, and how they become fewer."""
+        count, seconds = run_metadata.threads(), 0.0
+        for task in tasks:
+            side_by_side = threads.worth(count, task.case.seq_len or threads.SHORT)
+            seconds += task.seconds / max(min(options.jobs, count), side_by_side)
+        if quiet or seconds < _LONG:
+            return
+        sampled = any(task.case.sample is not None for task in tasks)
+        remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
+        output.say(
+            f"before measuring anything, a rough guess: {rows.duration(seconds)} on this machine; {remedy}"
+            "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
+        )
+
+    if store and (text := sweep.take(store.rows)):
+        note(text)
+    return functools.partial(
+        sweep.run,
+        keep=store.append if store else None,
+        jobs=options.jobs,
+        scheduler=options.scheduler,
+        on_plan=warn,
+        on_note=note,
+    )
+
+
+@contextlib.contextmanager
+def _stored(
+    sweep: Sweep, resume: bool, outputs: Sequence[str], columns: Sequence[str], needed: Sequence[str]
+) -> Iterator[SweepFile | None]:
+    """Open the file beside the first -o where rows are kept as they finish; None without a file.
+
+    columns, needed: which the report has; see `records.written`.
+
+    Raises: BadOutput where it holds what another shard has measured; BadInput if rows of another sweep.
+    """
+    from ropeaudit.console import output_files
+
+    name = output_files.first_file(outputs)
+    if name is None:
+        yield None
+        return
+    from ropeaudit.audits import records
+    from ropeaudit.console import sweep_file
+
+    others = set() if resume else sweep.others()
+    earlier: list[Record] = []
+    if others:
+        with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
+            earlier = sweep_file.finished(name)
+    if foreign := next((row for row in earlier if row.key() in others), None):
+        raise BadOutput(
+            f"{name!r} holds rows of another shard, such as {records.shown(foreign)}; give each --shard "
+            "an -o of its own, or remove it"
+        )
+
+    def check(path: str, rows: list[Record]) -> None:
+        sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
+
+    file = sweep_file.SweepFile(name, resume, check, lambda rows: records.written(rows, columns, needed)[0])
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@contextlib.contextmanager
+def _stored_rows_named(file: SweepFile | None) -> Iterator[None]:
+    """Say where the rows are if a Ctrl-C comes while the report is being written."""
+    from ropeaudit.console import output
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if more := _how_to_go_on(file):
+            output.say(more.removeprefix("; "))
+        raise
+
+
+def _how_to_go_on(file: SweepFile | None) -> str:
+    """Return what to say of rows that are in no report yet; nothing where they are stored nowhere."""
+    if file is None or not (os.path.exists(file.path) and os.path.getsize(file.path)):
+        return ""
+    rows = "the rows that fitted" if file.full else "the rows"
+    return f"; {rows} are in {file.path!r}; the same command with --resume goes on"
+
+
+_PLAN = ("axis", "count", "values")
+_ALWAYS = ("implementation", "dtype", "offset", "seq_len")
+_LONGEST = 50  # characters of values
+_PLAN_LEGEND = (
+    "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
+    "\nabout within a factor of two on a server's core, of own code as of a recipe; nothing was measured."
+)
+
+
+def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> int:
+    """Print what would be measured; no file is written, and NAME.part is only read."""
+    from ropeaudit.audits import records
+    from ropeaudit.audits.sweep import START_SECONDS
+    from ropeaudit.console import output, output_files, sweep_file
+    from ropeaudit.console.rows import duration
+    from ropeaudit.reports import Report
+    from ropeaudit.runtime import run_metadata
+
+    done: dict[int, Record] = {}
+    if resume:
+        name = str(output_files.first_file(options.outputs))
+        done, foreign = sweep.placed(sweep_file.peek(name))
+        sweep_file.refuse_foreign(name, foreign)
+    left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
+    seconds = sum((cell.seconds for cell in left), START_SECONDS)
+    scores = sum(cell.scores for cell in left)
+    rows, cells = [], [cell.identity for cell in sweep.cells]
+    for place, column in enumerate(records.IDENTITY):
+        values = list(dict.fromkeys(cell[place] for cell in cells))
+        if column in _ALWAYS or (len(values) > 1 and column not in ("stages", "case")):
+            rows.append({"axis": column, "count": len(values), "values": _listed(values)})
+    state = f"{len(done)} are done and {len(left)} are to be measured" if done else "none is measured yet"
+    about = {"cells": len(cells), "done": len(done), "scores": scores, "seconds": seconds}
+    report = Report(
+        rows=rows,
+        columns=list(_PLAN),
+        screen=list(_PLAN),
+        headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
+        f"{duration(max(seconds, 1))} of one core.",
+        legend=_PLAN_LEGEND,
+        metadata={**about, **run_metadata.gather()},
+    )
+    return output.print_report(report, options)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Return the first values, as many as fit a line.
+
+    >>> _listed([0, None, 7]), _listed(range(10_000, 10_100))
+    ('0, none, 7', '10000, 10001, 10002, 10003, 10004, 10005, 10006, ...')
+    """
+    words = ["none" if value is None else str(value) for value in values]
+    ends = itertools.accumulate(len(word) + 2 for word in words)
+    most = max(1, sum(end <= _LONGEST for end in ends))
+    return ", ".join([*words[:most], *(["..."] if most < len(words) else [])])
