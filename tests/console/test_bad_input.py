@@ -619,7 +619,6 @@ def test_the_api_refuses_as_the_command_line_does() -> None:
 
 # ---------------------------------------------------------------------------- processes and streams
 
-ROPEAUDIT = [sys.executable, "-m", "ropeaudit"]
 posix = pytest.mark.skipif(os.name != "posix", reason="a shell with pipes")
 
 

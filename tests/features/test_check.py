@@ -57,15 +57,6 @@ def by_check(results: list[Checked]) -> dict[str, Checked]:
     return {one.finding.check: one for one in results}
 
 
-@pytest.mark.slow  # a whole check
-def test_the_table_of_code(capsys, snapshot) -> None:
-    assert main(["check", "rope.py:wrong", "--dtype", "fp32,fp64", *SMALL[:-1], "-v"]) == 1
-    assert capsys.readouterr().out == snapshot
-    assert main(["check", "rope.py:right", "--dtype", "fp32", *SMALL]) == 0
-    assert capsys.readouterr().out.startswith("PASS  rope.py:right   fp32, positions 0 to 511   ")
-    assert main(["check", "rope.py:absent", *SMALL]) == 2
-
-
 def failing(check: str, *found: Diagnosis, dtype: str = "bfloat16", **more: Any) -> Checked:
     """Return a check that fails by what stands there first; the others explain as much."""
     first = replace(found[0], alternatives=found[1:]) if found else None
@@ -137,17 +128,6 @@ def test_margins_are_those_of_limit(name: str) -> None:
     assert all(margin > 0 for margin in seen)
 
 
-@pytest.mark.slow  # a whole check
-def test_whole_margins_are_those_of_the_command(capsys) -> None:
-    path = write("phi-3.5")
-    assert main(["check", path, "--dtype", "bf16", "-f", "json"]) == 0
-    [checked] = [row for row in json.loads(capsys.readouterr().out)["records"] if row["check"] == "limit"]
-    assert main(["limit", "--config", path, "--recipe", "hf", "-f", "json", "--length", "shifted"]) == 0
-    [expected] = json.loads(capsys.readouterr().out)["records"]
-    assert checked["measured"] == expected["margin"] >= 1
-    assert checked["status"] == "pass"
-
-
 def test_a_limit_within_the_maximum_fails() -> None:
     path = write("gpt-neox-20b")
     options = CheckOptions((ropeaudit.parse("bf16"),), recipe="uniform")
@@ -155,15 +135,6 @@ def test_a_limit_within_the_maximum_fails() -> None:
     assert results["limit"].finding.failed
     assert results["limit"].finding.measured < 1
     assert "uniform: fails at position" in results["limit"].finding.where
-
-
-def test_layer_types_one_after_another(capsys) -> None:
-    path = write("new-gemma-3")
-    whole = ran(capsys, ["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]).json
-    layers = [row["layer"] for row in whole["records"] if row["check"] == "limit"]
-    assert layers == ["full_attention", "sliding_attention"]
-    only = list(check(path, "bf16", up_to=300, layer="sliding_attention"))
-    assert {one.layer for one in only} == {"sliding_attention", "none"}
 
 
 @pytest.mark.parametrize(
@@ -343,16 +314,6 @@ def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
     assert told.startswith("error[judged]: no check judges it: there is no config")
     cases = parsed("j.xml").iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == ["judged"]
-
-
-@pytest.mark.slow  # a whole check
-def test_several_targets_of_several_kinds(capsys) -> None:
-    path = write("gpt-j-6b")
-    targets = ["rope.py:wrong", path, "rope.py:right"]
-    whole = ran(capsys, ["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"], 1).json
-    assert list(dict.fromkeys(row["target"] for row in whole["records"])) == targets
-    assert list(dict.fromkeys(row["kind"] for row in whole["records"])) == ["code", "config"]
-    assert whole["headline"].startswith("1 of 3 targets fails: FAIL rope.py:wrong: ")
 
 
 def parsed(path: str) -> ElementTree.Element:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_configs import OTHERS, TEXTS, config
+from real_configs import config
 
 from ropeaudit import Case
 from ropeaudit.errors import BadInput, RopeAuditError
@@ -89,35 +89,6 @@ VALUES = ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 1000, "-1", "
 VALUES += ['"8"', '""', "[]", "[1]", "{}", '{"a": {}}', "[" * 300 + "]" * 300, "1e308", "0.3"]
 VALUES += ['"' + "x" * 10**6 + '"', "[null]", f"[{','.join(['1'] * 100_000)}]", "9007199254740993", "5e-324"]
 VALUES += ['"\\ud800"', '"NaN"', "[1, 2, 3]", "false"]
-TOP = ["rope_theta", "num_attention_heads", "num_key_value_heads", "hidden_size", "max_position_embeddings"]
-TOP += ["rope_scaling", "model_type", "head_dim", "text_config", "partial_rotary_factor", "rotary_dim"]
-TOP += ["rope_parameters", "original_max_position_embeddings", "rope_local_base_freq"]
-TOP += ["query_pre_attn_scalar", "qk_nope_head_dim", "rope_interleave", "attention_multiplier"]
-TOP += ["layer_types", "position_embedding_type", "rotary"]
-
-
-def damaged(seed: int) -> bytes:
-    """A real config with one to three values replaced, at any level, or with bytes changed."""
-    rng = random.Random(seed)
-    name = rng.choice([*TEXTS, *OTHERS])
-    values = config(name)
-    target = values.get("text_config", values)
-    marks = {}
-    for n in range(rng.choice([1, 1, 2, 3])):
-        place: Any = target
-        if isinstance(target.get("rope_scaling"), dict) and rng.random() < 0.6:
-            place = target["rope_scaling"]
-        mark = f"@{n}@"
-        marks[f'"{mark}"'] = rng.choice(VALUES)
-        place[rng.choice(list(place) if place is not target else [*TOP, *target])] = mark
-    text = json.dumps(values)
-    for mark, value in marks.items():
-        text = text.replace(mark, value)
-    data = text.encode()
-    if rng.random() < 0.2:
-        at = rng.randrange(len(data))
-        data = data[:at] + rng.randbytes(rng.randrange(4)) + data[at + rng.randrange(30) :]
-    return data
 
 
 def outcome(path: Path) -> str:
@@ -244,16 +215,6 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b'{"single": 1')
     assert "is not JSON in UTF-8: " in outcome(file)
     assert "; give a config.json" in outcome(file)
-
-
-def test_a_hundred_damaged_configs(tmp_path: Path) -> None:
-    refused, seed = 0, 0
-    while refused < 100:  # some changes leave a file that says something sensible
-        file = tmp_path / f"{seed}.json"
-        file.write_bytes(damaged(seed))
-        refused += bool(outcome(file))
-        seed += 1
-    assert seed < 270
 
 
 SENSIBLE = {"rope_theta": ("9007199254740993",), "rope_scaling": ("{}",)}

@@ -42,33 +42,7 @@ def test_what_is_not_used_is_named() -> None:
         assert [str(key) for key in unused_keys({**config(name), **added})] == named, (name, added)
 
 
-ONES, TWOS, LENGTH = [1.0] * 64, [2.0] * 64, "original_max_position_embeddings"
-LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192}
-LONGROPE = {"rope_type": "longrope", "short_factor": ONES, "long_factor": ONES, LENGTH: 4096}
-# RoPE parameters of llama-3.1-8b, which declares 131072 positions, and whether they change anything
-IDLE: list[tuple[dict[str, Any], bool]] = [
-    ({**LLAMA3, "factor": 1.0}, True),
-    ({**LLAMA3, "factor": 1.0, "high_freq_factor": 1.0}, True),
-    ({**LLAMA3, "factor": 1.0, LENGTH: 262144}, False),  # it serves twice as many positions
-    ({**LLAMA3, "factor": 1.001}, False),
-    ({**LLAMA3, "factor": 8.0}, False),
-    *(({"rope_type": kind, "factor": 1.0}, True) for kind in ("linear", "dynamic", "yarn", "proportional")),
-    *(({"rope_type": kind, "factor": 2.0}, False) for kind in ("linear", "dynamic", "yarn", "proportional")),
-    ({"rope_type": "yarn", "factor": 1.0, "attention_factor": 1.1}, False),
-    ({"rope_type": "proportional", "partial_rotary_factor": 0.25}, False),
-    ({**LONGROPE, LENGTH: 131072}, True),
-    ({**LONGROPE, LENGTH: 131072, "long_factor": TWOS}, True),  # of positions that are not served
-    ({**LONGROPE, "attention_factor": 1.0}, True),
-    ({**LONGROPE, "attention_factor": 1.0, "long_factor": TWOS}, False),
-    (LONGROPE, False),  # its attention factor
-    ({"rope_type": "default"}, False),  # no scaling
-]
-
-
-def test_a_scaling_that_changes_nothing_is_told_by_its_numbers() -> None:
-    for rope, idle in IDLE:
-        found = idle_scalings({**config("llama-3.1-8b"), "rope_scaling": rope})
-        assert list(found) == (["full_attention"] if idle else []), rope
+LENGTH = "original_max_position_embeddings"
 
 
 def test_a_scaling_within_the_softmax_scale_changes_it() -> None:

@@ -201,6 +201,8 @@ NOT_IMPORTED = {
     "import nope_nope_nope": "ModuleNotFoundError: No module named 'nope_nope_nope'",
     "def f(:": "SyntaxError",
     "raise SystemExit(3)": "it calls sys.exit(3)",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "import pytest; pytest.skip('no', allow_module_level=True)": "it raises Skipped",
     "1 / 0": "ZeroDivisionError: division by zero",
 }
 

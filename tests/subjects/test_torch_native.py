@@ -13,7 +13,7 @@ from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled
-from ropeaudit.subjects import Subject, torch_arrays, torch_native
+from ropeaudit.subjects import torch_arrays, torch_native
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.torch_native import Numbers, TorchNative, memory, plain
 
@@ -34,10 +34,6 @@ def native(recipe: str, dtype: str, setting: RopeSetting | None = None, **change
 
 def plotted(rows: int, dtype: str, seed: int = 0) -> np.ndarray:
     return round_to(np.random.default_rng(seed).standard_normal((rows, 128)), parse(dtype))
-
-
-def test_it_is_a_subject() -> None:
-    assert isinstance(native("hf", "bf16"), Subject)
 
 
 def disagreements(names: list[str], **case: int) -> list[str]:

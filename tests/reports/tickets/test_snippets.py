@@ -75,20 +75,6 @@ def test_the_snippet_of_every_setting_prints_its_row(tmp_path) -> None:
     check(results)
 
 
-def test_a_snippet_of_what_takes_more_than_a_few_lines_says_so(tmp_path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    for case, why in (
-        ({"qk": "diagonal"}, "q and k are diagonal"),
-        ({"sample": 100}, "a sample"),
-    ):
-        audit = Audit(
-            (Case(**SMALL | case),), (), ("bf16",), (1000,), implementations=(f"{tmp_path}/mine.py:tables",)
-        )
-        [record] = audit.run()
-        with pytest.raises(NoSnippet, match=why):
-            tickets.snippet(record, audit.factories()[0].make(record.setting, None))
-
-
 OWN = '''"""Own code."""
 import torch
 INVERSE = 1.0 / 10000 ** (torch.arange(0, 32, 2) / 32)
@@ -206,12 +192,3 @@ def test_nothing_in_a_ticket_ends_the_block_that_it_stands_in(monkeypatch) -> No
         in_words = re.sub(r"(?<!\\)`[^`\n]*`", "", outside)  # the printed line is code
         assert not re.search(r"(?<!\\)[<\[`]", in_words)
         assert text.isprintable() or set(filter(lambda c: not c.isprintable(), text)) == {"\n"}
-
-
-def test_a_ticket_can_say_that_nothing_is_wrong() -> None:
-    text = Ticket(
-        "", Report((), (), (), headline="rope.py:turn passes all 21 checks; left out: compiled")
-    ).text({"python": "3.13"})
-    assert text.startswith("# rope.py:turn passes all 21 checks\n\n**rope.py:turn passes all 21 checks; left")
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Command", "Versions"]
-    assert "Expected" not in text
