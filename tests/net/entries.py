@@ -34,10 +34,11 @@ BAD_USE = 2
 class Entry:
     """A command line with what it must give.
 
-    line: with {in}, {kernels} and {configs} for what `inputs.write` writes, {called} for kernels/called. before:
-    lines that are run first in the same folder. files: what lies in that folder afterwards. key: the column
-    that names a row. unheld: columns that are not compared. dtype: of the numbers, where no column says it.
-    needs: packages without which it is skipped. defaults: it leaves out options, and changes with a default.
+    line: with {in}, {kernels} and {configs} for what `inputs.write` writes, {called} for kernels/called.
+    before: lines that are run first in the same folder. files: what lies in that folder afterwards. key:
+    the column that names a row. unheld: columns that are not compared. dtype: of the numbers, where no
+    column says it. needs: packages without which it is skipped. defaults: it leaves out options, and
+    changes with a default.
     """
 
     command: str
