@@ -334,10 +334,6 @@ def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
     assert agreement.cost(code_of("no_single_token")) == 0
 
 
-def test_what_cannot_be_copied_is_built_anew() -> None:
-    assert found("Locked", "decode")["decode"].status == "pass"
-
-
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
     late = found("EvalLate", "short calls")["short calls"]
     assert late.diagnosis == Diagnosis("positions-off", {"by": -1})

@@ -1,6 +1,5 @@
 """Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -13,10 +12,9 @@ from ropeaudit import parse
 from ropeaudit.features.explain import tracing
 from ropeaudit.features.explain import tracing as compared
 from ropeaudit.features.explain.analysis import CodeExplanation
-from ropeaudit.features.explain.report import COLUMNS, dtypes_rows
+from ropeaudit.features.explain.report import dtypes_rows
 from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.features.explain.tracing import Stage
-from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
@@ -120,18 +118,6 @@ def test_profiles_are_those_of_the_audit() -> None:
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
     for record in shift(OFFSETS, "bf16", "hf", **case):
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
-
-
-def test_command_and_its_forms(capsys) -> None:
-    results = ran(capsys, ["explain", "transformers-llama", "-f", "csv"]).rows
-    assert list(results[0]) == list(COLUMNS["dtypes"])
-    assert {row["agrees"] for row in results} == {"yes", ""}
-    assert "hf" in results[0]["nearest"].split()
-    assert main(["explain", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["headline"].startswith("OK transformers-llama: fp16, offset 0: scores 0.")
-    assert [row["offset"] for row in report["profiles"]] == [0]
-    assert "hf" in report["recipes"][0]["recipes"].split()
 
 
 def test_headline_and_stages_say_the_same() -> None:

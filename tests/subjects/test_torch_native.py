@@ -264,14 +264,6 @@ def test_bad_choices() -> None:
             shift(0, "fp32", heads=1, seq_len=4, **given)
 
 
-def test_the_command(capsys, snapshot) -> None:
-    chosen = "implementation,dtype,offset,backend,device,distinct_positions,predicted_rms,verdict"
-    arguments = ["--backend", "torch", "--device", "cpu", "--offset", "0,1000,128k", "--dtype", "fp16,bf16"]
-    small = ["--recipe", "hf,uniform", "--heads", "1", "--seq-len", "40"]
-    assert main(["shift", *arguments, *small, "--columns", chosen]) == 0
-    assert capsys.readouterr().out.split("\n", 1)[1] == snapshot
-
-
 def test_an_overflow_in_float16_is_a_finding() -> None:
     (record,) = shift(131072, "fp16", "uniform", backend="torch", heads=1, seq_len=16)
     assert record.verdict == "overflow"
