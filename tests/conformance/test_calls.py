@@ -42,14 +42,6 @@ def found(name, *checks, dtype="bf16", **more):
         return {one.check: one for check in checks for one in code_checks.CHECKS[check](code)}
 
 
-def test_a_table_at_module_level_that_keeps_the_dtype_of_the_first_call_is_state() -> None:
-    one = found("keeps_dtype", "state", dtype="fp32")["state"]
-    assert one.failed
-    assert one.where.startswith("after a call in float16 at positions 1000 to 1063: ")
-    assert one.diagnosis == Diagnosis("state-left", {"how": "afresh"})
-    assert "loaded once" not in one.detail
-
-
 def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
     results = found("stale_positions", "rotation", "short calls", "decode", "pieces", "state", "gradient")
     failed = [one for one in results.values() if one.failed]

@@ -349,11 +349,6 @@ def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> N
     day = datetime.date(2999, 1, 31)
     [text] = waivers.notes([one], [waivers.Waiver("config keys", "c", "r", day, "bfloat16")])
     assert text.endswith("waives nothing: that check is made once for all dtypes; leave out dtype")
-    Path("waive.toml").write_text(
-        '[[waive]]\ncheck="rotation"\ntarget="rope.py:right"\nreason="r"\nuntil=2999-01-31\n'
-    )
-    assert main(["check", "rope.py:right", "--waive", "waive.toml", *SMALL[:-1]]) == 0
-    assert "waives nothing: it does not fail; remove the entry" in capsys.readouterr().out
 
 
 def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:

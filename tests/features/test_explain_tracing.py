@@ -6,7 +6,6 @@ from dataclasses import replace
 import imitations
 import numpy as np
 import pytest
-from command_line import ran
 
 from ropeaudit import parse
 from ropeaudit.features.explain import tracing
@@ -185,13 +184,3 @@ def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
     (note,) = told(result).notes
     assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
     assert "meta" in names(result)
-
-
-@pytest.mark.slow  # a whole check
-def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
-    path = tmp_path / "own.py"
-    path.write_text(
-        "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
-    )
-    (row,) = ran(capsys, ["explain", f"{path}:f", "--offset", "0", "-f", "csv"]).rows
-    assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")
